@@ -1,0 +1,99 @@
+"""The World contract: a batch of N independent episodes held as tensors on one device.
+
+A world draws nothing by itself. The caller passes float64 uniforms from [0, 1), so one implementation serves
+a single environment on a CPU, a vector environment, and many thousands of worlds inside a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.errors import UserError
+
+__all__ = ["State", "UserError", "World", "choose", "where"]
+
+
+@dataclass
+class State:
+    """Base of every world's state: a dataclass of tensors, each with the leading axis N."""
+
+    observation: Tensor  # (N, d)
+    steps: Tensor  # (N,) int64, steps taken in this episode
+    returns: Tensor  # (N,) float64, undiscounted reward, summed step by step
+
+
+S = TypeVar("S", bound=State)
+
+
+class World(ABC, Generic[S]):
+    """N independent episodes as pure functions of tensors: static shapes, no global randomness.
+
+    Attributes:
+        num_actions: size A of the discrete action set.
+        time_limit: an episode that has not terminated after this many steps is truncated.
+        reset_draws, step_draws: uniforms per row that `reset` and `step` consume.
+        observation_space: the Gymnasium space of ONE world.
+        device: where all tables live and all tensors are expected.
+    """
+
+    num_actions: int
+    reset_draws: int
+    step_draws: int
+    observation_space: gymnasium.Space[Any]
+
+    def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
+        if time_limit < 1:
+            raise UserError(f"time_limit must be at least 1 step, not {time_limit}.")
+        self.time_limit = time_limit
+        self.device = torch.device(device)
+
+    @abstractmethod
+    def reset(self, u: Tensor) -> S:
+        """Start N episodes from uniforms u (N, reset_draws) float64."""
+
+    @abstractmethod
+    def step(self, state: S, action: Tensor, u: Tensor) -> tuple[S, Tensor, Tensor, Tensor, Tensor]:
+        """Advance every row by one action (N,) int64 with uniforms u (N, step_draws) float64.
+
+        Returns (state, observation (N, d), reward (N,) float64, terminated (N,) bool, success (N,) bool);
+        success is the world's own verdict on a terminated episode and False before.
+        """
+
+    @abstractmethod
+    def frame(self, state: S, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Draw one row as an RGB picture (height, width, 3), for videos."""
+
+    def initial_draws(self) -> Tensor | None:
+        """Reset draws (M, reset_draws), one row per initial state of a deterministic world; else None."""
+        return None
+
+    def truncated(self, state: S, terminated: Tensor) -> Tensor:
+        """Rows (N,) that reached the time limit without terminating; never both."""
+        return (state.steps >= self.time_limit) & ~terminated
+
+    def counters(self, count: int) -> tuple[Tensor, Tensor]:
+        """Zero step counts (N,) int64 and returns (N,) float64 for a reset of `count` rows."""
+        steps = torch.zeros(count, dtype=torch.int64, device=self.device)
+        return steps, torch.zeros(count, dtype=torch.float64, device=self.device)
+
+
+def where(mask: Tensor, chosen: S, other: S) -> S:
+    """Row-wise choice between two states of one dataclass: `chosen` where mask (N,) holds, else `other`."""
+    values = {}
+    for field in dataclasses.fields(chosen):
+        ours, theirs = getattr(chosen, field.name), getattr(other, field.name)
+        values[field.name] = torch.where(mask.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
+    return type(chosen)(**values)
+
+
+def choose(u: Tensor, count: int) -> Tensor:
+    """Turn uniforms from [0, 1) into integers uniform over 0 .. count-1."""
+    return (u * count).long().clamp(max=count - 1)

@@ -1,0 +1,181 @@
+"""What a trainer steps: N worlds of one kind that start over by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.core import State, UserError, World, where
+from envs.registry import WORLDS, make_world
+
+S = TypeVar("S", bound=State)
+
+
+@dataclass
+class Step:
+    """The result of one action in each of N worlds."""
+
+    observation: Tensor  # (N, ...) what to act on next: of the new episode where one ended
+    final_observation: Tensor  # (N, ...) o_{t+1} of the episode the action belongs to, before any reset
+    reward: Tensor  # (N,) float32
+    terminated: Tensor  # (N,) bool
+    truncated: Tensor  # (N,) bool, never together with terminated
+    success: Tensor  # (N,) bool, True only where an episode ended well
+    episode_return: Tensor  # (N,) float64, up to and with this step
+    episode_length: Tensor  # (N,) int64, up to and with this step
+
+    @property
+    def done(self) -> Tensor:
+        """Rows (N,) whose episode ended."""
+        return self.terminated | self.truncated
+
+
+class Fleet(Protocol):
+    """The interface of TensorFleet and GymnasiumFleet.
+
+    `exact_resume` says whether a loaded state continues bit for bit.
+    """
+
+    num_worlds: int
+    num_actions: int
+    observation_space: gymnasium.Space[Any]
+    device: torch.device
+    exact_resume: bool
+
+    def reset(self) -> Tensor:
+        """Start all episodes; returns the first observations (N, ...)."""
+
+    def step(self, action: Tensor) -> Step:
+        """One action (N,) int64 in every world."""
+
+    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Picture (height, width, 3) of one world as it stands."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that an exact continuation needs: tensors and integers only."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+
+
+def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
+    """Step every row and start finished ones over: a pure function of tensors, fit for a CUDA graph.
+
+    The uniforms u are (N, step_draws + reset_draws) float64; the latter count only where an episode ends.
+    """
+    after, observation, reward, terminated, success = world.step(state, action, u[:, : world.step_draws])
+    truncated = world.truncated(after, terminated)
+    fresh = world.reset(u[:, world.step_draws :])
+    state = where(terminated | truncated, fresh, after)
+    return state, Step(
+        observation=state.observation,
+        final_observation=observation,
+        reward=reward.float(),
+        terminated=terminated,
+        truncated=truncated,
+        success=success,
+        episode_return=after.returns,
+        episode_length=after.steps,
+    )
+
+
+class TensorFleet:
+    """N worlds of ours, all on one device, with one random stream.
+
+    Args:
+        initial: reset draws (M, reset_draws), M <= num_worlds; the first episode of row i < M starts from
+            initial[i]. With `world.initial_draws()` the first episodes cover every initial state.
+
+    Raises:
+        UserError: `initial` has more rows than there are worlds, or rows of another width.
+    """
+
+    exact_resume = True
+
+    def __init__(self, world: World[Any], num_worlds: int, seed: int, initial: Tensor | None = None) -> None:
+        if num_worlds < 1:
+            raise UserError(f"num_worlds must be at least 1, not {num_worlds}.")
+        if initial is not None and (len(initial) > num_worlds or initial.shape[1:] != (world.reset_draws,)):
+            wanted = f"at most {num_worlds} rows of {world.reset_draws}"
+            raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
+        self.world, self.num_worlds, self.initial = world, num_worlds, initial
+        self.num_actions, self.observation_space = world.num_actions, world.observation_space
+        self.device = world.device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.state: State | None = None
+
+    def draws(self, count: int) -> Tensor:
+        """Uniforms (N, count) float64 from the fleet's own stream."""
+        return torch.rand(
+            self.num_worlds, count, dtype=torch.float64, device=self.device, generator=self.generator
+        )
+
+    def reset(self) -> Tensor:
+        """Start all episodes; returns the first observations (N, ...)."""
+        u = self.draws(self.world.reset_draws)
+        if self.initial is not None:
+            u = torch.cat([self.initial.to(u), u[len(self.initial) :]])
+        self.state = self.world.reset(u)
+        return self.state.observation
+
+    def step(self, action: Tensor) -> Step:
+        """One action (N,) int64 in every world."""
+        u = self.draws(self.world.step_draws + self.world.reset_draws)
+        self.state, step = advance(self.world, self._started(), action, u)
+        return step
+
+    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Picture (height, width, 3) of one world as it stands."""
+        return self.world.frame(self._started(), row)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that a bit-exact continuation needs: tensors only."""
+        state = self._started()
+        fields = {field.name: getattr(state, field.name).clone() for field in dataclasses.fields(state)}
+        return {"state": fields, "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue where `state_dict` was taken.
+
+        Raises:
+            UserError: the state belongs to another world or another number of worlds.
+        """
+        template = self.world.reset(self.draws(self.world.reset_draws))
+        names = [field.name for field in dataclasses.fields(template)]
+        saved = state.get("state", {})
+        if sorted(saved) != sorted(names) or any(saved[n].shape != getattr(template, n).shape for n in names):
+            raise UserError(
+                f"The saved state does not fit {self.num_worlds} worlds of {type(self.world).__name__}; "
+                "resume with the world and the number of worlds that the run was started with."
+            )
+        self.state = type(template)(**{name: saved[name].to(self.device) for name in names})
+        self.generator.set_state(state["generator"].cpu())
+
+    def _started(self) -> State:
+        if self.state is None:
+            raise UserError("The worlds have not been started; call reset() before anything else.")
+        return self.state
+
+
+def make_fleet(
+    id: str,
+    num_worlds: int,
+    seed: int,
+    device: str | torch.device = "cpu",
+    observation_key: str | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+) -> Fleet:
+    """N worlds by id: a TensorFleet for a world of ours, a GymnasiumFleet for any other Gymnasium id."""
+    kwargs = env_kwargs or {}
+    if id.removeprefix("envs:") in WORLDS:
+        return TensorFleet(make_world(id, device, **kwargs), num_worlds, seed)
+    from envs.gymnasium_fleet import GymnasiumFleet  # here, because it needs Step from this file
+
+    return GymnasiumFleet(id, num_worlds, seed, device, observation_key, **kwargs)

@@ -1,0 +1,68 @@
+"""The table of all worlds, by id. Knows no torch until a world is made."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from envs.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from envs.core import World
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where a world's class stands ("module:Class") and the arguments that make this id of it."""
+
+    entry: str
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+WORLDS: dict[str, Entry] = {
+    **{
+        f"Gridverse/Memory-{n}x{n}-v0": Entry("envs.gridverse.tasks:Memory", {"size": n})
+        for n in (5, 7, 9, 11, 13)
+    },
+    "POMDP/CarFlag-v0": Entry("envs.car_flag:CarFlag"),
+    "POMDP/MemoryCards-v0": Entry("envs.memory_cards:MemoryCards"),
+}
+
+
+def near_names(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: the known names closest to a wrong one, namespace and case aside."""
+    known = sorted(names)
+    keys = {full.lower().rpartition("/")[2]: full for full in known} | {full.lower(): full for full in known}
+    close = difflib.get_close_matches(name.lower(), keys, n=6, cutoff=0.6)
+    if close:
+        return "did you mean " + " or ".join(list(dict.fromkeys(keys[key] for key in close))[:3]) + "?"
+    return "known are " + ", ".join(known) + "." if len(known) <= 40 else "no known name is near it."
+
+
+def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
+    """Build the world named `id` with its tables on `device`; keywords override those of the table.
+
+    Raises:
+        UserError: the id is unknown, or the world does not take a keyword.
+    """
+    name = id.removeprefix("envs:")
+    if name not in WORLDS:
+        raise UserError(f"There is no world {id!r}; {near_names(name, WORLDS)}")
+    module, _, attribute = WORLDS[name].entry.partition(":")
+    build = getattr(importlib.import_module(module), attribute)
+    _check_keywords(name, build, kwargs)
+    world: World[Any] = build(device=device, **{**WORLDS[name].kwargs, **kwargs})
+    return world
+
+
+def _check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
+    known = [name for name in inspect.signature(build).parameters if name != "device"]
+    for name in kwargs:
+        if name not in known:
+            raise UserError(f"World {id!r} takes no keyword {name!r}; {near_names(name, known)}")

@@ -1,0 +1,202 @@
+"""The worlds as Gymnasium environments, single and vector."""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+import envs
+from envs.adapters import WorldEnv
+from envs.core import UserError
+from envs.fleet import make_fleet
+from envs.streams import RowStreams
+
+IDS = sorted(envs.WORLDS)
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
+ROOT = Path(__file__).parents[2]
+
+
+def python(code):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+
+def test_importing_the_package_imports_no_torch():
+    done = python("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))")
+    assert done.stdout.split() == ["False", str(len(IDS))], done.stderr
+
+
+def test_make_with_the_module_in_the_id_needs_no_import():
+    done = python("import gymnasium; print(gymnasium.make('envs:POMDP/CarFlag-v0').reset(seed=1)[0].shape)")
+    assert done.stdout.strip() == "(3,)", done.stderr
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("render_mode", [None, "rgb_array"])
+def test_check_env_is_clean(id, render_mode):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(gymnasium.make(id, render_mode=render_mode).unwrapped)
+
+
+def test_a_world_from_elsewhere_is_registered_in_one_line():
+    id = "Elsewhere/ShortCarFlag-v0"
+    envs.register(id, envs.Entry("envs.car_flag:CarFlag", {"time_limit": 4}))
+    try:
+        assert gymnasium.make(id).unwrapped.world.time_limit == 4
+        assert gymnasium.make_vec(id, num_envs=2).reset(seed=0)[0].shape == (2, 3)
+        assert make_fleet(id, 3, seed=0).reset().shape == (3, 3)
+    finally:
+        del envs.WORLDS[id], gymnasium.registry[id]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_spec_has_no_second_time_limit(id):
+    spec = gymnasium.spec(id)
+    assert spec.max_episode_steps is None
+    assert isinstance(spec.entry_point, str)
+    assert isinstance(spec.vector_entry_point, str)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_episodes_end_and_only_the_final_step_tells_success(id):
+    env = gymnasium.make(id, time_limit=15)
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    for _ in range(20):
+        for _ in range(15):
+            _, reward, terminated, truncated, info = env.step(env.action_space.sample())
+            assert isinstance(reward, float)
+            assert ("success" in info) == (terminated or truncated)
+            if terminated or truncated:
+                break
+        assert terminated or truncated
+        env.reset()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_a_seed_fixes_the_episodes_and_plain_resets_differ(id):
+    env = WorldEnv(id)
+
+    def states():
+        for seed in (5, *[None] * 20):
+            env.reset(seed=seed)
+            yield b"".join(value.numpy().tobytes() for value in vars(env.state).values())
+
+    first, second = list(states()), list(states())
+    assert first == second
+    assert len(set(first)) > 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("id", IDS)
+def test_the_vector_environment_is_n_single_ones(id, mode):
+    """Step by step equal to Gymnasium's own vector environment over N single ones, final infos included."""
+    ours = gymnasium.make_vec(id, num_envs=3, time_limit=10, autoreset_mode=mode)
+    kwargs = {"vectorization_mode": "sync", "vector_kwargs": {"autoreset_mode": mode}}
+    theirs = gymnasium.make_vec(id, num_envs=3, time_limit=10, **kwargs)
+    assert ours.observation_space == theirs.observation_space
+    assert ours.action_space == theirs.action_space
+    assert ours.metadata["autoreset_mode"] is mode
+    assert np.array_equal(ours.reset(seed=11)[0], theirs.reset(seed=11)[0])
+    ours.action_space.seed(0)
+    finals = 0
+    for _ in range(80):
+        action = ours.action_space.sample()
+        *numbers, info = ours.step(action)
+        *expected, expected_info = theirs.step(action)
+        assert ours.observation_space.contains(numbers[0])
+        for mine, other in zip(numbers, expected, strict=True):
+            assert mine.dtype == other.dtype
+            assert np.array_equal(mine, other)
+        finals += check_final(info, expected_info, numbers[2] | numbers[3], mode)
+    assert finals > 5
+
+
+def check_final(info, expected, done, mode):
+    assert ("success" in info) == done.any()
+    if not done.any():
+        return 0
+    assert np.array_equal(info["_success"], done)
+    if mode is AutoresetMode.NEXT_STEP:
+        assert np.array_equal(info["success"], expected["success"])
+        return done.sum()
+    assert np.array_equal(info["success"], expected["final_info"]["success"])
+    for name in ("success", "_success"):
+        assert np.array_equal(info["final_info"][name], expected["final_info"][name])
+    for name in ("_final_obs", "_final_info"):
+        assert np.array_equal(info[name], expected[name])
+    pairs = zip(info["final_obs"], expected["final_obs"], strict=True)
+    assert all(mine is other is None or np.array_equal(mine, other) for mine, other in pairs)
+    return done.sum()
+
+
+def test_rows_are_reset_by_mask_when_autoreset_is_disabled():
+    env = gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=3, autoreset_mode="Disabled")
+    first, _ = env.reset(seed=[1, 2, 3])
+    stepped, *_ = env.step(np.array([2, 2, 2]))
+    mask = np.array([False, True, False])
+    again, _ = env.reset(options={"reset_mask": mask})
+    assert np.array_equal(again[~mask], stepped[~mask])
+    assert not np.array_equal(again[mask], stepped[mask])
+    assert again[1, 1] == 0
+    assert not np.array_equal(again[1], first[1])
+
+
+def test_returned_arrays_are_not_reused():
+    env = gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2)
+    first, _ = env.reset(seed=0)
+    kept = first.copy()
+    env.step(np.array([2, 0]))
+    assert np.array_equal(first, kept)
+
+
+@pytest.mark.parametrize("block", [4, 5, 64])
+def test_row_streams_are_the_generators_numbers_in_order(block):
+    streams = RowStreams(2, block)
+    streams.seed([3, 4])
+    reference = [np.random.Generator(np.random.PCG64(seed)) for seed in (3, 4)]
+    choice = np.random.default_rng(0)
+    for _ in range(50):
+        rows, count = choice.random(2) < 0.5, int(choice.integers(0, 4))
+        drawn = streams.draw(rows, count)
+        for row in range(2):
+            expected = reference[row].random(count) if rows[row] else np.zeros(count)
+            assert np.array_equal(drawn[row], expected)
+
+
+def test_rows_without_a_seed_differ():
+    streams = RowStreams(2)
+    first, second = streams.draw(np.array([True, True]), 4)
+    assert not np.array_equal(first, second)
+
+
+def test_pictures():
+    single = gymnasium.make("Gridverse/Memory-7x7-v0", render_mode="rgb_array")
+    single.reset(seed=0)
+    assert single.render().shape == (168, 168, 3)
+    vector = gymnasium.make_vec("POMDP/MemoryCards-v0", num_envs=2, render_mode="rgb_array")
+    vector.reset(seed=0)
+    assert len(vector.render()) == 2
+
+
+def test_misuse_is_one_clear_sentence():
+    with pytest.raises(UserError, match="render_mode"):
+        WorldEnv("POMDP/CarFlag-v0", render_mode="human")
+    with pytest.raises(UserError, match="reset"):
+        WorldEnv("POMDP/CarFlag-v0").step(0)
+    env = WorldEnv("POMDP/CarFlag-v0")
+    env.reset()
+    with pytest.raises(UserError, match="action 3"):
+        env.step(3)
+    with pytest.raises(UserError, match="SameStep"):
+        gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, autoreset_mode="sometimes")
+    with pytest.raises(UserError, match="list of 2"):
+        gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2).reset(seed=[1, 2, 3])

@@ -1,0 +1,236 @@
+"""Any Gymnasium environment behind the trainer's interface."""
+
+import io
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from envs.core import UserError
+from envs.fleet import make_fleet
+from envs.gymnasium_fleet import GymnasiumFleet
+from envs.observations import encoder
+
+
+def roll(fleet, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    actions = torch.randint(fleet.num_actions, (steps, fleet.num_worlds), generator=generator)
+    return actions, [fleet.step(action) for action in actions]
+
+
+def equal(ours, theirs):
+    return all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "shape", "dtype"),
+    [
+        ("CartPole-v1", {"max_episode_steps": 12}, (4,), torch.float32),
+        ("FrozenLake-v1", {"max_episode_steps": 9}, (1,), torch.int64),
+    ],
+)
+def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
+    """Step by step equal to separate environments that are seeded once and reset by hand."""
+    fleet = make_fleet(id, 3, seed=4, env_kwargs=kwargs)
+    singles = [gymnasium.make(id, **kwargs) for _ in range(3)]
+    first = np.stack(
+        [np.atleast_1d(env.reset(seed=s)[0]) for env, s in zip(singles, fleet.seeds, strict=True)]
+    )
+    current = fleet.reset()
+    assert (current.dtype, current.shape) == (dtype, (3, *shape))
+    assert np.array_equal(current.numpy(), first)
+    actions, steps = roll(fleet, 60)
+    totals, lengths, ended, cut = np.zeros(3), np.zeros(3), 0, 0
+    for action, step in zip(actions, steps, strict=True):
+        for row, env in enumerate(singles):
+            observation, reward, terminated, truncated, _ = env.step(int(action[row]))
+            totals[row] += reward
+            lengths[row] += 1
+            truncated = truncated and not terminated
+            assert np.array_equal(step.final_observation[row].numpy(), np.atleast_1d(observation))
+            assert (step.terminated[row], step.truncated[row]) == (terminated, truncated)
+            assert (step.episode_return[row], step.episode_length[row]) == (totals[row], lengths[row])
+            assert step.success[row] == ((terminated or truncated) and totals[row] > 0)
+            if terminated or truncated:
+                observation, _ = env.reset()
+                totals[row] = lengths[row] = 0
+            assert np.array_equal(step.observation[row].numpy(), np.atleast_1d(observation))
+            ended, cut = ended + terminated, cut + truncated
+    assert ended > 0
+    assert cut > 0 or id == "FrozenLake-v1"
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", "FrozenLake-v1"])
+def test_resume_by_replay_is_exact(id):
+    fleet = make_fleet(id, 2, seed=8)
+    fleet.reset()
+    roll(fleet, 40)
+    fleet.reset()  # an extra start of all episodes is replayed too
+    roll(fleet, 30, seed=1)
+    file = io.BytesIO()
+    torch.save(fleet.state_dict(), file)
+    file.seek(0)
+    other = make_fleet(id, 2, seed=77)
+    other.reset()
+    roll(other, 5)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert fleet.exact_resume
+    assert all(map(equal, roll(fleet, 50, seed=2)[1], roll(other, 50, seed=2)[1]))
+    again = make_fleet(id, 2, seed=0)
+    again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
+
+
+def test_a_state_saved_before_the_first_step():
+    fleet, other = make_fleet("CartPole-v1", 2, seed=8), make_fleet("CartPole-v1", 2, seed=9)
+    first = fleet.reset()
+    other.load_state_dict(fleet.state_dict())
+    assert not torch.equal(first, make_fleet("CartPole-v1", 2, seed=9).reset())
+    assert all(map(equal, roll(fleet, 5)[1], roll(other, 5)[1]))
+
+
+class Noise(gymnasium.Env):
+    """Draws from a generator that no seed reaches."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.float64)
+    action_space = spaces.Discrete(2)
+    generator = np.random.default_rng(0)
+
+    def reset(self, *, seed=None, options=None):
+        return self.generator.random(2), {}
+
+    def step(self, action):
+        return self.generator.random(2), 0.0, False, False, {}
+
+
+class Corridor(gymnasium.Env):
+    """Three steps; actions count from 5, success is what the environment says."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+    observation_space = spaces.Dict(
+        {"image": spaces.Box(0, 255, (4, 5, 3), np.uint8), "mission": spaces.Discrete(3, start=-1)}
+    )
+    action_space = spaces.Discrete(2, start=5)
+
+    def __init__(self, key="success", render_mode=None):
+        self.key, self.render_mode = key, render_mode
+
+    def observe(self):
+        return {"image": np.full((4, 5, 3), self.time, np.uint8), "mission": self.time % 3 - 1}
+
+    def reset(self, *, seed=None, options=None):
+        self.time = 0
+        return self.observe(), {}
+
+    def step(self, action):
+        assert action in (5, 6)
+        self.time += 1
+        over = self.time == 3
+        return self.observe(), -1.0, over, over, {self.key: action == 6}
+
+    def render(self):
+        return np.zeros((2, 2, 3), np.uint8)
+
+
+def test_a_nondeterministic_environment_is_named_when_resuming():
+    fleet = GymnasiumFleet(Noise, 2, seed=0)
+    fleet.reset()
+    roll(fleet, 3)
+    with pytest.raises(UserError, match="'Noise' is not deterministic: replaying 3 steps"):
+        GymnasiumFleet(Noise, 2, seed=0).load_state_dict(fleet.state_dict())
+
+
+@pytest.mark.parametrize("key", ["success", "is_success"])
+def test_a_factory_a_shifted_action_set_and_the_environments_own_verdict(key):
+    fleet = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
+    assert fleet.reset().shape == (2, 4, 5, 3)
+    assert fleet.reset().dtype == torch.uint8
+    for time in (1, 2, 3):
+        step = fleet.step(torch.tensor([0, 1]))
+        assert step.success.tolist() == [False, time == 3]
+        assert step.final_observation[0, 0, 0, 0] == time
+    assert step.terminated.all()
+    assert not step.truncated.any()  # both flags at once mean an end
+    assert (step.observation == 0).all()
+
+
+def test_a_key_chooses_a_part_of_the_observation():
+    fleet = GymnasiumFleet(Corridor, 1, seed=0, observation_key="mission")
+    assert fleet.observation_space == spaces.MultiDiscrete([3])
+    assert fleet.reset().tolist() == [[0]]
+    assert fleet.step(torch.tensor([0])).observation.tolist() == [[1]]
+    with pytest.raises(UserError, match="'image', 'mission'"):
+        GymnasiumFleet(Corridor, 1, seed=0)
+    with pytest.raises(UserError, match="did you mean image"):
+        GymnasiumFleet(Corridor, 1, seed=0, observation_key="imag")
+    with pytest.raises(UserError, match="needs a Dict"):
+        make_fleet("CartPole-v1", 1, 0, observation_key="image")
+
+
+def test_pictures_need_a_render_mode():
+    fleet = GymnasiumFleet(lambda: Corridor(render_mode="rgb_array"), 1, seed=0, observation_key="image")
+    fleet.reset()
+    assert fleet.frame(0).shape == (2, 2, 3)
+    with pytest.raises(UserError, match="render_mode"):
+        make_fleet("CartPole-v1", 1, 0).frame(0)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "encoded"),
+    [
+        (spaces.Discrete(4, start=2), 5, np.array([3])),
+        (spaces.MultiDiscrete([3, 4]), np.array([2, 3]), np.array([2, 3])),
+        (spaces.MultiDiscrete([[3, 4], [5, 6]]), np.array([[2, 3], [4, 5]]), np.array([2, 3, 4, 5])),
+        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), np.array([1, 0, 1])),
+        (spaces.Box(-1, 1, (2,), np.float64), np.array([0.5, -1]), np.array([0.5, -1], np.float32)),
+        (spaces.Box(0, 9, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), np.array([1, 2, 3, 4], np.float32)),
+        (spaces.Box(0, 255, (2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8)),
+    ],
+)
+def test_observations_have_one_form(space, observation, encoded):
+    inner, encode = encoder(space)
+    result = encode(observation)
+    assert result.dtype == encoded.dtype
+    assert np.array_equal(result, encoded)
+    assert inner.contains(result)
+
+
+def test_minigrid():
+    pytest.importorskip("minigrid", reason="MiniGrid is not installed")
+    fleet = make_fleet("MiniGrid-Empty-5x5-v0", 2, seed=0, observation_key="image")
+    assert fleet.reset().shape == (2, 7, 7, 3)
+    _, steps = roll(fleet, 20)
+    assert steps[-1].observation.dtype == torch.uint8
+
+
+def test_popgym():
+    pytest.importorskip("popgym", reason="POPGym is not installed")
+    fleet = make_fleet("popgym-RepeatPreviousEasy-v0", 2, seed=0)
+    assert fleet.reset().dtype == torch.int64
+    _, steps = roll(fleet, 60)
+    assert any(step.done.any() for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "words"),
+    [
+        ("CartPol-v1", {}, "did you mean CartPole-v1"),
+        ("POMDP/CarFlags-v0", {}, "POMDP/CarFlag-v0"),
+        ("CartPole-v77", {}, "CartPole-v1"),
+        ("no_such_module:Thing-v0", {}, "no_such_module"),
+        ("CartPole-v1", {"colour": 1}, "colour"),
+        ("Pendulum-v1", {}, "must be Discrete"),
+    ],
+)
+def test_what_cannot_be_made_is_one_clear_sentence(id, kwargs, words):
+    with pytest.raises(UserError, match=words) as error:
+        make_fleet(id, 1, 0, env_kwargs=kwargs)
+    assert "\n" not in str(error.value)
+
+
+def test_a_state_of_another_fleet_is_refused():
+    fleet = make_fleet("CartPole-v1", 2, 0)
+    fleet.reset()
+    with pytest.raises(UserError, match="does not fit 3"):
+        make_fleet("CartPole-v1", 3, 0).load_state_dict(fleet.state_dict())

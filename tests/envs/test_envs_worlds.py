@@ -1,0 +1,222 @@
+"""The World contract, for every world in the registry."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from envs.core import UserError, choose, where
+from envs.fleet import advance
+from envs.memory_cards import turn_up
+from envs.registry import WORLDS, make_world
+
+IDS = sorted(WORLDS)
+
+
+def play(world, count, steps, seed=0, engine=advance, device="cpu"):
+    """Random actions: the state and Step after each, as lists."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def rand(draws):
+        return torch.rand(count, draws, dtype=torch.float64, generator=generator).to(device)
+
+    state, path = world.reset(rand(world.reset_draws)), []
+    for _ in range(steps):
+        action = torch.randint(world.num_actions, (count,), generator=generator).to(device)
+        state, step = engine(world, state, action, rand(world.step_draws + world.reset_draws))
+        path.append((state, step))
+    return path
+
+
+def same(ours, theirs):
+    fields = dataclasses.fields(ours)
+    return all(torch.equal(getattr(ours, f.name).cpu(), getattr(theirs, f.name).cpu()) for f in fields)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_states_are_tensors_with_n_rows_and_rewards_are_float64(id):
+    world = make_world(id)
+    state = world.reset(torch.full((3, world.reset_draws), 0.3, dtype=torch.float64))
+    action = torch.zeros(3, dtype=torch.int64)
+    after, observation, reward, terminated, success = world.step(
+        state, action, torch.full((3, world.step_draws), 0.3, dtype=torch.float64)
+    )
+    for field in dataclasses.fields(after):
+        ours, before = getattr(after, field.name), getattr(state, field.name)
+        assert (len(ours), ours.dtype, ours.shape) == (3, before.dtype, before.shape), field.name
+    assert reward.dtype == after.returns.dtype == torch.float64
+    assert terminated.dtype == success.dtype == torch.bool
+    assert torch.equal(observation, after.observation)
+    assert all(world.observation_space.contains(row) for row in observation.numpy())
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_n_worlds_are_n_single_worlds(id):
+    world, n = make_world(id, time_limit=9), 4
+    generator = torch.Generator().manual_seed(1)
+
+    def rand(draws):
+        return torch.rand(n, draws, dtype=torch.float64, generator=generator)
+
+    u = rand(world.reset_draws)
+    together, apart = world.reset(u), [world.reset(row[None]) for row in u]
+    for _ in range(30):
+        action = torch.randint(world.num_actions, (n,), generator=generator)
+        u = rand(world.step_draws + world.reset_draws)
+        together, step = advance(world, together, action, u)
+        for row in range(n):
+            apart[row], alone = advance(world, apart[row], action[row : row + 1], u[row : row + 1])
+            assert same(apart[row], slice_state(together, row))
+            assert torch.equal(alone.reward[0], step.reward[row])
+            assert torch.equal(alone.final_observation[0], step.final_observation[row])
+
+
+def slice_state(state, row):
+    values = {f.name: getattr(state, f.name)[row : row + 1] for f in dataclasses.fields(state)}
+    return type(state)(**values)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_time_limit_truncates_and_never_together_with_termination(id):
+    world = make_world(id, time_limit=12)
+    path = play(world, 256, 60)
+    terminated = torch.stack([step.terminated for _, step in path])
+    truncated = torch.stack([step.truncated for _, step in path])
+    length = torch.stack([step.episode_length for _, step in path])
+    success = torch.stack([step.success for _, step in path])
+    assert truncated.any()
+    assert not (terminated & truncated).any()
+    assert (length[truncated] == 12).all()
+    assert length.max() == 12
+    assert not (success & ~terminated).any()
+
+
+def test_an_exit_at_the_time_limit_is_an_end():
+    world = make_world("Gridverse/Memory-5x5-v0", time_limit=2)
+    state = world.reset(world.initial_draws())
+    for action in (0, 2):  # forward, left: from the middle onto the left exit
+        draws = torch.empty(24, 0, dtype=torch.float64)
+        state, _, _, terminated, success = world.step(state, torch.full((24,), action), draws)
+    assert terminated.all()
+    assert not world.truncated(state, terminated).any()
+    assert success.sum() == 12
+
+
+def test_default_time_limits():
+    limits = {id: make_world(id).time_limit for id in IDS}
+    assert limits.pop("POMDP/CarFlag-v0") == 200
+    assert limits.pop("POMDP/MemoryCards-v0") == 50
+    assert set(limits.values()) == {500}
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_where_chooses_rows(id):
+    world = make_world(id)
+    u = torch.rand(4, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    old, new = world.reset(u), world.reset(1 - u)
+    old.steps += 7
+    mixed = where(torch.tensor([True, False, True, False]), new, old)
+    for row, source in enumerate((new, old, new, old)):
+        assert same(slice_state(mixed, row), slice_state(source, row))
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_finished_rows_start_over_and_the_others_go_on(id):
+    path = play(make_world(id, time_limit=10), 64, 40)
+    for state, step in path:
+        done = step.done
+        assert (state.steps[done] == 0).all()
+        assert (state.returns[done] == 0).all()
+        assert torch.equal(state.steps[~done], step.episode_length[~done])
+        assert torch.equal(step.observation[~done], step.final_observation[~done])
+
+
+@pytest.mark.parametrize("id", ["Gridverse/Memory-7x7-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"])
+def test_the_step_is_one_graph(id):
+    """Traced as a whole without a break, and the traced form gives the same numbers."""
+    world = make_world(id, time_limit=10)
+    torch._dynamo.reset()
+    traced = torch.compile(advance, backend="eager", fullgraph=True, dynamic=False)
+    for (ours, step), (theirs, other) in zip(
+        play(world, 8, 25, engine=traced), play(world, 8, 25), strict=True
+    ):
+        assert same(ours, theirs)
+        assert same(step, other)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="compares a CPU with a CUDA device; none is here")
+@pytest.mark.parametrize("id", IDS)
+def test_cpu_and_cuda_agree(id):
+    cpu = play(make_world(id, time_limit=20), 64, 60)
+    cuda = play(make_world(id, "cuda", time_limit=20), 64, 60, device="cuda")
+    for (ours, step), (theirs, other) in zip(cpu, cuda, strict=True):
+        assert same(ours, theirs)
+        assert same(step, other)
+
+
+def test_choose_is_uniform_and_stays_below_the_count():
+    assert choose(torch.tensor([0.0, 0.25, 0.5, 1 - 2**-53], dtype=torch.float64), 4).tolist() == [0, 1, 2, 3]
+
+
+def test_turn_up_skips_removed_cards():
+    removed = torch.tensor([[True, False, True, False]]).expand(4, 4)
+    u = torch.tensor([0.0, 0.49, 0.5, 1 - 2**-53], dtype=torch.float64)
+    assert turn_up(removed, u).tolist() == [1, 1, 3, 3]
+
+
+def test_a_removed_or_the_same_card_never_matches():
+    world = make_world("POMDP/MemoryCards-v0", pairs=2)
+    u = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.0]], dtype=torch.float64)  # cards 1 2 1 2, the first face up
+    state, none = world.reset(u), torch.zeros(1, 1, dtype=torch.float64)
+    for action, reward, seen in ((0, -1, [1, 0, 0, 0]), (2, 0, [3, 2, 3, 0]), (2, -1, [3, 2, 3, 0])):
+        state, observation, given, _, _ = world.step(state, torch.tensor([action]), none)
+        assert (given.item(), observation[0].tolist()) == (reward, seen)
+    _, observation, given, terminated, success = world.step(state, torch.tensor([3]), none)
+    assert (given.item(), observation[0].tolist()) == (0, [3, 3, 3, 3])
+    assert terminated.all()
+    assert success.all()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_frames_are_pictures_that_change(id):
+    path = play(make_world(id), 1, 12)
+    world = make_world(id)
+    frames = [world.frame(state, 0) for state, _ in path]
+    assert all(f.dtype == np.uint8 and f.ndim == 3 and f.shape[2] == 3 for f in frames)
+    assert len({f.tobytes() for f in frames}) > 1
+
+
+def test_the_agent_is_drawn_pointing_where_it_looks():
+    world = make_world("Gridverse/Memory-5x5-v0")
+    state = world.reset(world.initial_draws()[:1])
+    dark = []
+    for heading in range(4):
+        state.heading[:] = heading
+        tile = world.frame(state, 0)[48:72, 48:72]
+        y, x = np.nonzero((tile == (24, 24, 28)).all(-1))
+        dark.append((y.mean() - 11.5, x.mean() - 11.5))  # the mass of a triangle lies behind its tip
+    north, south, west, east = dark
+    assert north[0] > 1
+    assert south[0] < -1
+    assert west[1] > 1
+    assert east[1] < -1
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "words"),
+    [
+        ("POMDP/CarFlg-v0", {}, "POMDP/CarFlag-v0"),
+        ("carflag", {}, "POMDP/CarFlag-v0"),
+        ("Gridverse/Memory-6x6-v0", {}, "Gridverse/Memory-"),
+        ("nothing like it", {}, "known are Gridverse/Memory-11x11-v0"),
+        ("POMDP/CarFlag-v0", {"timelimit": 3}, "time_limit"),
+        ("POMDP/CarFlag-v0", {"time_limit": 0}, "time_limit must be at least 1"),
+        ("Gridverse/Memory-5x5-v0", {"size": 6}, "odd"),
+        ("POMDP/MemoryCards-v0", {"pairs": 1}, "pairs"),
+    ],
+)
+def test_wrong_worlds_are_one_clear_sentence(id, kwargs, words):
+    with pytest.raises(UserError, match=words) as error:
+        make_world(id, **kwargs)
+    assert "\n" not in str(error.value)
