@@ -1,0 +1,35 @@
+# make demo   set up, train a small agent, show it     make test    set up, run the tests
+# make lint   ruff and mypy                            make bench   speed of the core
+# PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
+
+PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
+PIP_FLAGS ?=
+WORKERS ?= 2
+BIN := .venv/bin
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/.stamp
+	$(BIN)/python -m dqn_memory.demo
+
+test: .venv/.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests
+
+lint: .venv/.stamp
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/.stamp
+	$(BIN)/python -m dqn_memory.benchmark
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.stamp: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is older than Python 3.11; try: make PYTHON=python3.11" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[dev]'
+	touch $@

@@ -1,0 +1,1 @@
+"""Deep Q-learning with interchangeable memory blocks for partially observable worlds."""

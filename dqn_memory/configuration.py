@@ -1,0 +1,118 @@
+"""What a run is made of: dataclass defaults < `--config NAME|PATH` < explicit flags.
+
+    @dataclass(frozen=True)
+    class TrainConfig:
+        steps: int = 100_000
+        "environment steps"
+
+    config = parse(TrainConfig)             # python -m ... --config memory-7x7 --steps 5000
+    text = to_toml(config)                  # complete, reloadable
+    same = from_toml(TrainConfig, text, "config.toml")
+
+Fields of nested classes need defaults; a field of the top one without a default is a required flag.
+"""
+
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from dqn_memory.errors import UserError, near_names
+from dqn_memory.flags import Repeatable, flag_names, parse_flags
+from dqn_memory.tables import defaults, from_toml, to_toml
+
+__all__ = [
+    "PRESETS",
+    "Repeatable",
+    "flag_names",
+    "from_toml",
+    "load_plugins",
+    "parse",
+    "preset_names",
+    "read_config",
+    "to_toml",
+]
+
+C = TypeVar("C")
+PRESETS = Path(__file__).resolve().parent.parent / "configs"  # beside the package, installed or not
+
+
+def parse(
+    config_class: type[C],
+    argv: Sequence[str] | None = None,
+    presets: Path = PRESETS,
+    prog: str | None = None,
+) -> C:
+    """Read a config from the command line: defaults, then each --config in order, then the flags.
+
+    Raises UserError for a bad config file or a combination that the config class refuses; unknown
+    flags and --help end the process as argparse does.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    config = defaults(config_class)
+    for name in _config_names(arguments):
+        config = read_config(config_class, name, presets, config)
+    about = inspect.cleandoc(config_class.__doc__ or "")
+    shipped = ", ".join(preset_names(presets)) or "none"
+    return parse_flags(config, arguments, f"{about}\n\nShipped presets for --config: {shipped}.", prog)
+
+
+def preset_names(presets: Path = PRESETS) -> list[str]:
+    """Names of the shipped presets, such as "memory-7x7" or "paper/dtqn"."""
+    return sorted(path.relative_to(presets).with_suffix("").as_posix() for path in presets.rglob("*.toml"))
+
+
+def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base: C | None = None) -> C:
+    """Lay a preset or a TOML file over `base` (the defaults)."""
+    path = _find(name, presets)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"cannot read the config file {path}: {reason}") from None
+    return from_toml(config_class, text, str(path), base)
+
+
+def load_plugins(names: Iterable[str]) -> None:
+    """Import modules that register blocks or worlds from outside the package.
+
+    The working directory is looked in too, as for a script. Raises UserError where one is missing; an
+    error inside a plugin keeps its traceback, which is for the plugin's author.
+    """
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+                raise UserError(
+                    f"--plugin {name}: it needs the module '{error.name}', which is missing"
+                ) from None
+            raise UserError(f"--plugin {name}: no module of that name here or installed") from None
+        except (TypeError, ValueError) as error:
+            if name and not name.startswith("."):
+                raise
+            raise UserError(f"--plugin '{name}': give a module's full name ({error})") from None
+
+
+def _config_names(arguments: list[str]) -> list[str]:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--config", action="append", default=[])
+    names: list[str] = parser.parse_known_args(arguments)[0].config
+    return names
+
+
+def _find(name: str, presets: Path) -> Path:
+    shipped = presets / f"{name}.toml"
+    if shipped.is_file() and presets in shipped.parents:
+        return shipped
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".toml" or path.exists():
+        raise UserError(f"--config {name}: no such file")
+    raise UserError(f"--config: {near_names('preset', name, preset_names(presets))}")

@@ -1,0 +1,89 @@
+"""How far a long run is: a bar on a terminal, a plain line now and then elsewhere."""
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+
+FIRST = {"success": 0, "loss": 1}  # the rest follows in the order of its first mention
+
+
+class Progress:
+    """Shows steps, steps/s, success rate, loss and the time left.
+
+    with Progress(total=config.steps, start=step) as progress:
+        progress.update(step, success=0.5, loss=0.01)
+
+    A scalar stays on show until it is given anew. `interval` is the seconds between plain lines.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        start: int = 0,
+        title: str = "training",
+        interval: float = 5.0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.total, self.start, self.title, self.interval = total, start, title, interval
+        self._console = console or Console(stderr=True)
+        self._clock = clock
+        self._scalars: dict[str, float] = {}
+        self._step = self._shown = start
+        self._began = self._last = clock()
+        self._bar = self._make_bar() if self._console.is_terminal else None
+        self._task = self._bar.add_task(title, total=total, completed=start, facts="") if self._bar else None
+
+    def update(self, step: int, **scalars: float) -> None:
+        """Tell the step reached and the newest scalars; cheap enough for every iteration."""
+        self._step = step
+        self._scalars.update(scalars)
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=step, facts=self._facts())
+        elif self._clock() - self._last >= self.interval:
+            self._print()
+
+    def __enter__(self) -> Self:
+        self._began = self._last = self._clock()
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._step != self._shown:
+            self._print()
+
+    def _make_bar(self) -> Bar:
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+        facts = TextColumn("{task.completed:,.0f}/{task.total:,.0f} {task.fields[facts]}")
+        left = (TextColumn("left"), TimeRemainingColumn())
+        return Bar(*columns, facts, *left, console=self._console, refresh_per_second=4)
+
+    def _print(self) -> None:
+        self._last, self._shown = self._clock(), self._step
+        share = self._step / self.total if self.total else 1.0
+        line = f"{self.title} {self._step:,}/{self.total:,} ({share:.0%}) {self._facts()} left {self._left()}"
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _facts(self) -> str:
+        names = sorted(self._scalars, key=lambda name: FIRST.get(name, len(FIRST)))
+        scalars = [f"{name} {self._scalars[name]:.3g}" for name in names]
+        return " ".join([f"{self._rate():,.0f} steps/s", *scalars])
+
+    def _rate(self) -> float:
+        return (self._step - self.start) / max(self._clock() - self._began, 1e-9)
+
+    def _left(self) -> str:
+        if self._step <= self.start:
+            return "?"
+        seconds = round((self.total - self._step) / self._rate())
+        return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"

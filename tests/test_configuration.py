@@ -1,0 +1,400 @@
+"""Defaults < presets < flags; strict TOML both ways; complete help; plugins."""
+
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dqn_memory import configuration
+from dqn_memory.configuration import flag_names, from_toml, load_plugins, parse, to_toml
+from dqn_memory.errors import UserError
+
+
+@dataclass(frozen=True)
+class Prior:
+    """How attention falls off with distance."""
+
+    kind: str = "causal"
+    "form of the prior"
+    mu: float = 6.0
+    "centre, in steps"
+    cap: float | None = None  # largest span (None: the context length)
+
+
+@dataclass(frozen=True)
+class Adam:
+    kind: ClassVar[str] = "adam"
+    rate: float = 3e-4
+    "step size"
+
+
+@dataclass(frozen=True)
+class MomentumConfig:
+    rate: float = 1e-2
+    momentum: float = 0.9
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer.
+
+    heads: attention heads of the layer
+    """
+
+    heads: int = 8
+    dropout: float = 0.0
+    "dropout inside the layer"
+    prior: Prior = Prior()
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Train a sample agent."""
+
+    env: str = "Gridverse/Memory-5x5-v0"
+    "id of the world"
+    steps: int = 1000
+    "environment steps"
+    epsilon: float = 0.1
+    "share of random actions"
+    double: bool = True
+    "double Q-learning"
+    clip: float | None = 1.0
+    "largest gradient norm"
+    norm: Literal["post", "identity"] = "post"
+    "order of the sublayers"
+    dropout: float = 0.5
+    "dropout of the embedding"
+    buckets: tuple[int, ...] = (8, 16)
+    "lengths that windows are trimmed to"
+    pair: tuple[int, str] = (1, "a")
+    folder: Path = Path("runs")
+    env_kwargs: dict[str, int | float | str | bool] = field(default_factory=dict)
+    "keywords of the world"
+    plugin: configuration.Repeatable = ()
+    "modules to import first"
+    layer: Layer = Layer()
+    extra: Prior | None = None
+    optimiser: Adam | MomentumConfig = Adam()
+    stack: tuple[Layer, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise UserError(f"steps {self.steps}: must not be negative")
+
+
+@pytest.fixture
+def presets(tmp_path: Path) -> Path:
+    folder = tmp_path / "configs"
+    (folder / "paper").mkdir(parents=True)
+    (folder / "memory-7x7.toml").write_text('steps = 70\nenv = "seven"\n[layer.prior]\nmu = 7\n')
+    (folder / "paper" / "dtqn.toml").write_text('steps = 50\nnorm = "identity"\n')
+    return folder
+
+
+def read(text: str) -> Sample:
+    return from_toml(Sample, text, "sample.toml")
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        read(text)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith("sample.toml:")
+    return message
+
+
+# --- layers
+
+
+def test_defaults_alone(presets):
+    assert parse(Sample, [], presets) == Sample()
+
+
+def test_preset_over_defaults_and_flag_over_preset(presets):
+    config = parse(Sample, ["--config", "memory-7x7", "--mu", "2.5"], presets)
+    assert (config.steps, config.env, config.layer.prior.mu) == (70, "seven", 2.5)
+    assert config.epsilon == Sample().epsilon
+
+
+def test_a_flag_wins_wherever_it_stands(presets):
+    assert parse(Sample, ["--steps", "1", "--config", "memory-7x7"], presets).steps == 1
+
+
+def test_later_config_wins_and_keeps_the_rest(presets):
+    config = parse(Sample, ["--config=memory-7x7", "--config", "paper/dtqn"], presets)
+    assert (config.steps, config.norm, config.env, config.layer.prior.mu) == (50, "identity", "seven", 7.0)
+    assert parse(Sample, ["--config", "paper/dtqn", "--config", "memory-7x7"], presets).steps == 70
+
+
+def test_config_by_path(presets):
+    assert parse(Sample, ["--config", str(presets / "paper" / "dtqn.toml")], presets).steps == 50
+
+
+def test_flags_of_every_type(presets):
+    argv = "--no-double --clip None --norm identity --buckets 4 5 6 --pair 2 b --folder out --extra 1"
+    argv = argv.replace(" --extra 1", " --plugin one --plugin two --env-kwargs size=7 --env-kwargs name=abc")
+    config = parse(Sample, [*argv.split(), "--rate", "0.5"], presets)
+    assert config == replace(
+        Sample(),
+        double=False,
+        clip=None,
+        norm="identity",
+        buckets=(4, 5, 6),
+        pair=(2, "b"),
+        folder=Path("out"),
+        plugin=("one", "two"),
+        env_kwargs={"size": 7, "name": "abc"},
+        optimiser=Adam(0.5),
+    )
+
+
+def test_flags_follow_the_union_member_that_the_file_chose(tmp_path, presets):
+    path = tmp_path / "momentum.toml"
+    path.write_text('[optimiser]\nkind = "momentum"\n')
+    config = parse(Sample, ["--config", str(path), "--momentum", "0.5"], presets)
+    assert config.optimiser == MomentumConfig(momentum=0.5)
+
+
+def test_the_class_checks_its_own_combinations(presets):
+    with pytest.raises(UserError, match="steps -1: must not be negative"):
+        parse(Sample, ["--steps", "-1"], presets)
+
+
+@pytest.mark.parametrize("argv", [["--stepz", "3"], ["--steps", "3.5"], ["--norm", "pre"], ["--config"]])
+def test_wrong_flags_end_with_code_two(argv, presets, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(Sample, argv, presets)
+    assert end.value.code == 2
+    assert argv[0].lstrip("-") in capsys.readouterr().err
+
+
+def test_unknown_preset_names_the_near_one(presets):
+    with pytest.raises(UserError) as caught:
+        parse(Sample, ["--config", "memory-7x"], presets)
+    message = "--config: unknown preset 'memory-7x'; did you mean 'memory-7x7'? known: memory-7x7, paper/dtqn"
+    assert str(caught.value) == message
+
+
+def test_missing_and_unreadable_files(tmp_path, presets):
+    with pytest.raises(UserError, match=r"--config nowhere\.toml: no such file"):
+        parse(Sample, ["--config", "nowhere.toml"], presets)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"binary\.toml: it is not UTF-8"):
+        parse(Sample, ["--config", str(binary)], presets)
+
+
+@dataclass(frozen=True)
+class Needy:
+    run: str
+    "folder of the run"
+    steps: int | None = None
+
+
+def test_a_field_without_default_is_required(presets, tmp_path, capsys):
+    assert parse(Needy, ["--run", "a"], presets) == Needy("a")
+    path = tmp_path / "needy.toml"
+    path.write_text(to_toml(Needy("b", 3)))
+    assert parse(Needy, ["--config", str(path)], presets) == Needy("b", 3)
+    with pytest.raises(SystemExit):
+        parse(Needy, [], presets)
+    assert "--run" in capsys.readouterr().err
+    with pytest.raises(UserError, match="needy: the key 'run' is missing"):
+        from_toml(Needy, "steps = 1", "needy")
+
+
+# --- names and help
+
+
+def test_flags_are_short_where_they_can_be_and_never_shared():
+    names = flag_names(Sample())
+    assert len(set(names.values())) == len(names)
+    assert names["layer.prior.mu"] == "mu"
+    assert names["layer.prior.kind"] == "prior"
+    assert (names["dropout"], names["layer.dropout"]) == ("dropout", "layer_dropout")
+    assert "extra" not in names and "stack" not in names  # for files only
+
+
+def test_fields_that_cannot_be_told_apart_are_the_authors_mistake():
+    @dataclass(frozen=True)
+    class Inner:
+        rate: float = 0.0
+
+    @dataclass(frozen=True)
+    class Outer:
+        a_rate: float = 0.0
+        rate: float = 0.0
+        a: Inner = Inner()
+
+    with pytest.raises(TypeError, match="--a-rate"):
+        flag_names(Outer())
+
+
+def test_help_shows_every_flag_and_every_word(presets, capsys):
+    with pytest.raises(SystemExit) as end:
+        parse(Sample, ["--help"], presets)
+    assert end.value.code == 0
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for flag in [*flag_names(Sample()).values(), "config"]:
+        assert f"--{flag.replace('_', '-')}" in text
+    documented = ["id of the world", "centre, in steps", "largest span (None: the context length)"]
+    documented += [
+        "dropout inside the layer",
+        "attention heads of the layer",
+        "keywords of the world",
+        "step size",
+    ]
+    for words in [*documented, "Train a sample agent.", "memory-7x7, paper/dtqn"]:
+        assert words in text
+
+
+def test_help_shows_the_presets_values(presets, capsys):
+    with pytest.raises(SystemExit):
+        parse(Sample, ["--config", "memory-7x7", "--help"], presets)
+    assert "(default: seven)" in capsys.readouterr().out
+
+
+# --- TOML
+
+
+def rich() -> Sample:
+    return replace(
+        Sample(),
+        clip=None,
+        epsilon=1e-12,
+        buckets=(),
+        env_kwargs={"size": 7, "share": 0.5, "name": 'quo"te', "on": True},
+        plugin=("a.b",),
+        folder=Path("x/y"),
+        layer=Layer(heads=2, prior=Prior("gaussian", 1 / 3, 4.0)),
+        extra=Prior(mu=2.0),
+        optimiser=MomentumConfig(momentum=0.1),
+        stack=(Layer(heads=1), Layer(prior=Prior(cap=2.0))),
+    )
+
+
+@pytest.mark.parametrize("config", [Sample(), rich(), replace(rich(), clip=3.0)])
+def test_round_trip(config):
+    again = from_toml(Sample, to_toml(config), "config.toml")
+    assert again == config
+    assert to_toml(again) == to_toml(config)
+
+
+def test_the_text_is_complete_and_none_is_absent():
+    text = to_toml(Sample())
+    assert "cap" not in text
+    assert "mu = 6.0" in text
+    assert 'kind = "adam"' in text
+    lines = {line.split(" = ")[0] for line in text.splitlines()}
+    assert {
+        "env",
+        "steps",
+        "epsilon",
+        "double",
+        "clip",
+        "norm",
+        "dropout",
+        "buckets",
+        "heads",
+        "rate",
+    } <= lines
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.builds(
+        Prior,
+        kind=st.text(st.characters(exclude_categories=["Cs"])),
+        mu=st.floats(allow_nan=False),
+        cap=st.none() | st.floats(allow_nan=False),
+    )
+)
+def test_round_trip_of_any_value(prior):
+    assert from_toml(Prior, to_toml(prior), "x") == prior
+
+
+def test_int_for_float_becomes_a_float():
+    value = read("epsilon = 1").epsilon
+    assert value == 1.0 and type(value) is float
+
+
+def test_unions_of_dataclasses_need_a_known_kind():
+    assert read('[optimiser]\nkind = "momentum"\nrate = 1').optimiser == MomentumConfig(rate=1.0)
+    assert read("[optimiser]\nrate = 2").optimiser == Adam(2.0)  # the default's kind
+    assert "did you mean 'adam'" in refusal('[optimiser]\nkind = "adem"')
+    assert "momentum" in refusal("[optimiser]\nmomentum = 1.0")
+
+
+WRONG = {
+    "stepz = 3": "sample.toml: unknown key 'stepz'; did you mean 'steps'?",
+    "[layer.prior]\nnu = 3": "sample.toml: unknown key 'layer.prior.nu'; did you mean 'layer.prior.mu'?",
+    "[[stack]]\nhead = 1": "sample.toml: unknown key 'stack[0].head'; did you mean 'stack[0].heads'?",
+    "steps = true": "sample.toml: steps must be an integer, not true or false (True)",
+    "epsilon = false": "sample.toml: epsilon must be a number, not true or false (False)",
+    'steps = "3"': "sample.toml: steps must be an integer, not a string ('3')",
+    "steps = 3.0": "sample.toml: steps must be an integer, not a number (3.0)",
+    "env = 3": "sample.toml: env must be a string, not an integer (3)",
+    "double = 1": "sample.toml: double must be true or false, not an integer (1)",
+    "layer = 3": "sample.toml: layer must be a table, not an integer (3)",
+    "buckets = 3": "sample.toml: buckets must be an array, not an integer (3)",
+    'buckets = [1, "2"]': "sample.toml: buckets[1] must be an integer, not a string ('2')",
+    "pair = [1]": "sample.toml: pair must have 2 entries, not 1",
+    "env_kwargs = {a = []}": "sample.toml: env_kwargs.a must be an integer or a number or a string",
+    'norm = "posst"': "sample.toml: norm: unknown value 'posst'; did you mean 'post'?",
+    "norm = 1": "sample.toml: norm must be one of 'post', 'identity', not an integer (1)",
+    'clip = "some"': "sample.toml: clip must be a number, not a string ('some')",
+    "steps = 1979-05-27": "sample.toml: steps must be an integer, not date",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_wrong_values_are_named(text):
+    assert refusal(text).startswith(WRONG[text])
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [("steps = 1\nenv = = 2\n", 2), ("a = 1\na = 2", 2), ('env = "x', 1), ("\n\n[layer\n", 3)],
+)
+def test_malformed_toml_names_the_line(text, line):
+    assert refusal(text).startswith(f"sample.toml:{line}: not valid TOML: ")
+
+
+# --- shipped presets and plugins
+
+
+def test_shipped_presets_folder_is_found():
+    assert (configuration.PRESETS / "README.md").is_file()
+
+
+def test_plugins_are_imported(tmp_path, monkeypatch):
+    (tmp_path / "my_block_plugin.py").write_text("REGISTERED = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    load_plugins(["my_block_plugin"])
+    assert sys.modules.pop("my_block_plugin").REGISTERED == 3
+
+
+def test_missing_plugins_are_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "needy_plugin.py").write_text("import not_there_at_all\n")
+    with pytest.raises(UserError, match="--plugin no_such_plugin: no module"):
+        load_plugins(["no_such_plugin"])
+    with pytest.raises(UserError, match="--plugin needy_plugin: it needs the module 'not_there_at_all'"):
+        load_plugins(["needy_plugin"])
+    with pytest.raises(UserError, match="give a module's full name"):
+        load_plugins([""])
+
+
+def test_a_defect_inside_a_plugin_keeps_its_traceback(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "broken_plugin.py").write_text("raise ValueError('mine')\n")
+    with pytest.raises(ValueError, match="mine") as caught:
+        load_plugins(["broken_plugin"])
+    assert not isinstance(caught.value, UserError)

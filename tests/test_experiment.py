@@ -1,0 +1,449 @@
+"""A run folder survives kills, full disks and damaged files, and resumes exactly."""
+
+import errno
+import json
+import math
+import multiprocessing
+import os
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dqn_memory.errors import UserError
+from dqn_memory.experiment import Run, load_weights
+
+CONFIG = 'env = "Some/World-v0"\n'
+HEADER = {"architecture": "dtqn", "config": CONFIG}
+
+
+class Ring:
+    """Columns whose content tells their number."""
+
+    def __init__(self, size: int, written: int = 0) -> None:
+        self.size, self.written = size, written
+        self.asked: list[tuple[int, int]] = []
+
+    def columns_written(self) -> int:
+        return self.written
+
+    def capacity(self) -> int:
+        return self.size
+
+    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
+        assert max(0, self.written - self.size) <= start < stop <= self.written
+        self.asked.append((start, stop))
+        number = torch.arange(start, stop)
+        return {"number": number, "observation": number[:, None, None].expand(-1, 3, 2).float()}
+
+
+def weights(step: int) -> dict[str, Tensor]:
+    return {"head.weight": torch.full((4, 3), float(step)), "head.bias": torch.zeros(4, dtype=torch.float64)}
+
+
+def trainer(step: int) -> dict[str, Any]:
+    state = {0: {"exp_avg": torch.full((2,), step / 3), "step": torch.tensor(float(step))}}
+    return {
+        "optimiser": {"state": state, "groups": [{"lr": 3e-4, "params": [0]}]},
+        "step": step,
+        "name": None,
+    }
+
+
+def save(run: Run, step: int, ring: Ring | None = None) -> None:
+    run.save(step, weights(step), trainer(step), ring, HEADER)
+
+
+def check(run: Run, step: int, columns: tuple[int, int] | None = None) -> None:
+    """The checkpoint is that of `step`, whole, with exactly these columns."""
+    found = run.load()
+    assert found.step == step and found.header["architecture"] == "dtqn" and found.header["config"] == CONFIG
+    assert found.weights.keys() == weights(step).keys()
+    assert all(torch.equal(found.weights[name], value) for name, value in weights(step).items())
+    assert found.weights["head.bias"].dtype == torch.float64
+    assert found.trainer["step"] == step and found.trainer["name"] is None
+    assert (
+        found.trainer["optimiser"]["state"][0]["exp_avg"].tolist()
+        == trainer(step)["optimiser"]["state"][0]["exp_avg"].tolist()
+    )
+    if columns is None:
+        assert found.replay is None
+        return
+    assert found.replay is not None
+    assert (found.replay.start, found.replay.stop) == columns
+    if columns[0] < columns[1]:
+        assert found.replay.data["number"].tolist() == list(range(*columns))
+        assert torch.equal(found.replay.data["observation"][:, 2, 1], torch.arange(*columns).float())
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    return Run.create(tmp_path / "run", CONFIG)
+
+
+def files(run: Run) -> list[str]:
+    folder = run.path / "checkpoints"
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+# --- the folder
+
+
+def test_create_writes_config_and_environment(run):
+    assert Run.open(run.path).config_toml == CONFIG
+    found = Run.open(run.path).environment
+    assert found["torch"] == torch.__version__ and found["numpy"] == np.__version__
+    assert found["threads"] == torch.get_num_threads() and found["device"] == "cpu"
+    assert {"python", "gymnasium", "revision", "dirty", "cpu", "argv"} <= found.keys()
+    assert (found["revision"] is None) == (found["dirty"] is None) or found["dirty"] is True
+
+
+def test_create_refuses_a_folder_in_use(run, tmp_path):
+    before = run.config_toml
+    with pytest.raises(UserError, match="is not empty: choose another, or use --resume"):
+        Run.create(run.path, "other = 1")
+    assert run.config_toml == before
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError):
+        Run.create(tmp_path / "file", CONFIG)
+    (tmp_path / "empty").mkdir()
+    assert Run.create(tmp_path / "empty", CONFIG).config_toml == CONFIG
+
+
+def test_open_needs_a_run(tmp_path):
+    with pytest.raises(UserError, match=r"is no run folder: it has no config\.toml"):
+        Run.open(tmp_path)
+
+
+# --- metrics
+
+
+def test_metrics_are_json_numbers_and_nan_is_null(run):
+    run.log(1, {"losses/td_loss": 1 / 3, "charts/episodes": 4})
+    run.log(2, {"losses/td_loss": math.nan, "x": math.inf, "y": torch.tensor(0.5), "z": np.float32(0.25)})
+    run.close()
+    first, second = (run.path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(first) == {"step": 1, "losses/td_loss": 1 / 3, "charts/episodes": 4}
+    assert second == '{"step": 2, "losses/td_loss": null, "x": null, "y": 0.5, "z": 0.25}'
+    assert run.metrics()[1]["z"] == 0.25
+
+
+def test_a_line_cut_short_is_left_out_of_reading(run):
+    run.log(1, {"a": 1.0})
+    run.close()
+    with (run.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 2, "a"')
+    assert run.metrics() == [{"step": 1, "a": 1.0}]
+
+
+def test_tensorboard_can_be_left_out(tmp_path):
+    with Run.create(tmp_path / "run", CONFIG, tensorboard=False) as run:
+        run.log(1, {"a": 1.0})
+    assert run.metrics() == [{"step": 1, "a": 1.0}]
+    assert not list(run.path.glob("events*"))
+
+
+def events(run: Run) -> dict[int, float]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    accumulator = EventAccumulator(str(run.path))
+    accumulator.Reload()
+    return {event.step: event.value for event in accumulator.Scalars("a")}
+
+
+def test_resume_cuts_metrics_to_the_checkpoint(run):
+    for step in (1, 2, 3):
+        run.log(step, {"a": float(step)})
+    save(run, 3)
+    kept = (run.path / "metrics.jsonl").read_bytes()
+    run.log(4, {"a": 4.0})
+    run.log(5, {"a": 5.0})
+    run.close()
+    again = Run.open(run.path)
+    assert len(again.metrics()) == 5  # opening and reading cut nothing
+    checkpoint = again.resume()
+    assert checkpoint is not None and checkpoint.step == 3
+    assert (run.path / "metrics.jsonl").read_bytes() == kept
+    again.log(4, {"a": 40.0})
+    again.close()
+    assert (run.path / "metrics.jsonl").read_bytes() == kept + b'{"step": 4, "a": 40.0}\n'
+    assert events(again) == {1: 1.0, 2: 2.0, 3: 3.0, 4: 40.0}
+
+
+def test_resume_before_the_first_checkpoint_starts_over(run):
+    run.log(1, {"a": 1.0})
+    run.close()
+    again = Run.open(run.path)
+    assert not again.has_checkpoint
+    assert again.resume() is None
+    assert again.metrics() == []
+    with pytest.raises(UserError, match="holds no checkpoint yet"):
+        again.load()
+
+
+def test_resume_refuses_metrics_that_lost_lines(run):
+    run.log(1, {"a": 1.0})
+    save(run, 1)
+    run.close()
+    (run.path / "metrics.jsonl").write_bytes(b"")
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: it has 0 bytes"):
+        Run.open(run.path).resume()
+
+
+# --- checkpoints
+
+
+def test_save_and_load(run):
+    save(run, 7)
+    check(Run.open(run.path), 7)
+    assert files(run) == ["manifest.json", "step_000000007.pt", "step_000000007.safetensors"]
+    manifest = json.loads((run.path / "checkpoints" / "manifest.json").read_text())
+    assert manifest["content"]["replay"] == "none" and manifest["content"]["step"] == 7
+    tensors, header = load_weights(run.path / "checkpoints" / "step_000000007.safetensors")
+    assert tensors["head.weight"][0, 0] == 7 and header == HEADER
+
+
+def test_tied_and_strided_weights(run):
+    table = torch.arange(6.0).view(2, 3)
+    run.save(0, {"a": table, "b": table, "c": table.T, "d": torch.nn.Parameter(table)}, {})
+    found = run.load().weights
+    assert torch.equal(found["c"], table.T) and torch.equal(found["a"], found["b"])
+    assert not found["d"].requires_grad
+
+
+def test_the_same_step_twice_never_overwrites_the_valid_files(run):
+    save(run, 7)
+    first = files(run)
+    save(run, 7)
+    assert set(first) & set(files(run)) == {"manifest.json"}
+    check(run, 7)
+
+
+def test_replay_is_appended_and_dead_chunks_go(run):
+    ring = Ring(10)
+    spans = []
+    for written in (0, 4, 4, 9, 13, 14, 40):
+        ring.written = written
+        save(run, written, ring)
+        spans.append(list(ring.asked))
+        ring.asked.clear()
+        check(Run.open(run.path), written, (max(0, written - 10), written))
+    assert spans == [[], [(0, 4)], [], [(4, 9)], [(9, 13)], [(13, 14)], [(30, 40)]]
+    chunks = [name for name in files(run) if name.startswith("replay/")]
+    assert chunks == ["replay/chunk_30_40.safetensors"]
+
+
+def test_chunks_go_one_by_one(run):
+    ring = Ring(10)
+    for written in (4, 9, 13, 15):
+        ring.written = written
+        save(run, written, ring)
+    names = [
+        "replay/chunk_13_15.safetensors",
+        "replay/chunk_4_9.safetensors",
+        "replay/chunk_9_13.safetensors",
+    ]
+    assert [name for name in files(run) if name.startswith("replay/")] == names
+    check(run, 15, (5, 15))
+
+
+def test_a_resumed_run_goes_on_appending(run):
+    save(run, 6, Ring(10, 6))
+    again = Run.open(run.path)
+    again.resume()
+    ring = Ring(10, 8)
+    save(again, 8, ring)
+    assert ring.asked == [(6, 8)]
+    check(Run.open(run.path), 8, (0, 8))
+
+
+def test_another_ring_is_written_whole(run):
+    save(run, 6, Ring(10, 6))
+    fresh = Ring(10, 8)  # this run object never read the first ring's columns
+    save(Run.open(run.path), 8, fresh)
+    assert fresh.asked == [(0, 8)]
+    check(run, 8, (0, 8))
+    save(run, 9, Ring(10, 3))  # younger than what was saved
+    check(run, 9, (0, 3))
+
+
+def test_a_ring_that_grew_gives_only_what_was_held(run):
+    save(run, 8, Ring(4, 8))
+    save(run, 9, Ring(100, 9))
+    check(run, 9, (4, 9))
+
+
+def test_replay_can_be_left_out(run):
+    save(run, 6, Ring(10, 6))
+    assert run.load(with_replay=False).replay is None
+    save(run, 7, None)
+    check(run, 7)
+    assert not any(name.startswith("replay/") for name in files(run))
+    save(run, 8, Ring(10, 8))
+    check(run, 8, (0, 8))
+
+
+# --- what goes wrong
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "gone", "empty"])
+@pytest.mark.parametrize(
+    "name", ["step_000000006.safetensors", "step_000000006.pt", "replay/chunk_0_6.safetensors"]
+)
+def test_damaged_files_are_named(run, name, damage):
+    save(run, 6, Ring(10, 6))
+    path = run.path / "checkpoints" / name
+    data = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        flipped = data[:-1] + bytes([data[-1] ^ 1])
+        path.write_bytes({"cut": data[:-5], "flip": flipped, "empty": b""}[damage])
+    with pytest.raises(UserError) as caught:
+        Run.open(run.path).resume()
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+    check_is_readable_as_text(caught.value)
+
+
+def check_is_readable_as_text(error: UserError) -> None:
+    assert any(word in str(error) for word in ("damaged", "foreign", "cannot read", "no safetensors"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text[:40],
+        lambda text: "",
+        lambda text: "[]",
+        lambda text: "{}",
+        lambda text: text.replace('"step": 6', '"step": 8'),
+        lambda text: text.replace("checkpoint 1", "checkpoint 2"),
+        lambda text: text.replace('"weights"', '"wheights"'),
+    ],
+)
+def test_damaged_manifests_are_named(run, change):
+    save(run, 6)
+    path = run.path / "checkpoints" / "manifest.json"
+    path.write_text(change(path.read_text()))
+    before = files(run)
+    for attempt in (run.load, run.resume, lambda: save(run, 7)):
+        with pytest.raises(UserError, match=r"manifest\.json is (damaged|foreign)"):
+            attempt()
+    assert files(run) == before  # nothing is swept away on the word of a bad manifest
+
+
+def test_foreign_weights_are_named(tmp_path):
+    foreign = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(2)}, foreign, metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"model\.safetensors is foreign: its header says 'pt'"):
+        load_weights(foreign)
+    foreign.write_bytes(b"not safetensors at all")
+    with pytest.raises(UserError, match=r"model\.safetensors is no safetensors file"):
+        load_weights(foreign)
+    with pytest.raises(UserError, match="cannot read the weights file"):
+        load_weights(tmp_path / "absent.safetensors")
+
+
+def test_trainer_state_runs_no_code(run, tmp_path):
+    run.save(1, weights(1), {"evil": Path("x")})  # a class that safe reading does not admit
+    with pytest.raises(UserError, match=r"step_000000001\.pt is no trainer state"):
+        run.load()
+
+
+def fail_at(monkeypatch, call: int) -> list[int]:
+    """Make the disk full from the given write to the end on; the list counts the writes."""
+    calls: list[int] = []
+    real = os.fsync
+
+    def full(descriptor: int) -> None:
+        if os.path.isdir(f"/proc/self/fd/{descriptor}"):
+            return real(descriptor)
+        calls.append(descriptor)
+        if len(calls) > call:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    return calls
+
+
+@pytest.mark.parametrize("call", range(5))
+def test_a_full_disk_keeps_the_last_checkpoint(run, monkeypatch, call):
+    ring = Ring(10, 6)
+    run.log(6, {"a": 1.0})
+    save(run, 6, ring)
+    before = files(run)
+    ring.written = 12
+    with monkeypatch.context() as patch:
+        fail_at(patch, call)  # 0 metrics, 1 weights, 2 trainer, 3 replay, 4 manifest
+        with pytest.raises(UserError, match=r"cannot write .*: No space left on device; what was"):
+            save(run, 12, ring)
+    assert files(run) == before  # nothing half-written takes up room
+    check(Run.open(run.path), 6, (0, 6))
+    save(run, 12, ring)  # there is room again
+    check(Run.open(run.path), 12, (2, 12))
+
+
+def test_a_save_makes_five_writes(run, monkeypatch):
+    run.log(6, {"a": 1.0})
+    calls = fail_at(monkeypatch, 99)
+    save(run, 6, Ring(10, 6))
+    assert len(calls) == 5  # so that the test above fails at each of them
+
+
+def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch):
+    save(run, 1)
+    real = Path.replace
+
+    def interrupted(self: Path, target: Path) -> Path:
+        done = real(self, target)
+        if target.name == "manifest.json":
+            raise KeyboardInterrupt
+        return done
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", interrupted)
+        save(run, 2)
+    check(run, 2)
+
+
+def keep_saving(path: str) -> None:
+    run = Run.open(path)
+    checkpoint = run.resume()
+    step = checkpoint.step if checkpoint else 0
+    while True:
+        step += 1
+        run.log(step, {"a": step / 7})
+        save(run, step, Ring(10, 3 * step))
+
+
+def test_killed_at_any_moment_it_always_resumes(run):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["dqn_memory.experiment", "torch.utils.tensorboard"])
+    moments, last, rounds = random.Random(0), 0, 12
+    for _ in range(rounds):
+        process = context.Process(target=keep_saving, args=(str(run.path),), daemon=True)
+        process.start()
+        wait_for_step(run, last + 2)
+        time.sleep(moments.uniform(0.0, 0.05))
+        process.kill()
+        process.join()
+        step = Run.open(run.path).load(with_replay=False).step
+        assert step >= last + 2
+        check(Run.open(run.path), step, (max(0, 3 * step - 10), 3 * step))
+        last = step
+    run.resume()
+    assert run.metrics() == [{"step": step, "a": step / 7} for step in range(1, last + 1)]
+
+
+def wait_for_step(run: Run, step: int) -> None:
+    deadline = time.monotonic() + 60
+    while not run.has_checkpoint or run.load(with_replay=False).step < step:
+        assert time.monotonic() < deadline, "the process saves nothing"
+        time.sleep(0.005)
