@@ -1,0 +1,141 @@
+"""Multi-head self-attention whose scores are shaped by a temporal prior."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks.block import Block
+from dqn_memory.blocks.priors import Prior
+
+
+def toeplitz(table: Tensor, future: float) -> Tensor:
+    """Place a table by distance, (H, T), into a matrix: [h, i, j] is table[h, i-j], or `future` where j > i.
+
+    Sliding windows over the reversed table need no index, and their gradient is a plain sum (deterministic).
+    """
+    heads, length = table.shape
+    ahead = table.new_full((heads, length - 1), future)
+    line = torch.cat((table.flip(-1), ahead), dim=-1)  # (H, 2T-1)
+    return line.unfold(-1, length, 1).flip(-2)  # (H, T, T)
+
+
+def logits(
+    query: Tensor,
+    key: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None = None,
+    future_logit_zero: bool = False,
+) -> Tensor:
+    """Scores scale * S + bias, S = q k^T / sqrt(hd), before the softmax: q, k (B, H, T, hd) -> (B, H, T, T).
+
+    Future keys are -inf, or exactly 0 with `future_logit_zero` (then keys at or after `lengths` are -inf).
+    Without it no key mask is needed: left-aligned padding lies in the future of every real query.
+    """
+    length = query.shape[-2]
+    scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])  # (B, H, T, T)
+    if scale is not None:
+        scores = scores * toeplitz(scale.to(scores.dtype), 0.0)
+    if bias is None:
+        bias = scores.new_zeros(1, length)
+    scores = scores + toeplitz(bias.to(scores.dtype), 0.0 if future_logit_zero else -math.inf)
+    if future_logit_zero and lengths is not None:
+        # A row with no real key would be all -inf, hence NaN; an empty sequence keeps one key.
+        hidden = torch.arange(length, device=lengths.device) >= lengths.clamp(min=1)[:, None]  # (B, T)
+        scores = scores.masked_fill(hidden[:, None, None, :], -math.inf)
+    return scores
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: Tensor | None = None,
+    bias: Tensor | None = None,
+    lengths: Tensor | None = None,
+    *,
+    future_logit_zero: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Values mixed by softmax(scale * S + bias): q, k, v (B, H, T, hd), tables (H, T) -> (B, H, T, hd).
+
+    A prior's tables are used in float32, or in the inputs' precision if wider, also under autocast: a bias of
+    some hundreds has no correct digit after the point in bfloat16.
+    """
+    if scale is None and bias is None and not future_logit_zero:
+        return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
+    with torch.autocast(query.device.type, enabled=False):
+        kind = torch.promote_types(query.dtype, torch.float32)
+        wide = (query.to(kind), key.to(kind), value.to(kind))
+        if scale is None and bias is not None and not future_logit_zero:
+            mask = toeplitz(bias.to(kind), -math.inf)
+            mixed = F.scaled_dot_product_attention(*wide, attn_mask=mask, dropout_p=dropout)
+        else:
+            weights = logits(*wide[:2], scale, bias, lengths, future_logit_zero).softmax(-1)
+            mixed = F.dropout(weights, dropout) @ wide[2]
+        return mixed.to(value.dtype)
+
+
+class Attention(Block):
+    """Multi-head self-attention under a prior: 4 D^2 + 4 D parameters and the prior's own.
+
+    Scores are softmax inputs of Vaswani et al. (2017), shaped by `prior`; `dropout` acts on the weights.
+    Raises ValueError when `heads` does not divide `width`.
+    """
+
+    def __init__(self, width: int, heads: int, prior: Prior, dropout: float = 0.0) -> None:
+        super().__init__()
+        if heads < 1 or width % heads:
+            raise ValueError(f"heads is {heads}, which does not divide the width {width}")
+        self.heads = heads
+        self.dropout = dropout
+        self.project_in = nn.Linear(width, 3 * width)
+        self.project_out = nn.Linear(width, width)
+        self.prior = prior
+
+    @property
+    def causal(self) -> bool:
+        """As the prior says."""
+        return self.prior.causal
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Mix the positions of x (B, T, D)."""
+        query, key, value = self._heads(x)
+        mixed = attend(
+            query,
+            key,
+            value,
+            *self.prior.tables(x.shape[1]),
+            lengths,
+            future_logit_zero=self.prior.future_logit_zero,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
+
+    @torch.no_grad()
+    def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Attention maps (B, H, T, T) for drawing: rows are queries, and rows of padding are zero."""
+        query, key, _ = self._heads(x)
+        tables = self.prior.tables(x.shape[1])
+        maps = logits(query, key, *tables, lengths, self.prior.future_logit_zero).softmax(-1)
+        if lengths is None:
+            return maps
+        real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, T)
+        return maps * real[:, None, :, None]
+
+    def regularisation(self) -> Tensor:
+        """As the prior says."""
+        return self.prior.regularisation()
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """As the prior says."""
+        self.prior.project()
+
+    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = self.project_in(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return query, key, value  # each (B, H, T, hd)

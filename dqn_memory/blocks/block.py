@@ -1,0 +1,61 @@
+"""The contract of every sequence block, and the one way to look a name up in a registry."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+State = tuple[Tensor, ...]
+Entry = TypeVar("Entry")
+
+
+class Block(nn.Module):
+    """Maps a batch of sequences to sequences of the same shape.
+
+    `forward(x[B, T, D], lengths[B] | None) -> y[B, T, D]`. Sequences are left-aligned: positions at or after
+    `lengths` are padding and never change an output before it; `lengths=None` means that all T are real.
+    A block with `stateful = True` also runs one position at a time through `initial_state` and `step`, with
+    the same result as the sequence form; any other block acts by encoding the window again.
+    """
+
+    stateful: bool = False
+
+    @property
+    def causal(self) -> bool:
+        """True when the output at t never depends on an input after t."""
+        return True
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Encode x (B, T, D) whose first `lengths` (B,) positions are real; returns (B, T, D)."""
+        raise NotImplementedError
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """State before the first position: a tuple of tensors, batch first."""
+        raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """Consume one position x (B, D); rows where `reset` (B,) is true start from the initial state."""
+        raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
+
+    def regularisation(self) -> Tensor:
+        """Scalar to be added to the loss; 0 unless the block says otherwise."""
+        first = next(self.parameters(), None)
+        return torch.zeros(()) if first is None else first.new_zeros(())
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Bring constrained parameters back into their set, in place, after an optimiser step."""
+
+
+def lookup(registry: Mapping[str, Entry], name: str, what: str) -> Entry:
+    """The entry called `name`; raises ValueError naming the nearest entries when there is none."""
+    if name in registry:
+        return registry[name]
+    near = difflib.get_close_matches(name, registry, n=3) or sorted(registry)
+    raise ValueError(f"unknown {what} {name!r}; did you mean {', '.join(near)}?")

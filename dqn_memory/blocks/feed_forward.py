@@ -1,0 +1,36 @@
+"""Position-wise blocks: no memory of their own, the transformer's usual second sublayer."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from dqn_memory.blocks.block import Block
+
+
+class FeedForward(Block):
+    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters."""
+
+    def __init__(self, width: int, multiple: int = 4, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width, multiple * width),
+            nn.ReLU(),
+            nn.Linear(multiple * width, width),
+            nn.Dropout(dropout),
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Transform every position of x (B, T, D) by itself."""
+        return self.layers(x)  # (B, T, D)
+
+
+class LinearMap(Block):
+    """One Linear(D, D): D^2 + D parameters (the ablation of the DBGFQN paper's first research question)."""
+
+    def __init__(self, width: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(dropout))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Transform every position of x (B, T, D) by itself."""
+        return self.layers(x)  # (B, T, D)

@@ -1,0 +1,46 @@
+"""How a sublayer's output joins the stream: a plain sum, or the gate of GTrXL. One instance per sublayer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class Residual(nn.Module):
+    """x + y."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Join the stream x and the sublayer output y, both (..., D)."""
+        return x + y
+
+
+class GruGate(nn.Module):
+    """GRU-type gating of GTrXL (Parisotto et al. 2020, section 3.2): 6 D^2 + D parameters.
+
+    r = sigmoid(W_r y + U_r x), z = sigmoid(W_z y + U_z x - b), h = tanh(W_g y + U_g (r * x)),
+    output (1 - z) * x + z * h. With b = 2 the gate starts near the identity, which the paper found decisive.
+    """
+
+    def __init__(self, width: int, bias: float = 2.0) -> None:
+        super().__init__()
+        self.from_output = nn.Linear(width, 3 * width, bias=False)  # W_r, W_z, W_g
+        self.from_stream = nn.Linear(width, 2 * width, bias=False)  # U_r, U_z
+        self.from_reset = nn.Linear(width, width, bias=False)  # U_g
+        self.bias = nn.Parameter(torch.full((width,), bias))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """Join the stream x and the sublayer output y, both (..., D)."""
+        output_r, output_z, output_g = self.from_output(y).chunk(3, dim=-1)
+        stream_r, stream_z = self.from_stream(x).chunk(2, dim=-1)
+        reset = torch.sigmoid(output_r + stream_r)
+        update = torch.sigmoid(output_z + stream_z - self.bias)
+        candidate = torch.tanh(output_g + self.from_reset(reset * x))
+        return torch.lerp(x, candidate, update)
+
+
+GATES: dict[str, Callable[[int], nn.Module]] = {"residual": Residual, "gru": GruGate}

@@ -1,0 +1,27 @@
+"""The initial values of a network, as DTQN draws them."""
+
+from __future__ import annotations
+
+from torch import nn
+
+DEVIATION = 0.02
+
+
+def initialise(module: nn.Module) -> None:
+    """Draw every Linear and Embedding inside `module` from N(0, 0.02), biases 0, LayerNorm 1 and 0, in place.
+
+    Recurrences keep PyTorch's U(+-1/sqrt(H)); the gate biases of GTrXL and learned positions keep what their
+    own classes set (the published code overwrites those gate biases with 0, which defeats their purpose).
+    Draws come from the default generator: call it inside `fork_rng` with the seed of the network.
+    """
+    for child in module.modules():
+        _initialise_one(child)
+
+
+def _initialise_one(module: nn.Module) -> None:
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=DEVIATION)
+    elif isinstance(module, nn.LayerNorm) and module.elementwise_affine:
+        nn.init.ones_(module.weight)
+    if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+        nn.init.zeros_(module.bias)

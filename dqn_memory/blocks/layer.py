@@ -1,0 +1,162 @@
+"""The encoder layer: attention and memory sublayers, each with an activation, a gate and a LayerNorm."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks.attention import Attention
+from dqn_memory.blocks.block import Block, State, lookup
+from dqn_memory.blocks.gates import GATES
+from dqn_memory.blocks.memory import MEMORY
+from dqn_memory.blocks.priors import PriorConfig
+
+
+@dataclass(frozen=True)
+class LayerConfig:
+    """One encoder layer as data.
+
+    `memory` names an entry of MEMORY, or "none" for attention alone; `attention=False` leaves memory alone.
+    `activation="relu"` applies a ReLU to each sublayer's output before the gate (DBGFQN Algorithm 1; its
+    equations have none). `projection` adds Linear(D, D) after a recurrence (Eq. 20; Algorithm 1 has none).
+    `order` is "post" (LayerNorm after the gate) or "identity" (LayerNorm on the sublayer's input, as GTrXL).
+    """
+
+    memory: str = "feedforward_x4"
+    attention: bool = True
+    heads: int = 8
+    prior: PriorConfig = field(default_factory=PriorConfig)
+    gate: str = "residual"
+    order: Literal["post", "identity"] = "post"
+    activation: Literal["relu", "none"] = "relu"
+    projection: bool = False
+    dropout: float = 0.0
+
+    def build(self, width: int, max_length: int) -> EncoderLayer:
+        """A layer of `width` for windows of at most `max_length`; ValueError says what cannot work."""
+        if self.order not in ("post", "identity"):
+            raise ValueError(f"layer order is {self.order!r}; it must be post or identity")
+        if self.activation not in ("relu", "none"):
+            raise ValueError(f"layer activation is {self.activation!r}; it must be relu or none")
+        if not self.attention and self.memory == "none":
+            raise ValueError("a layer without attention and with memory 'none' is empty; give it one of them")
+        return EncoderLayer(self, self._sublayers(width, max_length))
+
+    def _sublayers(self, width: int, max_length: int) -> list[Sublayer]:
+        blocks: list[Block] = []
+        if self.attention:
+            prior = self.prior.build(self.heads, max_length)
+            blocks.append(Attention(width, self.heads, prior, self.dropout))
+        if self.memory != "none":
+            build = lookup(MEMORY, self.memory, "memory")
+            blocks.append(build(width, self.dropout, self.projection))
+        gate = lookup(GATES, self.gate, "gate")
+        return [Sublayer(block, gate(width), width, self) for block in blocks]
+
+
+class Sublayer(Block):
+    """A block in its frame: post LN(gate(x, act(block(x)))), identity gate(x, act(block(LN(x))))."""
+
+    def __init__(self, block: Block, gate: nn.Module, width: int, config: LayerConfig) -> None:
+        super().__init__()
+        self.block = block
+        self.gate = gate
+        self.norm = nn.LayerNorm(width)
+        self.post = config.order == "post"
+        self.rectify = config.activation == "relu"
+        self.stateful = block.stateful
+
+    @property
+    def causal(self) -> bool:
+        """As the inner block."""
+        return self.block.causal
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Apply to x (B, T, D)."""
+        return self._leave(x, self.block(self._enter(x), lengths))
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """As the inner block."""
+        return self.block.initial_state(batch, device, dtype)
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """One position x (B, D)."""
+        y, state = self.block.step(self._enter(x), state, reset)
+        return self._leave(x, y), state
+
+    def regularisation(self) -> Tensor:
+        """As the inner block."""
+        return self.block.regularisation()
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """As the inner block."""
+        self.block.project()
+
+    def _enter(self, x: Tensor) -> Tensor:
+        return x if self.post else self.norm(x)
+
+    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
+        joined = self.gate(x, F.relu(y) if self.rectify else y)
+        return self.norm(joined) if self.post else joined
+
+
+class EncoderLayer(Block):
+    """The sublayers in order: stateful without attention if the memory is, causal if every sublayer is."""
+
+    def __init__(self, config: LayerConfig, sublayers: list[Sublayer]) -> None:
+        super().__init__()
+        self.config = config
+        self.sublayers = nn.ModuleList(sublayers)
+        self.stateful = all(part.stateful for part in sublayers)
+
+    @property
+    def causal(self) -> bool:
+        """True when every sublayer is causal."""
+        return all(part.causal for part in self._parts())
+
+    @property
+    def attention(self) -> Attention | None:
+        """The attention block, for drawing and for its learned prior; None without one."""
+        first = self._parts()[0].block
+        return first if isinstance(first, Attention) else None
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Encode x (B, T, D)."""
+        for part in self._parts():
+            x = part(x, lengths)
+        return x
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """The state of the memory sublayer."""
+        return self._only().initial_state(batch, device, dtype)
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """One position x (B, D)."""
+        return self._only().step(x, state, reset)
+
+    def regularisation(self) -> Tensor:
+        """Sum over the sublayers."""
+        return torch.stack([part.regularisation() for part in self._parts()]).sum()
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Project every sublayer."""
+        for part in self._parts():
+            part.project()
+
+    def _parts(self) -> list[Sublayer]:
+        return cast(list[Sublayer], list(self.sublayers))
+
+    def _only(self) -> Sublayer:
+        if not self.stateful:
+            raise TypeError("a layer with attention or stateless memory keeps no state; use forward instead")
+        return self._parts()[0]

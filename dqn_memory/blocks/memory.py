@@ -1,0 +1,45 @@
+"""The memory sublayers by name. Adding one = one line here; tests, scripts and reports pick it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dqn_memory.blocks.block import Block
+from dqn_memory.blocks.feed_forward import FeedForward, LinearMap
+from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
+
+# builder(width, dropout, projection); only recurrences can have a projection, the others have one by nature.
+Builder = Callable[[int, float, bool], Block]
+
+
+def _feed_forward(multiple: int) -> Builder:
+    return lambda width, dropout, projection: FeedForward(width, multiple, dropout)
+
+
+def _recurrence(kind: str) -> Builder:
+    return lambda width, dropout, projection: Recurrence(kind, width, dropout, projection)
+
+
+def _bidirectional(kind: str) -> Builder:
+    return lambda width, dropout, projection: Bidirectional(kind, width, dropout, projection)
+
+
+def _darqn(replace: bool) -> Builder:
+    return lambda width, dropout, projection: DarqnLSTM(width, replace, dropout, projection)
+
+
+MEMORY: dict[str, Builder] = {
+    "feedforward_x1": _feed_forward(1),
+    "feedforward_x2": _feed_forward(2),
+    "feedforward_x3": _feed_forward(3),
+    "feedforward_x4": _feed_forward(4),
+    "linear": lambda width, dropout, projection: LinearMap(width, dropout),
+    "rnn": _recurrence("rnn"),
+    "lstm": _recurrence("lstm"),
+    "gru": _recurrence("gru"),
+    "birnn": _bidirectional("rnn"),
+    "bilstm": _bidirectional("lstm"),
+    "bigru": _bidirectional("gru"),
+    "darqn": _darqn(replace=False),
+    "darqn_released": _darqn(replace=True),
+}

@@ -1,0 +1,60 @@
+"""Absolute positions inside the window, added to its embeddings: POSITIONS[name](max_length, width)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+class Positions(nn.Module):
+    """x (B, T, D) -> x + table[:T]; raises ValueError when T exceeds the rows of the table."""
+
+    table: Tensor  # (K, D)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Add row t to position t."""
+        length, rows = x.shape[1], self.table.shape[0]
+        if length > rows:
+            raise ValueError(f"a window of {length} positions exceeds the {rows} position rows")
+        return x + self.table[:length].to(x.dtype)
+
+
+class Learned(Positions):
+    """A trained row per position, starting at zero as in DTQN: K D parameters."""
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(max_length, width))
+
+
+class Sinusoidal(Positions):
+    """Fixed sines and cosines of Vaswani et al. (2017), section 3.5; no parameters."""
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+        # In float64, rounded once at the end: angles of late positions lose digits in float32.
+        frequency = torch.exp(torch.arange(0, width, 2, dtype=torch.float64) * (-math.log(1e4) / width))
+        angle = torch.arange(max_length, dtype=torch.float64)[:, None] * frequency  # (K, ceil(D/2))
+        table = torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :width]
+        self.register_buffer("table", table.to(torch.get_default_dtype()), persistent=False)
+
+
+class NoPositions(nn.Module):
+    """Adds nothing: order is left to the prior or to a recurrence."""
+
+    def __init__(self, max_length: int, width: int) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return x (B, T, D) as it is."""
+        return x
+
+
+POSITIONS: dict[str, Callable[[int, int], nn.Module]] = {
+    "learned": Learned,
+    "sinusoidal": Sinusoidal,
+    "none": NoPositions,
+}

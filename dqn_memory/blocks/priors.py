@@ -1,0 +1,304 @@
+"""Temporal priors: what attention expects of a key, as a function of its distance alone.
+
+A prior gives two tables `(scale, bias)` of shape (H, T), by distance d = query - key = 0 .. T-1, and
+attention takes the softmax of `scale * S + bias` over the keys. Distances are positions of the window:
+environment steps in the Q-learning core, tokens (two per step) in a world model.
+
+Published texts and code compute some of these differently, so each form has a name of its own. "Paper" is
+"Learning to Focus", "thesis" the thesis behind it, "released" the code that came with them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks.block import lookup
+
+Tables = tuple[Tensor | None, Tensor | None]
+
+# A span of 10 may come back from its softplus an ulp below 10; without slack a hard span would lose a key.
+HARD_SLACK = 1e-4
+# Below this a width or span is numerically zero: its square underflows in float32 and gradients become NaN.
+SMALLEST = 1e-3
+
+
+@dataclass(frozen=True)
+class PriorConfig:
+    """Which prior, and where its learned values start (the same in every head).
+
+    `mu`, `sigma` and `span` (L) are positive and learned per head and layer; `ramp` (R), `window` (w) and
+    `cap` are fixed. `cap=None` caps spans at the context length. `regulariser` acts on the spans with factor
+    `weight` (lambda; 0.025 in the paper); `max_norm` is the constraint span <= c.
+    """
+
+    kind: str = "causal"
+    mu: float = 6.0
+    sigma: float = 1.0
+    span: float = 10.0
+    ramp: float = 3.0
+    cap: float | None = None
+    window: int = 10
+    regulariser: Literal["l1", "l2", "max", "none"] = "none"
+    weight: float = 0.0
+    max_norm: float | None = None
+
+    def build(self, heads: int, max_length: int) -> Prior:
+        """A prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""
+        self._check()
+        return lookup(PRIORS, self.kind, "prior")(self, heads, max_length)
+
+    def _check(self) -> None:
+        for name in ("mu", "sigma", "span", "ramp", "cap", "max_norm"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"prior {name} is {value}; it must be a positive finite number")
+        if self.window < 0:
+            raise ValueError(f"prior window is {self.window}; it must be 0 or more")
+        if self.regulariser not in ("l1", "l2", "max", "none"):
+            raise ValueError(f"prior regulariser is {self.regulariser!r}; it must be l1, l2, max or none")
+
+
+PENALTIES: dict[str, Callable[[Tensor], Tensor]] = {
+    "l1": lambda span: span.sum(),
+    "l2": lambda span: span.square().sum(),
+    "max": lambda span: span.amax(),
+}
+
+
+def inverse_softplus(value: float) -> float:
+    """log(expm1(value)), without overflow for large values."""
+    return value + math.log(-math.expm1(-value))
+
+
+class Prior(nn.Module):
+    """Base of all priors: raw parameters, their effective values, the regulariser and the projection.
+
+    Parameters are stored before the softplus: effective = softplus(raw), raw = log(expm1(initial value)).
+    """
+
+    learns: ClassVar[tuple[str, ...]] = ()
+    # True: future keys get logit 0 instead of -inf. Such a prior gives a scale and no bias.
+    future_logit_zero: ClassVar[bool] = False
+    distance: Tensor
+
+    def __init__(self, config: PriorConfig, heads: int, max_length: int) -> None:
+        super().__init__()
+        self.config = config
+        self.heads = heads
+        self.cap = float(max_length if config.cap is None else config.cap)
+        # Integers, because a module cast to bfloat16 must not round its distances.
+        self.register_buffer("distance", torch.arange(max_length), persistent=False)
+        starts = {"mu": config.mu, "sigma": config.sigma, "span": min(config.span, self.cap)}
+        self.raw = nn.ParameterDict(
+            {name: nn.Parameter(torch.full((heads,), inverse_softplus(starts[name]))) for name in self.learns}
+        )
+
+    @property
+    def causal(self) -> bool:
+        """False when future keys receive weight."""
+        return not self.future_logit_zero
+
+    def tables(self, length: int) -> Tables:
+        """Scale and bias by distance 0 .. length-1, (H, length) each; None is all ones, or all zeros."""
+        raise NotImplementedError
+
+    def learned(self) -> dict[str, Tensor]:
+        """Effective values by name (among mu, sigma, span), each (H,)."""
+        values = {"mu": self.mu, "sigma": self.sigma, "span": self.span}
+        return {name: values[name]() for name in self.learns}
+
+    def mu(self) -> Tensor:
+        """Distance of the preferred key."""  # (H,)
+        return F.softplus(self._raw("mu"))
+
+    def sigma(self) -> Tensor:
+        """Width around the preferred key."""  # (H,)
+        return F.softplus(self._raw("sigma")).clamp(min=SMALLEST)
+
+    def span(self) -> Tensor:
+        """Reach of each head, at most the cap."""  # (H,)
+        # Clamped before the softplus, so that a span that starts on its cap keeps its gradient.
+        return F.softplus(self._raw("span").clamp(max=inverse_softplus(self.cap)))
+
+    def regularisation(self) -> Tensor:
+        """Weight times the sum of spans, of their squares, or the largest; 0 without spans or regulariser."""
+        if "span" not in self.learns or self.config.regulariser == "none":
+            return self.distance.new_zeros((), dtype=torch.get_default_dtype())
+        return self.config.weight * PENALTIES[self.config.regulariser](self.span())
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Pull spans below `max_norm` and the cap: beyond the cap there is no gradient to return by."""
+        if "span" in self.learns:
+            limit = min(self.cap, self.config.max_norm or math.inf)
+            self.raw["span"].clamp_(max=inverse_softplus(limit * (1 - 1e-6)))
+
+    def _raw(self, name: str) -> Tensor:
+        raw = self.raw[name]
+        return raw.to(torch.promote_types(raw.dtype, torch.float32))
+
+    def _distances(self, length: int) -> Tensor:
+        if length > len(self.distance):
+            raise ValueError(f"a window of {length} exceeds the {len(self.distance)} this prior is built for")
+        return self.distance[:length]
+
+    def _gaussian(self, length: int) -> Tensor:
+        """-(d - mu)^2 / (2 sigma^2), the logarithm of an unnormalised Gaussian."""
+        deviation = (self._distances(length) - self.mu()[:, None]) / self.sigma()[:, None]
+        return -0.5 * deviation.square()  # (H, T)
+
+    def _log_ramp(self, length: int) -> Tensor:
+        ramp = self._ramp(length)
+        # The clamp keeps log's gradient finite where the ramp is 0; there the -inf is a constant.
+        inside = (ramp > 0).detach()
+        return torch.where(inside, ramp.clamp(min=1e-30).log(), -math.inf)  # (H, T)
+
+    def _ramp(self, length: int) -> Tensor:
+        """clip((R + L - d) / R, 0, 1): 1 up to the span, then falling to 0 over R positions."""
+        reach = self.config.ramp + self.span()[:, None] - self._distances(length)
+        return (reach / self.config.ramp).clamp(0, 1)  # (H, T)
+
+    def _hard(self, length: int) -> Tensor:
+        """Zero up to the span and -inf beyond; the span's task gradient is exactly zero (paper Eq. 4)."""
+        span = self.span()[:, None]
+        inside = self._distances(length) <= (span + HARD_SLACK).detach()
+        return torch.where(inside, 0 * span, -math.inf)  # (H, T)
+
+    def _triangle(self, length: int) -> Tensor:
+        """max(0, 1 - d / L)."""
+        return F.relu(1 - self._distances(length) / self.span()[:, None].clamp(min=SMALLEST))  # (H, T)
+
+
+class Causal(Prior):
+    """No preference among the past: plain causal attention."""
+
+    def tables(self, length: int) -> Tables:
+        """No tables at all."""
+        return None, None
+
+
+class Local(Prior):
+    """Keeps 0 <= d <= w (thesis Eq. 5, made causal)."""
+
+    def tables(self, length: int) -> Tables:
+        """Bias 0 inside the window and -inf outside."""
+        inside = self._distances(length) <= self.config.window
+        bias = torch.zeros(length, device=inside.device).masked_fill(~inside, -math.inf)
+        return None, bias.expand(self.heads, length)
+
+
+class Adaptive(Prior):
+    """Weights proportional to m(d) exp(S), m the ramp of thesis Eq. 6 (Sukhbaatar et al. 2019): trainable."""
+
+    learns = ("span",)
+
+    def tables(self, length: int) -> Tables:
+        """Bias log m(d)."""
+        return None, self._log_ramp(length)
+
+
+class AdaptiveHard(Prior):
+    """Keeps d <= L (paper Eq. 4-5); only a regulariser can move the span."""
+
+    learns = ("span",)
+
+    def tables(self, length: int) -> Tables:
+        """Bias 0 up to the span and -inf beyond."""
+        return None, self._hard(length)
+
+
+class Gaussian(Prior):
+    """Adds -(d - mu)^2 / (2 sigma^2) to the scores (paper Eq. 7-8)."""
+
+    learns = ("mu", "sigma")
+
+    def tables(self, length: int) -> Tables:
+        """Bias: the logarithm of the Gaussian."""
+        return None, self._gaussian(length)
+
+
+class GaussianAdaptive(Prior):
+    """Gaussian bias plus the logarithm of the ramp: paper Eq. 9 with a span that can be trained."""
+
+    learns = ("mu", "sigma", "span")
+
+    def tables(self, length: int) -> Tables:
+        """Bias: both logarithms added."""
+        return None, self._gaussian(length) + self._log_ramp(length)
+
+
+class GaussianAdaptiveHard(Prior):
+    """Gaussian bias and a hard span, exactly paper Eq. 9."""
+
+    learns = ("mu", "sigma", "span")
+
+    def tables(self, length: int) -> Tables:
+        """Bias: the logarithm of the Gaussian, -inf beyond the span."""
+        return None, self._gaussian(length) + self._hard(length)
+
+
+class AdaptiveRampGate(Prior):
+    """Multiplies the scores by the ramp (thesis Eq. 6 taken literally); causal.
+
+    Past keys beyond the span get logit 0, which is not "masked": they share the weight that is left.
+    """
+
+    learns = ("span",)
+
+    def tables(self, length: int) -> Tables:
+        """Scale m(d)."""
+        return self._ramp(length), None
+
+
+class GaussianGate(Prior):
+    """Multiplies the scores by exp(-(d - mu)^2 / (2 sigma^2)) (thesis Eq. 8, the released form); causal."""
+
+    learns = ("mu", "sigma")
+
+    def tables(self, length: int) -> Tables:
+        """Scale: the Gaussian."""
+        return self._gaussian(length).exp(), None
+
+
+class AdaptiveGate(Prior):
+    """Multiplies the scores by max(0, 1 - d/L) and leaves future keys at logit 0, as released; NOT causal."""
+
+    learns = ("span",)
+    future_logit_zero = True
+
+    def tables(self, length: int) -> Tables:
+        """Scale: the triangle."""
+        return self._triangle(length), None
+
+
+class GaussianAdaptiveGate(Prior):
+    """Triangle times Gaussian on the scores, future keys at logit 0, as released; NOT causal."""
+
+    learns = ("mu", "sigma", "span")
+    future_logit_zero = True
+
+    def tables(self, length: int) -> Tables:
+        """Scale: the product."""
+        return self._triangle(length) * self._gaussian(length).exp(), None
+
+
+PRIORS: dict[str, type[Prior]] = {
+    "causal": Causal,
+    "local": Local,
+    "adaptive": Adaptive,
+    "adaptive_hard": AdaptiveHard,
+    "gaussian": Gaussian,
+    "gaussian_adaptive": GaussianAdaptive,
+    "gaussian_adaptive_hard": GaussianAdaptiveHard,
+    "adaptive_ramp_gate": AdaptiveRampGate,
+    "gaussian_gate": GaussianGate,
+    "adaptive_gate": AdaptiveGate,
+    "gaussian_adaptive_gate": GaussianAdaptiveGate,
+}

@@ -1,0 +1,163 @@
+"""Recurrent blocks: forward, bidirectional, and the attended LSTM of DARQN."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.blocks.block import Block, State
+from dqn_memory.blocks.gru_scan import scan
+
+CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
+
+
+def run(cells: Sequence[nn.RNNBase], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Outputs (B, T, H) of one-layer recurrences of the same kind and size, each over its own (B, T, D)."""
+    grus = [cell for cell in cells if isinstance(cell, nn.GRU)]
+    if len(grus) == len(cells) and inputs[0].device.type == "cpu":
+        return scan(grus, inputs)
+    return [cell(x)[0] for cell, x in zip(cells, inputs, strict=True)]
+
+
+def reset_rows(state: State, reset: Tensor) -> State:
+    """The state with rows where `reset` (B,) is true set to zero, as before the first position."""
+    return tuple(part.masked_fill(reset[:, None], 0.0) for part in state)
+
+
+class Tail(nn.Module):
+    """What may follow a recurrence: a projection (DBGFQN Eq. 20; its Algorithm 1 has none), dropout."""
+
+    def __init__(self, width: int, projection: bool, dropout: float) -> None:
+        super().__init__()
+        self.projection = nn.Linear(width, width) if projection else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Map hidden (..., D) to (..., D)."""
+        return self.dropout(self.projection(hidden))
+
+
+class Recurrence(Block):
+    """One layer of nn.RNN, nn.GRU or nn.LSTM over time, starting from zero.
+
+    g (2 D^2 + 2 D) parameters with g = 1, 3, 4 gates for rnn, gru, lstm.
+    """
+
+    stateful = True
+
+    def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
+        super().__init__()
+        self.width = width
+        self.parts = 2 if kind == "lstm" else 1
+        self.cell = CELLS[kind](width, width, batch_first=True)
+        self.tail = Tail(width, projection, dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Run over x (B, T, D); padding comes last, so no real position can see it."""
+        return self.tail(run([self.cell], [x])[0])  # (B, T, D)
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
+        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """One position x (B, D)."""
+        parts = tuple(part[None] for part in reset_rows(state, reset))  # each (1, B, D)
+        hidden, after = self.cell(x[:, None], parts if self.parts == 2 else parts[0])
+        after = after if self.parts == 2 else (after,)
+        return self.tail(hidden[:, 0]), tuple(part[0] for part in after)
+
+
+def reversal(length: int, lengths: Tensor) -> Tensor:
+    """Index (B, T) that reverses the first `lengths` (B,) positions and keeps the rest; its own inverse."""
+    time = torch.arange(length, device=lengths.device)
+    mirrored = lengths[:, None] - 1 - time
+    return torch.where(mirrored >= 0, mirrored, time)
+
+
+def reverse(x: Tensor, lengths: Tensor | None) -> Tensor:
+    """Reverse every sequence of x (B, T, D) inside its length; padding stays at the end."""
+    if lengths is None:
+        return x.flip(1)
+    index = reversal(x.shape[1], lengths)
+    return x.gather(1, index[:, :, None].expand_as(x))
+
+
+class Bidirectional(Block):
+    """Two recurrences of D/2, over time and against it, concatenated (DBGFQN paper Eq. 11-19); not causal.
+
+    The backward one is a forward recurrence over the sequence reversed inside `lengths`: its first input is
+    the last real position and padding never reaches one. Parameters as in nn.GRU(D, D/2, bidirectional=True).
+    """
+
+    def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
+        super().__init__()
+        if width % 2:
+            raise ValueError(f"the width is {width}; a bidirectional memory halves it, so it must be even")
+        self.ahead = CELLS[kind](width, width // 2, batch_first=True)
+        self.behind = CELLS[kind](width, width // 2, batch_first=True)
+        self.tail = Tail(width, projection, dropout)
+
+    @property
+    def causal(self) -> bool:
+        """The backward direction reads the future."""
+        return False
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Run over x (B, T, D) both ways."""
+        past, future = run([self.ahead, self.behind], [x, reverse(x, lengths)])
+        return self.tail(torch.cat((past, reverse(future, lengths)), dim=-1))  # (B, T, D)
+
+
+class DarqnLSTM(Block):
+    """LSTM over attended features (Sorokin et al. 2015, Deep Attention Recurrent Q-Network, soft form).
+
+    a_t = softmax(W2 tanh(W1 x_t + W h_{t-1})) over the D features. The LSTM reads a_t * x_t; with `replace`
+    it reads a_t alone, as the published DTQN code does. 11 D^2 + 10 D parameters.
+    """
+
+    stateful = True
+
+    def __init__(
+        self, width: int, replace: bool = False, dropout: float = 0.0, projection: bool = False
+    ) -> None:
+        super().__init__()
+        self.width = width
+        self.replace = replace
+        self.from_input = nn.Linear(width, width)  # W1
+        self.from_hidden = nn.Linear(width, width, bias=False)  # W
+        self.to_score = nn.Linear(width, width)  # W2
+        self.cell = nn.LSTMCell(width, width)
+        self.tail = Tail(width, projection, dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Run over x (B, T, D); padding comes last, so no real position can see it."""
+        keys = self.from_input(x).unbind(1)
+        state = self.initial_state(x.shape[0], x.device, x.dtype)
+        hidden = []
+        # The loop is inherent: the input of step t is chosen by the hidden state of step t-1.
+        for now, key in zip(x.unbind(1), keys, strict=True):
+            state = self._advance(now, key, state)
+            hidden.append(state[0])
+        return self.tail(torch.stack(hidden, dim=1))  # (B, T, D)
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """Zeros (h, c), each (B, D)."""
+        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(2))
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """One position x (B, D)."""
+        state = self._advance(x, self.from_input(x), reset_rows(state, reset))
+        return self.tail(state[0]), state
+
+    def _advance(self, x: Tensor, key: Tensor, state: State) -> State:
+        score = self.to_score(torch.tanh(key + self.from_hidden(state[0])))
+        attention = score.softmax(-1)  # (B, D)
+        hidden, cell = self.cell(attention if self.replace else attention * x, (state[0], state[1]))
+        return hidden, cell

@@ -1,0 +1,150 @@
+"""Everything that defines a training run, as one frozen tree of dataclasses; a TOML preset is the same tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.configuration import Repeatable
+from dqn_memory.errors import UserError
+from dqn_memory.evaluation import Arena
+from dqn_memory.exploration import ExplorationConfig
+from dqn_memory.learner import LearnerConfig
+from dqn_memory.networks import NetworkConfig
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """The world and how many copies of it run."""
+
+    env: str = "Gridverse/Memory-5x5-v0"
+    """A world of this suite or any Gymnasium id with a discrete action space."""
+    worlds: int = 16
+    """Parallel copies N; one iteration of training is N environment steps."""
+    time_limit: int | None = None
+    """Steps after which a training episode is cut (None: the world's own). Evaluation keeps the world's own limit."""
+    path: str | None = None
+    """File that a world is read from, where it takes one."""
+    observation_key: str | None = None
+    """Which entry of a dictionary observation is seen."""
+
+    def kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Keywords of the world's constructor."""
+        given = {"time_limit": self.time_limit if training else None, "path": self.path}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The replay and how often it is learned from."""
+
+    capacity: int = 500_000
+    """Environment steps kept."""
+    learning_starts: int = 1_000
+    """Environment steps before the first update."""
+    updates: int = 1
+    """Updates per iteration of --worlds environment steps."""
+    every: int = 1
+    """Iterations between the groups of updates."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Greedy evaluation while training."""
+
+    evaluate_every: int = 10_000
+    """Environment steps between evaluations (0: only at the end)."""
+    episodes: int = 100
+    """Episodes of each evaluation, unless every initial state can be tried."""
+    final_episodes: int = 1_000
+    """Episodes of the last evaluation."""
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where a run lives and what it writes."""
+
+    run: str | None = None
+    """Run folder (None: runs/<env>/<architecture>/seed_<seed>); it must not hold a run yet."""
+    log_every: int = 2_000
+    """Environment steps between log lines."""
+    checkpoint_every: int = 50_000
+    """Environment steps between checkpoints (0: only at the end)."""
+    checkpoint_replay: Literal["full", "none"] = "full"
+    """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """Where and how tensors are computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    engine: Literal["eager", "compile", "cudagraph"] = "eager"
+    """How the update is executed; all three compute the same function."""
+
+    def torch_device(self) -> torch.device:
+        """The device, or one sentence that says why it cannot be used."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise UserError(f"--device {self.device} is not a device of torch; use cpu, cuda or auto") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UserError(f"--device {self.device}: torch sees no CUDA device here; use cpu")
+        return device
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train one memory agent in one world."""
+
+    world: WorldConfig = field(default_factory=WorldConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    compute: DeviceConfig = field(default_factory=DeviceConfig)
+    seed: int = 1
+    """Seed of every stream: worlds, exploration, replay, evaluation, network, dropout."""
+    total_steps: int = 200_000
+    """Environment steps of the run."""
+    acting: ActingMode = "prefix"
+    """`prefix` feeds the real observations; `padded` feeds all K and reads the last real index (no lengths)."""
+    acting_state: ActingState = "window"
+    """`window` re-encodes the last K observations; `episode` carries a recurrent state (published DRQN)."""
+    match: str | None = None
+    """Trainable parameters to match, such as 100k: sets width and head width."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks, architectures or worlds of their own."""
+
+    def check(self) -> None:
+        """One sentence for every combination of parts that cannot work together."""
+        self.network.check()
+        self.exploration.check()
+        if self.acting == "padded" and self.learner.lengths:
+            raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
+        if self.acting == "padded" and self.acting_state == "episode":
+            raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
+        if self.replay.every > 1 and self.replay.updates < 1:
+            raise UserError(f"--updates {self.replay.updates} must be at least 1")
+        if self.compute.engine == "cudagraph" and self.compute.torch_device().type != "cuda":
+            raise UserError("--engine cudagraph needs --device cuda; use eager or compile on a CPU")
+        for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
+            if value < 1:
+                raise UserError(f"--{name} {value} must be at least 1")
+
+    def arena(self, device: torch.device) -> Arena:
+        """How this run's network is evaluated."""
+        return Arena(
+            env=self.world.env, env_kwargs=self.world.kwargs(training=False), observation_key=self.world.observation_key,
+            device=device, acting=self.acting, acting_state=self.acting_state,
+        )  # fmt: skip

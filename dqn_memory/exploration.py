@@ -1,0 +1,106 @@
+"""Epsilon-greedy exploration of N worlds: schedule, one epsilon a world, and held random actions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dqn_memory.errors import UserError
+
+
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """How often and how long random actions are taken."""
+
+    epsilon_start: float = 1.0
+    """Probability of a random action at the first step."""
+    epsilon_end: float = 0.1
+    """Its last value."""
+    epsilon_steps: int = 200_000
+    """Environment steps from the first to the last value (exponential: its time constant)."""
+    schedule: Literal["linear", "exponential"] = "linear"
+    """`exponential` is what the published code computes under the name of linear: it nears the end, never reaches it."""
+    spread: float = 0.0
+    """World i of N explores with epsilon^(1 + spread * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all alike)."""
+    hold: float = 0.0
+    """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
+    Dabney et al. 2021: 2); 0 holds every random action for one step."""
+    longest_hold: int = 32
+    """Longest time a random action is held, in steps."""
+    prepopulate: int = 0
+    """Environment steps of uniform random actions before learning and the schedule begin."""
+
+    def check(self) -> None:
+        if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
+            raise UserError(
+                f"--epsilon-end {self.epsilon_end} and --epsilon-start {self.epsilon_start} must satisfy "
+                "0 <= end <= start <= 1"
+            )
+        if self.epsilon_steps < 1 or self.longest_hold < 1:
+            raise UserError("--epsilon-steps and --longest-hold must be at least 1")
+        if self.hold != 0 and self.hold <= 1:
+            raise UserError(
+                f"--hold {self.hold} must be above 1 (the zeta law's exponent), or 0 to hold nothing"
+            )
+
+    def epsilon(self, step: int) -> float:
+        """Epsilon after `step` environment steps, prepopulation not counted."""
+        if self.schedule == "exponential":
+            share = (1 - 1 / self.epsilon_steps) ** step
+        else:
+            share = max(0.0, 1 - step / self.epsilon_steps)
+        return self.epsilon_end + (self.epsilon_start - self.epsilon_end) * share
+
+
+class Explorer:
+    """Draws which of N worlds act at random, what they do and for how long."""
+
+    def __init__(
+        self, config: ExplorationConfig, num_worlds: int, num_actions: int, generator: torch.Generator
+    ) -> None:
+        self.config, self.num_actions, self.generator = config, num_actions, generator
+        device = generator.device
+        rank = torch.arange(num_worlds, device=device) / max(num_worlds - 1, 1)
+        self.exponent = 1 + config.spread * rank  # (N,)
+        self.held = torch.zeros(num_worlds, dtype=torch.int64, device=device)
+        self.left = torch.zeros(num_worlds, dtype=torch.int64, device=device)
+        # the start probability is lowered so that the share of random steps stays epsilon however long they are held
+        self.survival, self.mean_hold = _durations(config, device)
+
+    def epsilon(self, step: int) -> float:
+        """The schedule's value; 1 during prepopulation."""
+        learning = step - self.config.prepopulate
+        return 1.0 if learning < 0 else self.config.epsilon(learning)
+
+    def choose(self, greedy: Tensor, step: int) -> Tensor:
+        """Actions (N,): the greedy ones, or random ones where an exploration starts or goes on."""
+        u = torch.rand(3, len(greedy), generator=self.generator, device=greedy.device)
+        epsilon = self.epsilon(step) ** self.exponent  # (N,)
+        start = epsilon / (epsilon + self.mean_hold * (1 - epsilon)).clamp(min=1e-9)
+        starts = (self.left == 0) & (u[0] < start)
+        duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
+        self.held = torch.where(starts, (u[1] * self.num_actions).long(), self.held)
+        self.left = torch.where(starts, duration, self.left)
+        random = self.left > 0
+        self.left = (self.left - 1).clamp(min=0)
+        return torch.where(random, self.held, greedy)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"held": self.held, "left": self.left}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.held, self.left = (state[name].to(self.held.device) for name in ("held", "left"))
+
+
+def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:
+    """P(duration > d) for d = 1 .. longest - 1, and the mean duration."""
+    if config.hold == 0:
+        return torch.zeros(1, device=device), 1.0
+    length = torch.arange(1, config.longest_hold + 1, dtype=torch.float64)
+    chance = length**-config.hold
+    chance = chance / chance.sum()
+    survival = 1 - chance.cumsum(0)[:-1]
+    return survival.float().to(device), float((chance * length).sum())

@@ -1,0 +1,232 @@
+"""Replay on the training device: one column of N transitions per step of N parallel worlds, in a ring.
+
+Every environment step is one cell (column, world); episodes run down a world's cells without gaps, so a window is
+one gather over consecutive columns. Cells hold the observation acted on and the true next one, so episode ends
+(terminal or time limit) need no extra cells and every environment step is drawn with equal probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dqn_memory.errors import UserError
+from dqn_memory.observations import ObservationSpec
+
+
+@dataclass
+class Windows:
+    """B windows of up to K consecutive transitions of one episode each, left-aligned; padding stands behind.
+
+    They are T tokens wide. At T = K one more observation follows; a narrower bucket has room for it (L < T).
+    """
+
+    observation: Tensor  # (B, T + 1 or T, ...): o_0 .. o_L, then padding
+    previous_action: Tensor  # (B, T + 1 or T): the action that led to each observation; A = none
+    action: Tensor  # (B, T)
+    reward: Tensor  # (B, T), 0 in the padding
+    terminated: Tensor  # (B, T), True in the padding (as the reference stores it)
+    lengths: Tensor  # (B,): L, the number of real transitions, 1 .. K
+
+
+@dataclass
+class Prefixes:
+    """B acting contexts with the action taken at their end, and the context n steps later, each left-aligned."""
+
+    observation: Tensor  # (B, K, ...)
+    previous_action: Tensor  # (B, K)
+    lengths: Tensor  # (B,)
+    action: Tensor  # (B,)
+    reward: Tensor  # (B,): sum of gamma^i r over the n steps
+    discount: Tensor  # (B,): gamma^n, 0 where the episode terminated
+    next_observation: Tensor  # (B, K, ...)
+    next_previous_action: Tensor  # (B, K)
+    next_lengths: Tensor  # (B,)
+
+
+class Replay:
+    """A ring of `columns` x N cells. `capacity` counts environment steps and is rounded down to whole columns."""
+
+    def __init__(
+        self, spec: ObservationSpec, num_actions: int, num_worlds: int, capacity: int, device: torch.device
+    ) -> None:
+        columns = capacity // num_worlds
+        if columns < 2:
+            raise UserError(
+                f"--capacity {capacity} holds fewer than two steps of --worlds {num_worlds} worlds"
+            )
+        self.spec, self.num_actions, self.num_worlds, self.device = spec, num_actions, num_worlds, device
+        self.num_columns, self.written = columns, 0
+        shape = (columns, num_worlds)
+        self.cells: dict[str, Tensor] = {
+            "observation": torch.empty(*shape, *spec.shape, dtype=spec.dtype, device=device),
+            "next_observation": torch.empty(*shape, *spec.shape, dtype=spec.dtype, device=device),
+            "previous_action": torch.empty(shape, dtype=torch.int16, device=device),
+            "action": torch.empty(shape, dtype=torch.int16, device=device),
+            "reward": torch.empty(shape, dtype=torch.float32, device=device),
+            "terminated": torch.empty(shape, dtype=torch.bool, device=device),
+            "done": torch.empty(shape, dtype=torch.bool, device=device),
+            "time": torch.empty(shape, dtype=torch.int32, device=device),
+        }
+        # the host knows each cell's place in its episode, so a batch's longest window is known without a sync
+        self.host_time = np.zeros(shape, np.int32)
+
+    def __len__(self) -> int:
+        """Environment steps held."""
+        return min(self.written, self.num_columns) * self.num_worlds
+
+    def add(self, **cells: Tensor) -> None:
+        """One column: observation, next_observation, previous_action, action, reward, terminated, done, time; (N, ...)."""
+        column = self.written % self.num_columns
+        for name, value in cells.items():
+            self.cells[name][column] = value.to(self.cells[name].dtype)
+        self.host_time[column] = cells["time"].cpu().numpy()
+        self.written += 1
+
+    def draw(
+        self, batch: int, context: int, generator: torch.Generator, future: int = 1
+    ) -> tuple[Tensor, int]:
+        """B cells drawn uniformly over the steps held, as ring-free column numbers x N + world, (B,) on the host,
+        and the longest window among them.
+
+        Once the ring has wrapped, the oldest `context` - 1 columns serve as history only, and the newest
+        `future` - 1 as bootstrap only, so that no window is cut short by the ring.
+        """
+        oldest = max(self.written - self.num_columns, 0)
+        first = oldest + (context - 1 if oldest else 0)
+        stop = max(self.written - (future - 1), first + 1)
+        drawn = torch.randint(
+            first * self.num_worlds, stop * self.num_worlds, (batch,), generator=generator
+        )  # (B,)
+        column, world = drawn.numpy() // self.num_worlds, drawn.numpy() % self.num_worlds
+        longest = int(self.host_time[column % self.num_columns, world].max()) + 1
+        return drawn, min(longest, context)
+
+    def windows(
+        self, drawn: Tensor, context: int, tokens: int, generator: torch.Generator | None = None
+    ) -> Windows:
+        """The window of up to `context` transitions that ends at each drawn cell, `tokens` wide.
+
+        `tokens` is the context or a smaller bucket that holds the longest window and its last observation.
+
+        The padding's action is 0, or one uniform action a window where a generator is given (the reference's
+        padding, which its unmasked loss trains on).
+        """
+        column, world = self._cell(drawn)
+        length = (self._at("time", column, world) + 1).clamp(max=context)  # (B,)
+        offset = torch.arange(tokens, device=self.device)  # (T,)
+        real = offset < length.unsqueeze(1)  # (B, T)
+        columns = (column - length + 1).unsqueeze(1) + offset.minimum(length.unsqueeze(1) - 1)  # (B, T)
+        worlds = world.unsqueeze(1)
+        observation, previous = self._history(column, world, length, tokens + (tokens == context))
+        action = self._at("action", columns, worlds).long()
+        filler = torch.zeros_like(length)
+        if generator is not None:
+            filler = torch.randint(self.num_actions, length.shape, generator=generator).to(self.device)
+        return Windows(
+            observation=observation,
+            previous_action=previous,
+            action=torch.where(real, action, filler.unsqueeze(1)),
+            reward=self._at("reward", columns, worlds) * real,
+            terminated=self._at("terminated", columns, worlds) | ~real,
+            lengths=length,
+        )
+
+    def prefixes(self, drawn: Tensor, context: int, gamma: float, steps: int = 1) -> Prefixes:
+        """What acting saw at each drawn cell, the action, and what acting sees up to `steps` steps later.
+
+        The n-step return stops at the episode's end (terminal: no bootstrap; time limit: bootstrap there).
+        """
+        column, world = self._cell(drawn)
+        taken, reward, terminated = self._returns(column, world, gamma, steps)
+        last = column + taken - 1  # (B,): the column whose next observation is bootstrapped from
+        observation, previous = self._history(
+            column, world, self._lengths(column, world, context), context, False
+        )
+        next_lengths = (self._at("time", last, world) + 2).clamp(max=context)
+        following, next_previous = self._history(last, world, next_lengths - 1, context)
+        return Prefixes(
+            observation=observation,
+            previous_action=previous,
+            lengths=self._lengths(column, world, context),
+            action=self._at("action", column, world).long(),
+            reward=reward,
+            discount=torch.where(terminated, 0.0, gamma ** taken.float()),
+            next_observation=following,
+            next_previous_action=next_previous,
+            next_lengths=next_lengths,
+        )
+
+    def _lengths(self, column: Tensor, world: Tensor, context: int) -> Tensor:
+        return (self._at("time", column, world) + 1).clamp(max=context)
+
+    def _returns(
+        self, column: Tensor, world: Tensor, gamma: float, steps: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Steps taken (1 .. n), discounted reward and whether the last one terminated; each (B,)."""
+        offset = torch.arange(steps, device=self.device)
+        columns = (column.unsqueeze(1) + offset).clamp(max=self.written - 1)  # (B, n)
+        worlds = world.unsqueeze(1)
+        done = self._at("done", columns, worlds)
+        before = (done.cumsum(1) - done.long()).bool()  # an earlier step of the n ended the episode
+        real = ~before & (column.unsqueeze(1) + offset < self.written)
+        reward = (self._at("reward", columns, worlds) * real * gamma**offset).sum(1)
+        terminated = (self._at("terminated", columns, worlds) & real).any(1)
+        return real.sum(1), reward, terminated
+
+    def _history(
+        self, column: Tensor, world: Tensor, length: Tensor, size: int, ahead: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """The `length` observations that end at each cell, its next one behind them if `ahead`, padded to `size`."""
+        offset = torch.arange(size, device=self.device)  # (S,)
+        bounded = offset.minimum(length.unsqueeze(1) - 1)  # (B, S)
+        columns, worlds = (column - length + 1).unsqueeze(1) + bounded, world.unsqueeze(1)
+        observation = self._at("observation", columns, worlds)
+        previous = self._at("previous_action", columns, worlds)
+        real = offset < length.unsqueeze(1)
+        if ahead:
+            here = offset == length.unsqueeze(1)
+            following = self._at("next_observation", column, world).unsqueeze(1)
+            observation = torch.where(self._wide(here), following, observation)
+            previous = torch.where(here, self._at("action", column, world).unsqueeze(1), previous)
+            real = real | here
+        observation = torch.where(self._wide(real), observation, self._padding())
+        return observation, torch.where(real, previous, self.num_actions).long()
+
+    def _wide(self, mask: Tensor) -> Tensor:
+        return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
+
+    def _padding(self) -> Tensor:
+        return torch.tensor(self.spec.padding, dtype=self.spec.dtype, device=self.device)
+
+    def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = drawn.to(self.device, non_blocking=True)
+        return drawn // self.num_worlds, drawn % self.num_worlds
+
+    def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
+        return self.cells[name][column % self.num_columns, world]
+
+    # what a checkpoint stores: columns in the order of time
+
+    def columns_written(self) -> int:
+        return self.written
+
+    def capacity(self) -> int:
+        return self.num_columns
+
+    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
+        index = torch.arange(start, stop, device=self.device) % self.num_columns
+        return {name: cells[index] for name, cells in self.cells.items()}
+
+    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
+        """Put back columns that began at `start`, the newest ones of the run."""
+        count = cells["time"].shape[0]
+        index = torch.arange(start, start + count, device=self.device) % self.num_columns
+        for name, value in cells.items():
+            self.cells[name][index] = value.to(self.device)
+        self.host_time[index.cpu().numpy()] = cells["time"].cpu().numpy()
+        self.written = start + count

@@ -1,0 +1,345 @@
+"""Train a memory agent: `python -m dqn_memory.train --env Gridverse/Memory-5x5-v0 --architecture dgfqn`.
+
+The algorithm is `Training.iterate`: act in N worlds, store, learn, copy the target. Everything around it is bookkeeping
+of one run folder, which `--resume RUN` continues.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dqn_memory.acting import make_actor
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import from_toml, load_plugins, parse, to_toml
+from dqn_memory.engine import make_update
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.evaluation import Score, evaluate
+from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
+from dqn_memory.exploration import Explorer
+from dqn_memory.learner import copy_parameters, optimizer_for, sample
+from dqn_memory.matching import match
+from dqn_memory.networks import QNetwork
+from dqn_memory.observations import observation_spec
+from dqn_memory.replay import Replay
+from envs.fleet import make_fleet
+
+RECENT = 100  # episodes behind charts/success_rate
+
+
+class Training:
+    """All state of a run: worlds, networks, optimiser, replay, streams, counters."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        config.check()
+        self.config, self.device = config, config.compute.torch_device()
+        streams = Streams.spawn(config.seed)
+        self.fleet = make_fleet(
+            config.world.env, config.world.worlds, streams.worlds, self.device,
+            observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
+        )  # fmt: skip
+        self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
+        self.network = self._build(streams.network)
+        self.target = self._build(streams.network)
+        self.target.requires_grad_(False)
+        config.learner.check(self.network.causal)
+        self.ends = config.learner.ends(self.network.causal)
+        cuda = self.device.type == "cuda"
+        self.optimizer = optimizer_for(self.network, config.learner, capturable=cuda)
+        self.update = make_update(
+            config.compute.engine, self.network, self.target, self.optimizer, config.learner
+        )
+        rows = config.world.worlds
+        self.replay = Replay(self.spec, self.num_actions, rows, config.replay.capacity, self.device)
+        self.actor = make_actor(self.network, rows, self.device, config.acting, config.acting_state)
+        self.explorer = Explorer(
+            config.exploration, rows, self.num_actions, generator(streams.exploration, self.device)
+        )
+        self.drawing = generator(streams.replay, torch.device("cpu"))
+        self.evaluation_seed = streams.evaluation
+        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
+        self.iterations = self.updates = 0
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.finished: list[list[float]] = []  # return, length of episodes since the last log line
+        self.sums: dict[str, torch.Tensor] = {}
+        self.summed = 0
+        self.broken_at = torch.full((), -1, dtype=torch.int64, device=self.device)  # first non-finite update
+        self._begin()
+
+    def _build(self, seed: int) -> QNetwork:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.config.network.build(self.spec, self.num_actions).to(self.device)
+
+    def _begin(self) -> None:
+        rows = self.config.world.worlds
+        self.observation = self.fleet.reset()  # (N, ...)
+        self.previous_action = torch.full((rows,), self.num_actions, device=self.device)
+        self.time = torch.zeros(rows, dtype=torch.int64, device=self.device)  # index in the episode
+        self.actor.observe(self.observation, self.previous_action, self.time == 0)
+
+    @property
+    def steps(self) -> int:
+        """Environment steps taken."""
+        return self.iterations * self.config.world.worlds
+
+    def iterate(self) -> None:
+        """One step in every world, then this iteration's updates."""
+        # act
+        random_only = self.explorer.epsilon(self.steps) == 1.0
+        greedy = torch.zeros_like(self.previous_action) if random_only else self.actor.q_values().argmax(1)
+        action = self.explorer.choose(greedy, self.steps)  # (N,)
+        step = self.fleet.step(action)
+        done = step.terminated | step.truncated
+
+        # store
+        self.replay.add(
+            observation=self.observation, next_observation=step.final_observation, action=action,
+            previous_action=self.previous_action, reward=step.reward, terminated=step.terminated,
+            done=done, time=self.time,
+        )  # fmt: skip
+        self.observation = step.observation
+        self.previous_action = torch.where(done, self.num_actions, action)
+        self.time = torch.where(done, 0, self.time + 1)
+        self.actor.observe(self.observation, self.previous_action, done)
+        self.iterations += 1
+        self._count_episodes(step, done)
+
+        # learn
+        config = self.config
+        ready = self.steps >= max(config.replay.learning_starts, config.exploration.prepopulate)
+        if ready and self.iterations % config.replay.every == 0:
+            for _ in range(config.replay.updates):
+                self._learn()
+
+    def _learn(self) -> None:
+        config = self.config
+        trim = config.compute.engine != "compile"
+        batch = sample(self.replay, config.learner, config.network.context, self.ends, self.drawing, trim)
+        metrics = self.update(batch)
+        self.updates += 1
+        if self.updates % config.learner.target_every == 0:
+            copy_parameters(self.network, self.target)
+        finite = torch.isfinite(metrics["losses/td_loss"]) & torch.isfinite(metrics["grad/norm"])
+        self.broken_at = torch.where(finite | (self.broken_at >= 0), self.broken_at, self.steps)
+        self.sums = {name: self.sums.get(name, 0) + value for name, value in metrics.items()}
+        self.summed += 1
+
+    def _count_episodes(self, step: Any, done: torch.Tensor) -> None:
+        rows = done.nonzero().flatten().tolist()
+        if rows:
+            returns, lengths = step.episode_return.tolist(), step.episode_length.tolist()
+            success = step.success.tolist()
+            self.finished += [[returns[row], float(lengths[row])] for row in rows]
+            self.recent.extend(float(success[row]) for row in rows)
+
+    def scalars(self) -> dict[str, float]:
+        """What a log line says; sums since the last line are cleared."""
+        self.check_finite()
+        scalars = {name: float(value) / self.summed for name, value in self.sums.items()}
+        scalars["charts/epsilon"] = self.explorer.epsilon(self.steps)
+        scalars["charts/updates"] = float(self.updates)
+        if self.recent:
+            scalars["charts/success_rate"] = sum(self.recent) / len(self.recent)
+        if self.finished:
+            for entry, name in enumerate(("charts/episodic_return", "charts/episodic_length")):
+                scalars[name] = sum(episode[entry] for episode in self.finished) / len(self.finished)
+        scalars |= self.network.memory_scalars()
+        self.sums, self.summed, self.finished = {}, 0, []
+        return scalars
+
+    def check_finite(self) -> None:
+        """Stop a run whose loss or gradient was not finite, before anything broken is saved."""
+        if int(self.broken_at) >= 0:
+            raise UserError(
+                f"the loss or its gradient was not finite at step {int(self.broken_at)}; the last checkpoint is "
+                "kept: resume it with a smaller --learning-rate in a new run"
+            )
+
+    def evaluate(self, episodes: int) -> Score:
+        """Greedy episodes with the evaluation stream's own seed for this step."""
+        return evaluate(
+            self.network, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps
+        )
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Both networks, by name."""
+        named = {"network": self.network, "target": self.target}
+        return {
+            f"{part}.{name}": value for part, net in named.items() for name, value in net.state_dict().items()
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything else that the future of the run depends on, but the replay."""
+        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
+        return {
+            "optimizer": self.optimizer.state_dict(), "fleet": self.fleet.state_dict(),
+            "actor": self.actor.state_dict(), "explorer": self.explorer.state_dict(),
+            "exploration": self.explorer.generator.get_state(), "drawing": self.drawing.get_state(),
+            "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
+            "observation": self.observation, "previous_action": self.previous_action, "time": self.time,
+            "iterations": self.iterations, "updates": self.updates, "recent": list(self.recent),
+            "finished": self.finished, "sums": self.sums, "summed": self.summed, "broken_at": self.broken_at,
+        }  # fmt: skip
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue where the checkpoint was made."""
+        for part, net in (("network", self.network), ("target", self.target)):
+            net.load_state_dict(
+                {
+                    name[len(part) + 1 :]: v
+                    for name, v in checkpoint.weights.items()
+                    if name.startswith(f"{part}.")
+                }
+            )
+        state = checkpoint.trainer
+        for name in ("optimizer", "fleet", "actor", "explorer"):
+            getattr(self, name).load_state_dict(state[name])
+        self.explorer.generator.set_state(state["exploration"])
+        self.drawing.set_state(state["drawing"])
+        torch.set_rng_state(state["dropout"])
+        if state["dropout_cuda"] is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
+        for name in ("observation", "previous_action", "time", "broken_at"):
+            setattr(self, name, state[name].to(self.device))
+        for name in ("iterations", "updates", "finished", "sums", "summed"):
+            setattr(self, name, state[name])
+        self.recent.extend(state["recent"])
+        if checkpoint.replay is not None:
+            self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Continue a run; what defines it cannot be changed."""
+
+    resume: str
+    """Run folder to continue."""
+    total_steps: int | None = None
+    """New length of the run in environment steps."""
+    device: str | None = None
+    """Another device (the resume is then not exact)."""
+    log_every: int | None = None
+    """Environment steps between log lines."""
+    checkpoint_every: int | None = None
+    """Environment steps between checkpoints."""
+
+
+def due(steps: int, every: int, per_iteration: int) -> bool:
+    """Whether a multiple of `every` was passed by the last iteration."""
+    return every > 0 and steps // every > (steps - per_iteration) // every
+
+
+def run_training(training: Training, run: Run) -> Score:
+    """Iterate to the end of the run; log, evaluate and save on the way."""
+    config, per_iteration = training.config, training.config.world.worlds
+    began, began_at = time.monotonic(), training.steps
+    with Progress(config.total_steps, training.steps, config.world.env) as progress:
+        while training.steps < config.total_steps:
+            training.iterate()
+            if due(training.steps, config.output.log_every, per_iteration):
+                scalars = training.scalars()
+                scalars["charts/SPS"] = (training.steps - began_at) / (time.monotonic() - began)
+                run.log(training.steps, scalars)
+                shown = {"success": scalars.get("charts/success_rate"), "loss": scalars.get("losses/td_loss")}
+                progress.update(training.steps, **{k: v for k, v in shown.items() if v is not None})
+            else:
+                progress.update(training.steps)
+            if due(training.steps, config.evaluation.evaluate_every, per_iteration):
+                run.log(training.steps, training.evaluate(config.evaluation.episodes).scalars())
+            if due(training.steps, config.output.checkpoint_every, per_iteration):
+                save(training, run)
+    score = training.evaluate(config.evaluation.final_episodes)
+    run.log(training.steps, {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()})
+    save(training, run)
+    return score
+
+
+def save(training: Training, run: Run) -> None:
+    """One checkpoint; it becomes valid all at once."""
+    training.check_finite()
+    replay = training.replay if training.config.output.checkpoint_replay == "full" else None
+    header = {"kind": "dqn-memory q-network", "config": to_toml(training.config)}
+    run.save(training.steps, training.weights(), training.state_dict(), replay, header)
+
+
+def resolve(config: TrainConfig) -> TrainConfig:
+    """The config with `--match` turned into a width and a head width."""
+    if config.match is None:
+        return config
+    fleet = make_fleet(
+        config.world.env, 1, 0, torch.device("cpu"),
+        observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
+    )  # fmt: skip
+    spec = observation_spec(fleet.observation_space)
+    return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+
+
+def start(argv: Sequence[str]) -> tuple[Training, Run]:
+    """A fresh run from flags and presets."""
+    config = parse(TrainConfig, argv)
+    load_plugins(config.plugin)
+    config = resolve(config)
+    set_threads(config)
+    world = config.world.env.replace("/", "-")
+    folder = config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}"
+    training = Training(config)
+    return training, Run.create(Path(folder), to_toml(config), training.device)
+
+
+def resume(argv: Sequence[str]) -> tuple[Training, Run]:
+    """A stopped run, at its last checkpoint."""
+    flags = parse(ResumeConfig, argv)
+    run = Run.open(Path(flags.resume))
+    config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
+    load_plugins(config.plugin)
+    changes = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    config = replace(config, output=replace(config.output, **changes))
+    if flags.total_steps is not None:
+        config = replace(config, total_steps=flags.total_steps)
+    if flags.device is not None:
+        config = replace(config, compute=replace(config.compute, device=flags.device))
+    set_threads(config)
+    training = Training(config)
+    checkpoint = run.resume()
+    if checkpoint is None:
+        print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
+        return training, run
+    training.restore(checkpoint)
+    if checkpoint.replay is None:
+        print(f"resuming {run.path} without its replay: the continued run is not exact", flush=True)
+    return training, run
+
+
+def set_threads(config: TrainConfig) -> None:
+    """Restore the thread count, which float sums depend on."""
+    if config.compute.threads is not None:
+        torch.set_num_threads(config.compute.threads)
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Start or resume a run and train it to its end."""
+    argv = sys.argv[1:] if argv is None else argv
+    resumes = any(word == "--resume" or word.startswith("--resume=") for word in argv)
+    training, run = resume(argv) if resumes else start(argv)
+    with run:
+        score = run_training(training, run)
+    low, high = score.interval()
+    kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
+    print(
+        f"{run.path}: success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}, "
+        f"return {score.returns.mean():.2f}, length {score.lengths.mean():.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

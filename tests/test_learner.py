@@ -1,0 +1,242 @@
+"""The update: targets by hand, masks, buckets, and the agreement of training with acting."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
+
+from dqn_memory.acting import WindowActor
+from dqn_memory.errors import UserError
+from dqn_memory.learner import LearnerConfig, bucket, optimizer_for, sample, td_loss, update
+from dqn_memory.replay import Windows
+
+CONFIG = LearnerConfig(batch=16, gamma=0.9)
+K = 6
+
+
+def batches(config, ends=None, lengths=((3, 9, 4, 2), (5, 5, 8)), seed=0, trim=True):
+    replay = filled_replay([list(row) for row in lengths])
+    return sample(replay, config, K, ends, torch.Generator().manual_seed(seed), trim)
+
+
+def acting_value(net, target, windows, row, end, config):
+    """V of what acting sees at observation `end` of a window that starts its episode: the last K observations."""
+    start = max(0, end - K + 1)
+    observation = windows.observation[row : row + 1, start : end + 1]
+    previous = windows.previous_action[row : row + 1, start : end + 1]
+    ours, theirs = (n(observation, previous)[0, -1] for n in (net, target))
+    return theirs[ours.argmax()] if config.double else theirs.max()
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn", "drqn"])
+def test_targets_are_the_values_that_acting_would_compute(architecture, double, n_step):
+    config = replace(CONFIG, n_step=n_step, double=double)
+    net, target = network(architecture, 0), network(architecture, 1)
+    windows = batches(config, trim=False)
+    expected, count = 0.0, 0
+    with torch.no_grad():
+        for row in range(config.batch):
+            length = int(windows.lengths[row])
+            for j in range(length):
+                n = min(n_step, length - j)
+                goal = sum(config.gamma**i * windows.reward[row, j + i].double() for i in range(n))
+                if not (j + n == length and windows.terminated[row, length - 1]):
+                    goal = goal + config.gamma**n * acting_value(net, target, windows, row, j + n, config)
+                q = net(
+                    windows.observation[row : row + 1, : j + 1],
+                    windows.previous_action[row : row + 1, : j + 1],
+                )
+                expected += (q[0, -1, windows.action[row, j]] - goal) ** 2
+                count += 1
+    loss, _ = td_loss(net, target, windows, config)
+    assert float(loss) == pytest.approx(float(expected) / count, rel=1e-5)
+
+
+def test_a_bucketed_update_equals_the_full_width_one():
+    short = ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4))
+    config = replace(CONFIG, batch=32)
+    net, target = (network("dgfqn", s, context=16) for s in (0, 1))
+    losses, gradients = [], []
+    for trim in (True, False):
+        replay = filled_replay([list(row) for row in short])
+        windows = sample(replay, config, 16, None, torch.Generator().manual_seed(0), trim)
+        assert windows.action.shape[1] == (8 if trim else 16)
+        loss, _ = td_loss(net, target, windows, config)
+        net.zero_grad()
+        loss.backward()
+        losses.append(float(loss))
+        gradients.append([p.grad.clone() for p in net.parameters()])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+    # rows of the position table behind the bucket have no gradient in either
+    for ours, theirs in zip(*gradients, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-10)
+
+
+def test_buckets_leave_room_for_the_last_observation():
+    assert [bucket(n, 50) for n in (1, 7, 8, 15, 16, 31, 32, 50)] == [8, 8, 16, 16, 24, 32, 50, 50]
+    assert bucket(3, 6) == 6
+
+
+def test_padding_does_not_reach_the_masked_loss():
+    net, target = network("dtqn4", 0), network("dtqn4", 1)
+    windows = batches(CONFIG, trim=False)
+    garbage = torch.randint_like(windows.observation, 0, 39)
+    behind = torch.arange(K + 1) > windows.lengths.unsqueeze(1)
+    spoiled = replace(windows, observation=torch.where(behind.unsqueeze(2), garbage, windows.observation))
+    assert behind.any()
+    assert float(td_loss(net, target, windows, CONFIG)[0]) == pytest.approx(
+        float(td_loss(net, target, spoiled, CONFIG)[0]), rel=1e-9
+    )
+    unmasked = replace(CONFIG, mask_padding=False)
+    plain, with_garbage = (float(td_loss(net, target, w, unmasked)[0]) for w in (windows, spoiled))
+    assert abs(plain - with_garbage) > 1e-6  # the published loss does see it
+
+
+@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn"])
+def test_every_position_row_that_a_target_reads_also_receives_gradient(architecture):
+    net, target = network(architecture, 0), network(architecture, 1)
+    for table in (net.positions, target.positions):
+        assert table.table.shape[-2] == K
+    target.requires_grad_(True)
+    windows = batches(replace(CONFIG, batch=64), trim=False)
+    loss, _ = td_loss(net, target, windows, CONFIG)
+    loss.backward()
+    trained = net.positions.table.grad.reshape(K, -1).abs().sum(1) > 0
+    assert trained.all()
+
+
+def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not():
+    """A cue that only the first observation shows reaches a full target, never a shifted one (spec 1.4)."""
+    net, target = network("dtqn4", 0), network("dtqn4", 1)
+    windows = batches(CONFIG, lengths=((5, 5, 5, 5),), trim=False)
+    cue = windows.observation.clone()
+    cue[:, 0] = (cue[:, 0] + 7) % 39
+
+    def last_value(config, observation):
+        from dqn_memory import learner
+
+        seen = []
+        original = learner._loss
+        learner._loss = lambda q, batch, goal, c: (seen.append(goal), original(q, batch, goal, c))[1]
+        try:
+            td_loss(net, target, replace(windows, observation=observation), config)
+        finally:
+            learner._loss = original
+        return seen[0]
+
+    shifted = replace(CONFIG, targets="shifted")
+    real = torch.arange(K) < windows.lengths.unsqueeze(1)
+    alive = real & ~windows.terminated
+    assert torch.equal(last_value(shifted, windows.observation)[alive], last_value(shifted, cue)[alive])
+    full = (last_value(CONFIG, windows.observation) - last_value(CONFIG, cue)).abs()
+    assert (full[alive] > 1e-9).all()
+
+
+@pytest.mark.parametrize("architecture", ["dbgfqn", "dblfqn", "dgfqn"])
+def test_ends_train_exactly_the_q_values_that_acting_computes(architecture):
+    """Bidirectional default: Q at each acting step equals Q in training for the same prefix."""
+    net = network(architecture, 0)
+    length = 10
+    replay = filled_replay([[length]])
+    prefixes = replay.prefixes(torch.arange(length), K, 0.9)
+    trained = net.at(prefixes.observation, prefixes.previous_action, prefixes.lengths, prefixes.lengths - 1)
+    following = net.at(
+        prefixes.next_observation,
+        prefixes.next_previous_action,
+        prefixes.next_lengths,
+        prefixes.next_lengths - 1,
+    )
+    actor = WindowActor(net, 1, torch.device("cpu"))
+    for t in range(length):
+        cell = {name: values[t] for name, values in replay.cells.items()}
+        actor.observe(cell["observation"], cell["previous_action"].long(), torch.tensor([t == 0]))
+        acted = actor.q_values()
+        assert torch.allclose(acted[0], trained[t], atol=1e-12)
+        if t:
+            assert torch.allclose(acted[0], following[t - 1], atol=1e-12)
+
+
+def test_a_causal_network_trains_the_same_q_on_windows_and_ends():
+    net = network("dgfqn", 0)
+    replay = filled_replay([[5, 4, 6]])
+    drawn = torch.tensor([4, 8, 14])
+    windows, ends = replay.windows(drawn, K, K), replay.prefixes(drawn, K, 0.9)
+    inside = net(windows.observation[:, :K], windows.previous_action[:, :K], windows.lengths)
+    last = net.at(ends.observation, ends.previous_action, ends.lengths, ends.lengths - 1)
+    rows = torch.arange(3)
+    assert torch.allclose(inside[rows, windows.lengths - 1], last, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "architecture", ["dtqn4", "dbgfqn", "drqn", "adrqn", "gtrxl", "dqn", "attn", "darqn"]
+)
+def test_an_update_lowers_the_loss_on_its_batch(architecture):
+    changes = {"action_embedding": 2} if architecture == "adrqn" else {}
+    net, target = (network(architecture, seed, **changes) for seed in (0, 1))
+    config = replace(CONFIG, learning_rate=5e-3)
+    ends = config.ends(net.causal)
+    optimizer = optimizer_for(net, config)
+    batch = batches(config, ends)
+    first = float(update(net, target, optimizer, batch, config)["losses/td_loss"])
+    for _ in range(80):
+        metrics = update(net, target, optimizer, batch, config)
+    assert float(metrics["losses/td_loss"]) < 0.7 * first
+    assert all(torch.isfinite(value) for value in metrics.values())
+
+
+def test_priors_have_their_own_rate_and_regulariser():
+    from dqn_memory.blocks.priors import PriorConfig
+
+    prior = PriorConfig(kind="adaptive", span=3.5, cap=5.0, regulariser="l1", weight=0.025)
+    net, target = network("dtqn1", 0, prior=prior), network("dtqn1", 1, prior=prior)
+    config = replace(CONFIG, prior_lr=0.1)
+    optimizer = optimizer_for(net, config)
+    assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.learning_rate, 0.1]
+    before = net.memory_scalars()
+    metrics = update(net, target, optimizer, batches(config), config)
+    assert float(metrics["losses/regularisation"]) == pytest.approx(0.025 * 3.5 * 2 * 2, rel=1e-6)
+    moved = [abs(before[name] - value) for name, value in net.memory_scalars().items()]
+    assert len(moved) == 4 and min(moved) > 0.03
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"positions": "ends:0"}, "--positions 'ends:0'"),
+        ({"positions": "some"}, "--positions 'some'"),
+        ({"positions": "last", "targets": "shifted"}, "--targets shifted needs --positions all"),
+        ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
+        ({"positions": "last", "mask_padding": False}, "--mask-padding"),
+        ({"n_step": 0}, "--n-step 0"),
+    ],
+)
+def test_combinations_that_cannot_work_are_one_sentence(changes, words):
+    with pytest.raises(UserError, match=words.replace("(", r"\(")):
+        replace(CONFIG, **changes).check(causal=True)
+
+
+def test_default_positions_follow_the_causal_label():
+    assert CONFIG.ends(causal=True) is None
+    assert CONFIG.ends(causal=False) == 4
+    assert replace(CONFIG, positions="last").ends(causal=True) == 1
+
+
+def test_published_window_hides_the_last_observation():
+    """At j >= L the published window holds padding, although its successor holds o_L (spec 1.3, branch P)."""
+    net, target = network("dtqn4", 0), network("dtqn4", 1)
+    config = replace(CONFIG, targets="shifted", mask_padding=False, lengths=False)
+    windows = batches(config, trim=False)
+    length = windows.lengths
+    q = []
+    hook = net.register_forward_hook(lambda _m, inputs, _o: q.append(inputs[0]))
+    td_loss(net, target, windows, config)
+    hook.remove()
+    seen, following = q
+    short = length < K
+    assert short.any()
+    assert (seen[short, length[short]] == TOKENS.padding).all()
+    assert torch.equal(following, windows.observation[:, 1:])
+    assert isinstance(windows, Windows) and (windows.action < NUM_ACTIONS).all()

@@ -1,0 +1,238 @@
+"""Training through the command line: it runs everywhere, refuses what cannot work, and survives being killed."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from dqn_memory.experiment import Run
+from dqn_memory.train import main
+
+SMALL = (
+    "--width 16 --heads 2 --layers 1 --context 8 --worlds 4 --batch 8 --learning-starts 64 --epsilon-steps 500 "
+    "--log-every 100 --evaluate-every 400 --episodes 8 --final-episodes 8 --target-every 20 --threads 1"
+).split()
+VOLATILE = ("charts/SPS", "time/")
+
+
+def flags(run, *more, steps=600):
+    return [*SMALL, "--total-steps", str(steps), "--run", str(run), *more]
+
+
+def metrics(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in lines]
+
+
+def assert_equal(ours, theirs, path=""):
+    """Bit for bit, through nested containers."""
+    assert type(ours) is type(theirs), path
+    if isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
+        # bytes, so that equal NaN patterns in never-written memory do not count as a difference
+        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), path
+    elif isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), path
+        for key in ours:
+            assert_equal(ours[key], theirs[key], f"{path}/{key}")
+    elif isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs), path
+        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            assert_equal(a, b, f"{path}/{index}")
+    else:
+        assert ours == theirs, path
+
+
+def assert_same_run(first, second):
+    ours, theirs = Run.open(first).load(), Run.open(second).load()
+    assert_equal(ours.weights, theirs.weights, "weights")
+    assert_equal(ours.trainer, theirs.trainer, "trainer")
+    assert (ours.step, ours.replay.start) == (theirs.step, theirs.replay.start)
+    assert_equal(ours.replay.data, theirs.replay.data, "replay")
+    assert metrics(first) == metrics(second)
+
+
+@pytest.mark.parametrize(
+    ("env", "more"),
+    [
+        ("Gridverse/Memory-5x5-v0", ["--architecture", "dgfqn"]),
+        ("POMDP/CarFlag-v0", ["--architecture", "dbgfqn", "--n-step", "3"]),
+        (
+            "POMDP/MemoryCards-v0",
+            ["--architecture", "dtqn4", "--prior", "gaussian_adaptive", "--span", "5", "--mu", "3"],
+        ),
+        ("POMDP/CarFlag-v0", ["--architecture", "adrqn", "--acting-state", "episode", "--action-embedding", "4"]),
+        ("CartPole-v1", ["--architecture", "dlfqn", "--dropout", "0.1"]),
+        ("FrozenLake-v1", ["--architecture", "dqn", "--layers", "0", "--precision", "bfloat16"]),
+        ("Gridverse/Memory-7x7-v0", ["--config", "paper", "--prepopulate", "200", "--learning-starts", "200"]),
+        (
+            "Gridverse/Memory-5x5-v0",
+            [
+                "--architecture",
+                "dbgfqn",
+                "--config",
+                "paper",
+                "--acting",
+                "padded",
+                "--prepopulate",
+                "200",
+                "--learning-starts",
+                "200",
+            ],
+        ),
+    ],
+)
+def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--env", env, *more))
+    logged = metrics(run)
+    losses = [line["losses/td_loss"] for line in logged if "losses/td_loss" in line]
+    assert losses and all(loss is not None and loss >= 0 for loss in losses)
+    assert any("eval/success_rate" in line for line in logged)
+    assert logged[-1]["step"] == 600 and "final/success_rate" in logged[-1]
+    assert str(run) in capsys.readouterr().out
+    if "gaussian_adaptive" in more:
+        assert {"memory/0.0.mu", "memory/0.1.sigma", "memory/0.1.span"} <= set().union(*logged)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--env", "Gridverse/Memory-5x5-v0", "--architecture", "dgfqn", "--spread", "3", "--hold", "2"],
+        ["--env", "POMDP/MemoryCards-v0", "--architecture", "dbgfqn", "--capacity", "320"],
+        ["--env", "CartPole-v1", "--architecture", "drqn", "--acting-state", "episode"],
+        ["--env", "POMDP/CarFlag-v0", "--config", "paper", "--prepopulate", "100", "--dropout", "0.2"],
+    ],
+)
+def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    main(flags(whole, *more, "--checkpoint-every", "200"))
+    main(flags(parts, *more, "--checkpoint-every", "200", steps=400))
+    final = [line for line in (parts / "metrics.jsonl").read_text().splitlines() if "final/" not in line]
+    assert len(final) < len((parts / "metrics.jsonl").read_text().splitlines())
+    main(["--resume", str(parts), "--total-steps", "600"])
+    ours = [line for line in metrics(parts) if not (line["step"] == 400 and "final/success_rate" in line)]
+    assert ours == metrics(whole)
+    first, second = Run.open(whole).load(), Run.open(parts).load()
+    assert_equal(first.weights, second.weights, "weights")
+    assert_equal(first.trainer, second.trainer, "trainer")
+    assert_equal(first.replay.data, second.replay.data, "replay")
+
+
+def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path):
+    more = ["--env", "Gridverse/Memory-5x5-v0", "--architecture", "dgfqn", "--checkpoint-every", "100"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    main(flags(whole, *more, steps=2400))
+    command = [sys.executable, "-m", "dqn_memory.train"]
+    arguments, kills, moment = flags(killed, *more, steps=2400), 0, random.Random(7)
+    while True:
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        if kills == 4:
+            _, error = process.communicate(timeout=120)
+            assert process.returncode == 0, error.decode()
+            break
+        _wait_for_new_checkpoint(killed, process)
+        time.sleep(moment.uniform(0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        arguments = ["--resume", str(killed)]
+    assert_same_run(whole, killed)
+
+
+def _wait_for_new_checkpoint(run, process):
+    manifest = run / "checkpoints" / "manifest.json"
+    before = manifest.read_bytes() if manifest.exists() else None
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if manifest.exists() and manifest.read_bytes() != before:
+            return
+        time.sleep(0.02)
+
+
+def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--checkpoint-replay", "none", steps=200))
+    assert Run.open(run).load().replay is None
+    main(["--resume", str(run), "--total-steps", "400"])
+    assert "not exact" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--env", "Gridverse/Memory-6x6-v0"], "Gridverse/Memory-5x5-v0"),
+        (["--architecture", "dgfq"], "dgfqn"),
+        (["--prior", "gausian"], "gaussian"),
+        (["--config", "pape"], "paper"),
+        (["--architecture", "dqn"], "--layers 0 only"),
+        (["--heads", "3"], "--heads 3 does not divide --width 16"),
+        (["--prior", "local", "--window", "10"], "must be below --context"),
+        (["--engine", "cudagraph", "--device", "cpu"], "needs --device cuda"),
+        (["--acting", "padded"], "--no-lengths"),
+        (["--acting-state", "episode"], "needs a recurrent network"),
+        (["--plugin", "no_such_module"], "no_such_module"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
+    with pytest.raises(SystemExit) as stopped:
+        main(flags(tmp_path / "run", *arguments))
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert words in error and error.count("\n") == 1 and "Traceback" not in error
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_existing_run_is_not_overwritten(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, steps=100))
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(SystemExit):
+        main(flags(run, steps=100))
+    assert "--resume" in capsys.readouterr().err
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypatch):
+    (tmp_path / "my_plugin.py").write_text(
+        "from torch import nn\n"
+        "import envs\n"
+        "from dqn_memory.architectures import ARCHITECTURES, Architecture\n"
+        "from dqn_memory.blocks import MEMORY\n"
+        "from dqn_memory.blocks.block import Block\n"
+        "class Scale(Block):\n"
+        "    def __init__(self, width):\n"
+        "        super().__init__()\n"
+        "        self.linear = nn.Linear(width, width)\n"
+        "    def forward(self, x, lengths=None):\n"
+        "        return self.linear(x)\n"
+        "MEMORY['scale'] = lambda width, dropout, projection: Scale(width)\n"
+        "ARCHITECTURES['scaled'] = Architecture(memory='scale')\n"
+        "envs.register('Mine/ShortCar-v0', envs.Entry('envs.car_flag:CarFlag', {'time_limit': 30}))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = tmp_path / "run"
+    main(flags(run, "--plugin", "my_plugin", "--architecture", "scaled", "--env", "Mine/ShortCar-v0", steps=200))
+    assert metrics(run)[-1]["final/episodic_length"] <= 30
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path, capsys):
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit):
+        main(flags(run, "--learning-rate", "1e30", "--clip-norm", "1e30", "--checkpoint-every", "40"))
+    assert "not finite at step" in capsys.readouterr().err
+    saved = Run.open(run).load()
+    assert all(torch.isfinite(value).all() for value in saved.weights.values())
+
+
+def test_match_sets_the_sizes_of_the_run(tmp_path):
+    run = tmp_path / "run"
+    main(flags(run, "--match", "30k", "--architecture", "dtqn4", steps=100))
+    weights = Run.open(run).load().weights
+    size = sum(v.numel() for name, v in weights.items() if name.startswith("network."))
+    assert 29_400 <= size <= 30_000
