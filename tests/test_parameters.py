@@ -1,0 +1,354 @@
+"""The parameter report against the paper's Table 3, closed forms, and its own command line."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from dqn_memory.architectures import ARCHITECTURES
+from dqn_memory.blocks import PRIORS, PriorConfig
+from dqn_memory.counting import count, forward_operations, part_counts
+from dqn_memory.errors import UserError
+from dqn_memory.matching import Unmatched, match, on_meta, parse_budget
+from dqn_memory.networks import NetworkConfig
+from dqn_memory.observations import ObservationSpec, observation_spec
+from dqn_memory.parameter_pages import csv_page, markdown_page, text_page
+from dqn_memory.parameter_rows import make_row
+from dqn_memory.parameters import main
+from dqn_memory.table3 import printed
+from dqn_memory.timing import milliseconds_per_update
+from dqn_memory.world_table import SIZED_BY_THEIR_FILE, WORLD_TABLE, world_row
+from envs.registry import WORLDS, make_world
+
+EQUATIONS = ("--form", "paper_equations")
+CAR, GRID, CARDS = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0", "POMDP/MemoryCards-v0"
+HALLWAY, HEAVEN, KEYDOOR = "POMDP/Hallway-v0", "POMDP/HeavenHell-v0", "Gridverse/Keydoor-5x5-v0"
+
+
+def table3() -> list[tuple[str, str, int]]:
+    with (Path(__file__).parent / "data" / "table3.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    return [(row["world"], name, int(row[name])) for row in rows for name in row if name != "world"]
+
+
+def published(world: str, architecture: str, **changes) -> int | None:
+    return make_row(world, NetworkConfig(architecture=architecture, **changes)).published
+
+
+def test_table3_has_64_cells():
+    assert len(table3()) == 64
+
+
+@pytest.mark.parametrize(("world", "architecture", "cell"), table3())
+def test_table3_cell(world, architecture, cell):
+    assert published(world, architecture) == cell
+    assert printed(world, architecture) == cell  # the report's own copy of the paper's table
+
+
+PREDICTED = {
+    "dbgfqn": {HALLWAY: 84997, HEAVEN: 84884, GRID: 317510, CAR: 84363, CARDS: 322010, KEYDOOR: 317704},
+    "dtqn4": {HALLWAY: 113541, HEAVEN: 113428, GRID: 431942, CAR: 112907, CARDS: 436442, KEYDOOR: 432136},
+    "drqn": {HALLWAY: 38525, HEAVEN: 38412, GRID: 155838, CAR: 37891, CARDS: 160338},
+}
+
+
+@pytest.mark.parametrize("architecture", PREDICTED)
+def test_columns_that_the_paper_does_not_print(architecture):
+    assert {world: published(world, architecture) for world in PREDICTED[architecture]} == PREDICTED[
+        architecture
+    ]
+
+
+def test_trainable_parameters_of_dbgfqn():
+    worlds = {HALLWAY: 79997, HEAVEN: 79884, GRID: 312510, CAR: 79363, CARDS: 317010}
+    rows = [make_row(world, NetworkConfig(architecture="dbgfqn")) for world in worlds]
+    assert {row.world: row.trainable for row in rows} == worlds
+    assert all(row.published - row.trainable == 5000 and row.frozen == 0 for row in rows)
+
+
+MEMORY_SIZE = {  # S of one layer
+    "feedforward_x1": lambda d: 2 * d * d + 2 * d, "feedforward_x2": lambda d: 4 * d * d + 3 * d,
+    "feedforward_x3": lambda d: 6 * d * d + 4 * d, "feedforward_x4": lambda d: 8 * d * d + 5 * d,
+    "rnn": lambda d: 2 * d * d + 2 * d, "birnn": lambda d: 3 * d * d // 2 + 2 * d,
+    "gru": lambda d: 6 * d * d + 6 * d, "bigru": lambda d: 9 * d * d // 2 + 6 * d,
+    "lstm": lambda d: 8 * d * d + 8 * d, "bilstm": lambda d: 6 * d * d + 8 * d,
+    "linear": lambda d: d * d + d, "none": lambda d: 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("world", [CAR, GRID, KEYDOOR])
+@pytest.mark.parametrize(
+    "architecture", [n for n, row in ARCHITECTURES.items() if n[0] == "d" and row.attention]
+)
+def test_parts_follow_the_closed_form(world, architecture):
+    sizes = world_row(world)
+    width, tokens, actions, context = sizes.width, sizes.vocabulary, sizes.num_actions, 20
+    row = ARCHITECTURES[architecture]
+    norms = 4 * width if row.memory != "none" else 2 * width
+    layer = 4 * width**2 + 4 * width + norms + MEMORY_SIZE[row.memory](width)
+    inputs = 8 * sizes.components if sizes.kind == "discrete" else sizes.components
+    config = NetworkConfig(architecture=architecture, width=width, context=context)
+    network = on_meta(config, sizes.spec(), actions)
+    assert part_counts(network) == {
+        "embedding": 8 * tokens + inputs * width + width,
+        "positions": context * width,
+        "encoder": 2 * layer,
+        "norm": 2 * width,
+        "head": width**2 + width + width * actions + actions,
+    }
+    assert sum(part_counts(network).values()) == count(network).trainable
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_parts_hold_every_parameter(architecture):
+    row = make_row(CAR, NetworkConfig(architecture=architecture))
+    assert row.embedding + row.positions + row.encoder + row.norm + row.head == row.trainable
+
+
+def test_counts_keep_frozen_parameters_and_buffers_apart():
+    network = on_meta(
+        NetworkConfig(architecture="attn", width=16, heads=2, context=5), world_row(CAR).spec(), 3
+    )
+    before = count(network)
+    network.head.requires_grad_(False)
+    after = count(network)
+    assert (after.trainable, after.frozen) == (before.trainable - 51, 51)
+    assert before.buffers == after.buffers == 5 * 16 + 5  # sinusoidal positions, distances of the prior
+
+
+def test_published_counts_only_published_forms():
+    assert published(CAR, "dtqn4", context=20) == 107907 - 30 * 64 + 2 * 20**2
+    for changes in ({"gate": "gru"}, {"order": "identity"}, {"form": "paper_equations"}, {"head_width": 80}):
+        assert published(CAR, "dtqn4", **changes) is None
+    assert published(CAR, "dtqn4", prior=PriorConfig(kind="gaussian")) is None
+    assert published(CAR, "drqn", prior=PriorConfig(kind="gaussian")) == 37891  # it has no attention to shape
+    assert published(CAR, "gtrxl") is None
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_learned_priors_are_trainable_and_not_published(kind):
+    row = make_row(CAR, NetworkConfig(architecture="dtqn4", prior=PriorConfig(kind=kind)))
+    learned = ("gaussian" in kind) * 2 + ("adaptive" in kind)  # mu, sigma and span, one a head
+    assert row.trainable == 107907 + 2 * 8 * learned
+    assert (row.published is None) == (kind != "causal")
+
+
+@pytest.mark.parametrize(
+    ("architecture", "prior"),
+    [
+        *((name, PriorConfig()) for name in ("dtqn4", "gtrxl", "attn", "dqn", "darqn")),
+        ("dtqn4", PriorConfig(kind="gaussian_gate", mu=2.0)),
+    ],
+)
+@pytest.mark.parametrize("world", [CAR, GRID])
+def test_operations_equal_those_that_torch_counts(world, architecture, prior):
+    sizes = world_row(world)
+    config = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior)
+    network = config.build(sizes.spec(), sizes.num_actions)
+    check_operations(network, torch.zeros(1, 6, sizes.components))
+
+
+def test_operations_of_an_image_encoder():
+    spec = ObservationSpec("image", (9, 7, 3), 0, torch.uint8)
+    network = NetworkConfig(architecture="dtqn1", width=16, heads=2, context=12).build(spec, 4)
+    check_operations(network, torch.zeros(1, 12, 9, 7, 3, dtype=torch.uint8))
+
+
+def check_operations(network, observation):
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        network(observation, torch.zeros(observation.shape[:2], dtype=torch.int64))
+    assert forward_operations(network) == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(("architecture", "gates"), [("drqn", 4), ("dgfqn", 3), ("dbgfqn", 1.5)])
+def test_operations_of_a_recurrence(architecture, gates):
+    """torch's counter does not see inside fused recurrences: 2 (D_in + D_h) g D_h a step and direction."""
+    row = make_row(CAR, NetworkConfig(architecture=architecture))
+    linear = make_row(CAR, NetworkConfig(architecture="dqn")).flops
+    layers, attention = (1, 0) if architecture == "drqn" else (2, 2 * 50 * 4 * 64**2 + 4 * 50**2 * 64)
+    halves = 0.75 if architecture == "dbgfqn" else 1  # input of D, state of D/2
+    recurrence = 2 * 50 * gates * (2 * halves) * 64**2 * (2 if architecture == "dbgfqn" else 1)
+    assert row.flops == linear + layers * (attention + recurrence)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"), [("100k", 100_000), ("1.5M", 1_500_000), ("120000", 120_000), ("2m", 2e6)]
+)
+def test_budgets(text, number):
+    assert parse_budget(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "k", "-5", "0", "1e5", "100 000", "12x"])
+def test_wrong_budgets(text):
+    with pytest.raises(UserError, match="100k"):
+        parse_budget(text)
+
+
+def matched(world: str, budget: int | str, **changes) -> tuple[NetworkConfig, int]:
+    sizes = world_row(world)
+    config = match(budget, NetworkConfig(**changes), sizes.spec(), sizes.num_actions)
+    return config, count(on_meta(config, sizes.spec(), sizes.num_actions)).trainable
+
+
+@pytest.mark.parametrize("world", [CAR, GRID])
+@pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if row.head == "mlp"])
+def test_match_is_the_widest_network_within_two_percent(world, architecture):
+    config, size = matched(world, 100_000, architecture=architecture)
+    assert 98_000 <= size <= 100_000
+    assert config.width % config.heads == 0
+    wider = make_width(world, architecture, config.width + config.heads)
+    assert wider > 100_000 >= make_width(world, architecture, config.width)
+
+
+def make_width(world: str, architecture: str, width: int) -> int:
+    sizes = world_row(world)
+    config = NetworkConfig(architecture=architecture, width=width)
+    return count(on_meta(config, sizes.spec(), sizes.num_actions)).trainable
+
+
+def test_match_with_one_head_keeps_bidirectional_widths_even():
+    config, size = matched(CAR, "120k", architecture="dbgfqn", heads=1)
+    assert config.width % 2 == 0 and 117_600 <= size <= 120_000
+
+
+def test_match_without_hidden_units_meets_the_budget_by_width_or_says_so():
+    linear = {"architecture": "attn", "form": "paper_equations"}
+    config, size = matched(GRID, 100_000, **linear)
+    assert 98_000 <= size <= 100_000 and config.head_width is None
+    with pytest.raises(Unmatched, match="linear Q head"):
+        matched(CAR, 100_000, **linear)
+
+
+def test_match_gives_a_linear_head_the_hidden_units_it_needs():
+    config, size = matched(CAR, 100_000, architecture="attn")
+    assert 98_000 <= size <= 100_000 and config.head_width is not None
+
+
+def test_match_below_the_smallest_network():
+    with pytest.raises(Unmatched, match="smallest dtqn4"):
+        matched(CAR, 500, architecture="dtqn4")
+
+
+def test_table_agrees_with_every_registered_world():
+    ours = [name for name in WORLDS if name.startswith(("Gridverse/", "POMDP/"))]
+    assert len(ours) >= 7
+    for name in set(ours) - set(SIZED_BY_THEIR_FILE):
+        assert name in WORLD_TABLE
+        world = make_world(name)
+        assert world_row(name).spec() == observation_spec(world.observation_space), name
+        assert world_row(name).num_actions == world.num_actions, name
+
+
+def test_a_world_outside_the_table_gives_its_own_sizes(monkeypatch):
+    monkeypatch.delitem(WORLD_TABLE, CAR)
+    assert (world_row(CAR).components, world_row(CAR).num_actions) == (3, 3)
+
+
+def test_a_time_is_measured_for_causal_and_bidirectional_networks():
+    sizes = world_row(GRID)
+    for architecture in ("dtqn1", "dbgfqn"):
+        config = NetworkConfig(architecture=architecture, width=16, heads=2, context=5)
+        assert milliseconds_per_update(config, sizes.spec(), sizes.num_actions, updates=2) > 0
+
+
+def test_pages_agree_with_the_rows():
+    rows = [
+        make_row(world, NetworkConfig(architecture=name))
+        for world in (CAR, GRID)
+        for name in ("dbgfqn", "attn")
+    ]
+    parsed = list(csv.DictReader(csv_page(rows).splitlines()))
+    assert [int(line["trainable"]) for line in parsed] == [row.trainable for row in rows]
+    assert [line["published"] for line in parsed] == ["84363", "", "317510", ""]
+    page = markdown_page(rows, ["command: x"], ["a miss"])
+    assert "64 of 64 printed cells match" in page and "✗" not in page
+    assert "– / 84,363" in page and "79,363 + 5,000" in page and "- a miss" in page
+    assert "84,363" in text_page(rows) and "ms_per_update" not in text_page(rows)
+
+
+def test_a_wrong_cell_is_marked(monkeypatch):
+    monkeypatch.setattr("dqn_memory.parameter_pages.printed", lambda world, architecture: 1)
+    assert "1 / 84,363 ✗" in markdown_page([], [])
+
+
+def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "dqn_memory.parameters", *arguments]
+    path = str(Path(__file__).resolve().parent.parent)
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=100)
+
+
+def test_command_line_prints_json_and_writes_both_files(tmp_path):
+    done = run("--format", "json", "--world", CAR, "--architecture", "dbgfqn", "gtrxl", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert list(rows[0])[:6] == ["world", "architecture", "published", "trainable", "frozen", "buffers"]
+    assert list(rows[0].values())[:5] == [CAR, "dbgfqn", 84363, 79363, 0]
+    assert rows[1]["published"] is None
+    text, page = (
+        (tmp_path / "results/parameters.csv").read_text(),
+        (tmp_path / "results/parameters.md").read_text(),
+    )
+    for content in (text, page):
+        assert f"command: python -m dqn_memory.parameters --format json --world {CAR}" in content
+        assert "revision: " in content
+    assert len(list(csv.DictReader(line for line in text.splitlines() if line[0] != "#"))) == 2
+
+
+def test_default_report_has_every_world_and_architecture(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["--format", "json", "--no-write"])
+    rows = json.loads(capsys.readouterr().out)
+    pairs = {(row["world"], row["architecture"]) for row in rows}
+    assert pairs == {(world, name) for world in WORLD_TABLE for name in ARCHITECTURES}
+    assert len(rows) == len(pairs) and not list(tmp_path.iterdir())
+
+
+def test_matched_rows_leave_out_what_cannot_match(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    main(["--format", "csv", "--world", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000"])
+    done = capsys.readouterr()
+    (row,) = csv.DictReader(done.out.splitlines())
+    assert (
+        row["architecture"] == "dqn"
+        and row["published"] == ""
+        and 980 <= int(row["trainable"]) <= 1000
+    )
+    assert "left out, POMDP/CarFlag-v0: --match 1000" in done.err
+    assert "smallest dtqn4" in (tmp_path / "results/parameters.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--world", "POMDP/CarFlg-v0"], "did you mean 'POMDP/CarFlag-v0'"),
+        (["--architecture", "dbgfq"], "did you mean 'dbgfqn'"),
+        (["--prior", "gausian"], "did you mean 'gaussian'"),
+        (["--world", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
+        (["--heads", "7"], "--heads 7 does not divide"),
+        (["--match", "many"], "100k"),
+        (["--architecture", "attn", "--world", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
+    ],
+)
+def test_user_errors_are_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    done = capsys.readouterr()
+    assert end.value.code == 2 and not done.out
+    assert message in done.err and done.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_unwritable_results_are_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results").write_text("a file where the folder should be")
+    with pytest.raises(SystemExit):
+        main(["--world", CAR, "--architecture", "dqn"])
+    assert capsys.readouterr().err.startswith("error: cannot write results")

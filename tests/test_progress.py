@@ -1,0 +1,44 @@
+"""Progress: a bar on a terminal, plain lines elsewhere."""
+
+import io
+
+from rich.console import Console
+
+from dqn_memory.progress import Progress
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_plain_lines_where_there_is_no_terminal():
+    out, clock = io.StringIO(), Clock()
+    with Progress(1000, start=100, console=Console(file=out, width=40), clock=clock) as progress:
+        for step in range(110, 1001, 10):
+            clock.now += 1.0
+            progress.update(step, loss=0.5 / step, success=step / 1000)
+    lines = out.getvalue().splitlines()
+    assert lines[0] == "training 150/1,000 (15%) 10 steps/s success 0.15 loss 0.00333 left 0:01:25"
+    assert len(lines) == 18  # 90 seconds, one line every 5
+    assert lines[-1].startswith("training 1,000/1,000 (100%)") and lines[-1].endswith("left 0:00:00")
+
+
+def test_the_last_state_is_always_printed():
+    out, clock = io.StringIO(), Clock()
+    with Progress(1000, console=Console(file=out), clock=clock) as progress:
+        clock.now = 1.0
+        progress.update(3)
+        assert out.getvalue() == ""
+    assert out.getvalue().startswith("training 3/1,000")
+
+
+def test_a_bar_on_a_terminal():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=120)
+    with Progress(1000, console=console, title="demo") as progress:
+        progress.update(500, success=0.75)
+    shown = out.getvalue()
+    assert "demo" in shown and "50%" in shown and "success 0.75" in shown and "steps/s" in shown

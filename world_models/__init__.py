@@ -1,0 +1,1 @@
+"""World models for Atari built from the same memory blocks."""
