@@ -51,6 +51,9 @@ class LearnerConfig:
     targets: Literal["full", "shifted"] = "full"
     """`full` keeps the oldest observation in every target's context; `shifted` reads the window that starts one step
     later, as published, so that a cue seen only in the first observation never reaches a target."""
+    placement: Literal["around", "ending"] = "around"
+    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps are learned from about equally
+    often; `ending` at its end, as published, where a terminal step is in one window and all others in K."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
@@ -118,7 +121,7 @@ def sample(
     if ends is not None:
         drawn, _ = replay.draw(config.batch * ends, context, generator, config.n_step)
         return replay.prefixes(drawn, context, config.gamma, config.n_step)
-    drawn, longest = replay.draw(config.batch, context, generator)
+    drawn, longest = replay.draw(config.batch, context, generator, around=config.placement == "around")
     # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
     fixed = not config.mask_padding or config.targets == "shifted" or not trim
     tokens = context if fixed else bucket(longest, context)

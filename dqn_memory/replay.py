@@ -73,6 +73,7 @@ class Replay:
         }
         # the host knows each cell's place in its episode, so a batch's longest window is known without a sync
         self.host_time = np.zeros(shape, np.int32)
+        self.host_done = np.zeros(shape, np.bool_)
 
     def __len__(self) -> int:
         """Environment steps held."""
@@ -84,26 +85,40 @@ class Replay:
         for name, value in cells.items():
             self.cells[name][column] = value.to(self.cells[name].dtype)
         self.host_time[column] = cells["time"].cpu().numpy()
+        self.host_done[column] = cells["done"].cpu().numpy()
         self.written += 1
 
     def draw(
-        self, batch: int, context: int, generator: torch.Generator, future: int = 1
+        self, batch: int, context: int, generator: torch.Generator, future: int = 1, around: bool = False
     ) -> tuple[Tensor, int]:
-        """B cells drawn uniformly over the steps held, as ring-free column numbers x N + world, (B,) on the host,
-        and the longest window among them.
+        """B cells drawn uniformly over the steps held, as column x N + world, (B,) on the host, and the longest
+        window that ends at one of them.
 
-        Once the ring has wrapped, the oldest `context` - 1 columns serve as history only, and the newest
-        `future` - 1 as bootstrap only, so that no window is cut short by the ring.
+        With `around` a drawn step may lie anywhere in its window, so the cell returned is up to `context` - 1 steps
+        later, but in the same episode. Otherwise windows end at the drawn steps, and a terminal step, which no later
+        window holds, is seen `context` times less often than any other.
+
+        Once the ring has wrapped, the oldest `context` - 1 columns serve as history only, so that no window is cut
+        short by the ring; the newest `future` - 1 columns serve as bootstrap only.
         """
         oldest = max(self.written - self.num_columns, 0)
         first = oldest + (context - 1 if oldest else 0)
         stop = max(self.written - (future - 1), first + 1)
-        drawn = torch.randint(
-            first * self.num_worlds, stop * self.num_worlds, (batch,), generator=generator
-        )  # (B,)
-        column, world = drawn.numpy() // self.num_worlds, drawn.numpy() % self.num_worlds
+        bounds = (first * self.num_worlds, stop * self.num_worlds)
+        drawn = torch.randint(*bounds, (batch,), generator=generator).numpy()
+        column, world = drawn // self.num_worlds, drawn % self.num_worlds
+        if around:
+            shift = torch.randint(context, (batch,), generator=generator).numpy()
+            column = column + np.minimum(shift, self._steps_left(column, world, context))
         longest = int(self.host_time[column % self.num_columns, world].max()) + 1
-        return drawn, min(longest, context)
+        return torch.from_numpy(column * self.num_worlds + world), min(longest, context)
+
+    def _steps_left(self, column: np.ndarray, world: np.ndarray, most: int) -> np.ndarray:
+        """Steps of the same episode held after each cell, at most `most` - 1; (B,)."""
+        columns = column[:, None] + np.arange(most)  # (B, K)
+        ends = self.host_done[columns % self.num_columns, world[:, None]] | (columns >= self.written - 1)
+        ends[:, -1] = True
+        return ends.argmax(1)
 
     def windows(
         self, drawn: Tensor, context: int, tokens: int, generator: torch.Generator | None = None
@@ -229,4 +244,5 @@ class Replay:
         for name, value in cells.items():
             self.cells[name][index] = value.to(self.device)
         self.host_time[index.cpu().numpy()] = cells["time"].cpu().numpy()
+        self.host_done[index.cpu().numpy()] = cells["done"].cpu().numpy()
         self.written = start + count

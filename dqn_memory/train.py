@@ -31,6 +31,7 @@ from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
 from envs.fleet import make_fleet
 
+KIND = "dqn-memory q-network"  # what a checkpoint's header says
 RECENT = 100  # episodes behind charts/success_rate
 
 
@@ -121,8 +122,7 @@ class Training:
 
     def _learn(self) -> None:
         config = self.config
-        trim = config.compute.engine != "compile"
-        batch = sample(self.replay, config.learner, config.network.context, self.ends, self.drawing, trim)
+        batch = sample(self.replay, config.learner, config.network.context, self.ends, self.drawing)
         metrics = self.update(batch)
         self.updates += 1
         if self.updates % config.learner.target_every == 0:
@@ -183,6 +183,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(), "fleet": self.fleet.state_dict(),
             "actor": self.actor.state_dict(), "explorer": self.explorer.state_dict(),
             "exploration": self.explorer.generator.get_state(), "drawing": self.drawing.get_state(),
+            "threads": torch.get_num_threads(),
             "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
             "observation": self.observation, "previous_action": self.previous_action, "time": self.time,
             "iterations": self.iterations, "updates": self.updates, "recent": list(self.recent),
@@ -190,20 +191,21 @@ class Training:
         }  # fmt: skip
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue where the checkpoint was made."""
+        """Continue where the checkpoint was made; a UserError where it belongs to another kind of run."""
+        if checkpoint.header.get("kind") != KIND:
+            raise UserError(f"the checkpoint is of kind {checkpoint.header.get('kind')!r}, not {KIND!r}")
         for part, net in (("network", self.network), ("target", self.target)):
-            net.load_state_dict(
-                {
-                    name[len(part) + 1 :]: v
-                    for name, v in checkpoint.weights.items()
-                    if name.startswith(f"{part}.")
-                }
-            )
+            weights = {n[len(part) + 1 :]: v for n, v in checkpoint.weights.items() if n.startswith(f"{part}.")}
+            try:
+                net.load_state_dict(weights)
+            except RuntimeError as error:
+                raise UserError("the checkpoint's weights do not fit the network that config.toml says") from error
         state = checkpoint.trainer
         for name in ("optimizer", "fleet", "actor", "explorer"):
             getattr(self, name).load_state_dict(state[name])
         self.explorer.generator.set_state(state["exploration"])
         self.drawing.set_state(state["drawing"])
+        torch.set_num_threads(state["threads"])  # sums over threads depend on their number
         torch.set_rng_state(state["dropout"])
         if state["dropout_cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
@@ -266,7 +268,7 @@ def save(training: Training, run: Run) -> None:
     """One checkpoint; it becomes valid all at once."""
     training.check_finite()
     replay = training.replay if training.config.output.checkpoint_replay == "full" else None
-    header = {"kind": "dqn-memory q-network", "config": to_toml(training.config)}
+    header = {"kind": KIND, "config": to_toml(training.config)}
     run.save(training.steps, training.weights(), training.state_dict(), replay, header)
 
 
@@ -314,6 +316,8 @@ def resume(argv: Sequence[str]) -> tuple[Training, Run]:
         print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
         return training, run
     training.restore(checkpoint)
+    if training.steps >= config.total_steps:
+        raise UserError(f"{run.path} is complete at {training.steps} steps; give a larger --total-steps to go on")
     if checkpoint.replay is None:
         print(f"resuming {run.path} without its replay: the continued run is not exact", flush=True)
     return training, run

@@ -41,11 +41,12 @@ def check_window(windows, row, context):
     context=st.integers(1, 6),
     capacity=st.sampled_from([30, 10_000]),
     seed=st.integers(0, 99),
+    around=st.booleans(),
 )
-def test_windows_hold_consecutive_steps_of_one_episode(lengths, context, capacity, seed):
+def test_windows_hold_consecutive_steps_of_one_episode(lengths, context, capacity, seed, around):
     replay = filled_replay(lengths, capacity * len(lengths))
     generator = torch.Generator().manual_seed(seed)
-    drawn, longest = replay.draw(40, context, generator)
+    drawn, longest = replay.draw(40, context, generator, around=around)
     windows = replay.windows(drawn, context, context)
     assert windows.lengths.max() == longest
     for row in range(40):
@@ -58,6 +59,22 @@ def test_every_step_is_drawn_equally_often():
     counts = np.bincount(drawn.numpy(), minlength=30)
     assert counts.shape == (30,)  # 15 columns of 2 worlds
     assert ((counts - 1000) ** 2 / 1000).sum() < 60  # chi-square, 29 degrees of freedom: p < 0.001
+
+
+@pytest.mark.parametrize(("around", "least"), [(True, 0.45), (False, 0.1)])
+def test_how_often_each_step_is_in_a_window(around, least):
+    """Around: ends of episodes at least half as often as inner steps; ending: a terminal step 1/K as often."""
+    context, length = 8, 40
+    replay = filled_replay([[length] * 5])
+    drawn, _ = replay.draw(40_000, context, torch.Generator().manual_seed(0), around=around)
+    inside = np.zeros(length)
+    end = drawn.numpy() % length
+    for offset in range(context):
+        np.add.at(inside, (end - offset)[end >= offset], 1)
+    share = inside / np.median(inside)
+    assert share[8:-8].min() > 0.9
+    assert share[-1] == pytest.approx((context + 1) / 2 / context if around else 1 / context, rel=0.1)
+    assert share.min() > least
 
 
 def test_a_narrow_bucket_holds_the_same_window():

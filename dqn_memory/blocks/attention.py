@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block
+from dqn_memory.blocks.block import Block, select
 from dqn_memory.blocks.priors import Prior
+from dqn_memory.blocks.short_attention import short_attention, suits
 
 
 def toeplitz(table: Tensor, future: float) -> Tensor:
@@ -48,6 +49,30 @@ def logits(
         hidden = torch.arange(length, device=lengths.device) >= lengths.clamp(min=1)[:, None]  # (B, T)
         scores = scores.masked_fill(hidden[:, None, None, :], -math.inf)
     return scores
+
+
+def logits_at(
+    index: Tensor,
+    query: Tensor,
+    key: Tensor,
+    scale: Tensor | None,
+    bias: Tensor | None,
+    lengths: Tensor | None = None,
+    future_logit_zero: bool = False,
+) -> Tensor:
+    """Row `index` (B,) of `logits` alone: q (B, H, hd), k (B, H, T, hd) -> (B, H, T)."""
+    time = torch.arange(key.shape[-2], device=key.device)
+    distance = index[:, None] - time  # (B, T)
+    future, place = distance[:, None] < 0, distance.clamp(min=0)
+    scores = (key @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])
+    if scale is not None:
+        scores = scores * scale.to(scores.dtype)[:, place].transpose(0, 1).masked_fill(future, 0.0)
+    if bias is not None:
+        scores = scores + bias.to(scores.dtype)[:, place].transpose(0, 1).masked_fill(future, 0.0)
+    if not future_logit_zero:
+        return scores.masked_fill(future, -math.inf)
+    hidden = time >= (len(time) if lengths is None else lengths.clamp(min=1)[:, None])
+    return scores.masked_fill(hidden.expand_as(distance)[:, None], -math.inf)
 
 
 def attend(
@@ -104,22 +129,36 @@ class Attention(Block):
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix the positions of x (B, T, D)."""
-        query, key, value = self._heads(x)
-        mixed = attend(
-            query,
-            key,
-            value,
-            *self.prior.tables(x.shape[1]),
-            lengths,
-            future_logit_zero=self.prior.future_logit_zero,
-            dropout=self.dropout if self.training else 0.0,
-        )
+        packed = self.project_in(x)  # (B, T, 3D)
+        scale, bias = self.prior.tables(x.shape[1])
+        dropout = self.dropout if self.training else 0.0
+        plain = scale is None and bias is None and not self.prior.future_logit_zero and not dropout
+        if plain and suits(packed, self.heads):
+            return self.project_out(short_attention(packed, self.heads))
+        gate = self.prior.future_logit_zero
+        mixed = attend(*self._heads(packed), scale, bias, lengths, future_logit_zero=gate, dropout=dropout)
         return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
+
+    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """One query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
+        weight, bias = self.project_in.weight, self.project_in.bias
+        width = x.shape[-1]
+        query = F.linear(select(x, index), weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
+        packed = F.linear(x, weight[width:], bias[width:])
+        key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, T, hd)
+        with torch.autocast(x.device.type, enabled=False):
+            kind = torch.promote_types(query.dtype, torch.float32)
+            query, key, value = query.to(kind), key.to(kind), value.to(kind)
+            tables = self.prior.tables(x.shape[1])
+            scores = logits_at(index, query, key, *tables, lengths, self.prior.future_logit_zero)
+            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
+            mixed = (weights[:, :, None] @ value).flatten(1).to(packed.dtype)
+        return self.project_out(mixed)
 
     @torch.no_grad()
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Attention maps (B, H, T, T) for drawing: rows are queries, and rows of padding are zero."""
-        query, key, _ = self._heads(x)
+        query, key, _ = self._heads(self.project_in(x))
         tables = self.prior.tables(x.shape[1])
         maps = logits(query, key, *tables, lengths, self.prior.future_logit_zero).softmax(-1)
         if lengths is None:
@@ -136,6 +175,6 @@ class Attention(Block):
         """As the prior says."""
         self.prior.project()
 
-    def _heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, value = self.project_in(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+    def _heads(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, value = packed.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return query, key, value  # each (B, H, T, hd)

@@ -23,6 +23,8 @@ class Block(nn.Module):
     """
 
     stateful: bool = False
+    # True: the output at t depends on the input at t alone.
+    pointwise: bool = False
 
     @property
     def causal(self) -> bool:
@@ -32,6 +34,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, T, D) whose first `lengths` (B,) positions are real; returns (B, T, D)."""
         raise NotImplementedError
+
+    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Output at position `index` (B,) alone, (B, D); equal to `forward`, cheaper where a block knows how."""
+        return select(self(x, lengths), index)
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -51,6 +57,11 @@ class Block(nn.Module):
     @torch.no_grad()
     def project(self) -> None:
         """Bring constrained parameters back into their set, in place, after an optimiser step."""
+
+
+def select(x: Tensor, index: Tensor) -> Tensor:
+    """One position a row: x (B, T, D), index (B,) -> (B, D)."""
+    return x[torch.arange(x.shape[0], device=x.device), index]
 
 
 def lookup(registry: Mapping[str, Entry], name: str, what: str) -> Entry:

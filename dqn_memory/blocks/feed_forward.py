@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dqn_memory.blocks.block import Block
+from dqn_memory.blocks.block import Block, select
 
 
 class FeedForward(Block):
     """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters."""
 
+    pointwise = True
+
     def __init__(self, width: int, multiple: int = 4, dropout: float = 0.0) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, multiple * width),
-            nn.ReLU(),
+            nn.ReLU(inplace=True),  # a Linear output is saved by nobody
             nn.Linear(multiple * width, width),
             nn.Dropout(dropout),
         )
@@ -23,9 +25,15 @@ class FeedForward(Block):
         """Transform every position of x (B, T, D) by itself."""
         return self.layers(x)  # (B, T, D)
 
+    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
+        return self.layers(select(x, index))
+
 
 class LinearMap(Block):
     """One Linear(D, D): D^2 + D parameters (the ablation of the DBGFQN paper's first research question)."""
+
+    pointwise = True
 
     def __init__(self, width: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -34,3 +42,7 @@ class LinearMap(Block):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
         return self.layers(x)  # (B, T, D)
+
+    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
+        return self.layers(select(x, index))

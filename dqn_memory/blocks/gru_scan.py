@@ -2,9 +2,9 @@
 
 `nn.GRU` on a CPU runs every direction by itself and records about ten small operations per position for
 autograd; its backward pass is four fifths of the cost. Here the directions share every operation, a position
-takes eight forward and three backward, and all that does not depend on the previous position is done once for
-the whole sequence. The loop over time is inherent; it stays inside two opaque operators, so that torch.compile
-does not unroll it. An accelerator runs `nn.GRU` as one fused kernel and needs none of this.
+takes eight forward and three backward, and what does not depend on the previous position is done once for the
+whole sequence. The loop over time is inherent; it stays inside two opaque operators, so that torch.compile does
+not unroll it. An accelerator runs `nn.GRU` as one fused kernel and needs none of this.
 
 Symbols as elsewhere, with G directions and H units per direction. Gates stand in the order of nn.GRU: reset,
 update, candidate.
@@ -25,9 +25,7 @@ NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 def scan(cells: Sequence[nn.GRU], inputs: Sequence[Tensor]) -> list[Tensor]:
     """Outputs (B, T, H) of one-layer GRUs of the same size, each over its own input (B, T, D), from zero."""
     # (G, 3H, D), (G, 3H, H), (G, 3H), (G, 3H)
-    weight_in, weight, bias_in, bias = (
-        torch.stack([getattr(cell, name) for cell in cells]) for name in NAMES
-    )
+    weight_in, weight, bias_in, bias = (torch.stack([getattr(cell, name) for cell in cells]) for name in NAMES)
     width = cells[0].hidden_size
     with torch.autocast("cpu", enabled=False):  # a state carried over a sequence needs more than bfloat16
         x = torch.stack(list(inputs)).to(weight.dtype)  # (G, B, T, D)
@@ -41,7 +39,7 @@ def scan(cells: Sequence[nn.GRU], inputs: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.library.custom_op("dqn_memory::gru_scan", mutates_args=())
 def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What the input gives to the gates (G, B, T, 3, H), recurrent weight (G, 3H, H), candidate's bias (G, H).
+    """The input's share of the gates (G, B, T, 3, H), recurrent weight (G, 3H, H), candidate's bias (G, H).
 
     Returns hidden (T, G, B, H), the three gates (T, 3, G, B, H), and the recurrent part of the candidate
     (T, G, B, H); the last two are for the backward pass.
@@ -49,7 +47,8 @@ def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     gates = gates.permute(2, 3, 0, 1, 4).clone(memory_format=torch.contiguous_format)  # (T, 3, G, B, H)
     # tanh(a) = 2 sigmoid(2a) - 1, and torch's sigmoid is three times as fast as its tanh.
     gates[:, 2].mul_(2)
-    recurrent = bias[:, None].expand_as(gates[:, 0]).contiguous()
+    # a clone: where all of it is one position, the expanded bias is already contiguous and would be written to
+    recurrent = bias[:, None].expand_as(gates[:, 0]).clone(memory_format=torch.contiguous_format)
     hidden = torch.empty_like(recurrent)
     to_reset, to_update, to_candidate = (part.contiguous() for part in weight.mT.chunk(3, dim=-1))
     state = torch.zeros_like(hidden[0])  # (G, B, H)
@@ -78,7 +77,7 @@ def _(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tens
 def gru_scan_backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of gates (G, B, T, 3, H), weight (G, 3H, H) and bias (G, H) from that of hidden (T, G, B, H).
+    """Gradients of gates (G, B, T, 3, H), weight (G, 3H, H), bias (G, H) from that of hidden (T, G, B, H).
 
     With d the gradient of h_t, those of the three pre-activations are d times factors known beforehand, so one
     step back is: multiply, d_{t-1} += z d, d_{t-1} += (gradients) W.
@@ -101,7 +100,7 @@ def gru_scan_backward(
 
 
 def _factors(before: Tensor, gates: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor]:
-    """d h_t / d (reset, update, recurrent candidate), (T, G, B, 3, H), and / d (candidate), (T, G, B, H)."""
+    """Slopes of h_t by reset, update and recurrent candidate, (T, G, B, 3, H), and by candidate (T, G, B, H)."""
     reset, update, candidate = gates.unbind(1)  # each (T, G, B, H)
     inner = (1 - candidate.square()).mul_(1 - update)
     by_candidate = inner * reset
@@ -111,9 +110,7 @@ def _factors(before: Tensor, gates: Tensor, recurrent: Tensor) -> tuple[Tensor, 
 
 
 @gru_scan_backward.register_fake
-def _(
-    grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _(grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     time, directions, batch, width = hidden.shape
     to_gates = hidden.new_empty(directions, batch, time, 3, width)
     return to_gates, torch.empty_like(weight), hidden.new_empty(directions, width)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention
-from dqn_memory.blocks.block import Block, State, lookup
+from dqn_memory.blocks.block import Block, State, lookup, select
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.memory import MEMORY
 from dqn_memory.blocks.priors import PriorConfig
@@ -69,6 +69,7 @@ class Sublayer(Block):
         self.post = config.order == "post"
         self.rectify = config.activation == "relu"
         self.stateful = block.stateful
+        self.pointwise = block.pointwise
 
     @property
     def causal(self) -> bool:
@@ -78,6 +79,10 @@ class Sublayer(Block):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Apply to x (B, T, D)."""
         return self._leave(x, self.block(self._enter(x), lengths))
+
+    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Position `index` (B,) alone, (B, D)."""
+        return self._leave(select(x, index), self.block.at(self._enter(x), lengths, index))
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -131,6 +136,17 @@ class EncoderLayer(Block):
         """Encode x (B, T, D)."""
         for part in self._parts():
             x = part(x, lengths)
+        return x
+
+    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Position `index` (B,) alone, (B, D): sublayers that mix no positions run on that one only."""
+        parts = self._parts()
+        last = max((place for place, part in enumerate(parts) if not part.pointwise), default=0)
+        for part in parts[:last]:
+            x = part(x, lengths)
+        x = parts[last].at(x, lengths, index)
+        for part in parts[last + 1 :]:
+            x = part(x[:, None])[:, 0]
         return x
 
     def initial_state(

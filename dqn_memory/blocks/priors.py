@@ -39,15 +39,25 @@ class PriorConfig:
     """
 
     kind: str = "causal"
+    """Temporal prior of attention, a name of the prior table such as causal, local, gaussian or adaptive."""
     mu: float = 6.0
+    """Where a Gaussian prior starts: the preferred distance, in steps of the window."""
     sigma: float = 1.0
+    """Its width at the start, in steps."""
     span: float = 10.0
+    """Span L of an adaptive prior at the start, in steps."""
     ramp: float = 3.0
+    """Steps over which a soft span fades out (R)."""
     cap: float | None = None
+    """Largest span (None: the context length)."""
     window: int = 10
+    """Distance w up to which the local prior looks back."""
     regulariser: Literal["l1", "l2", "max", "none"] = "none"
+    """Penalty on the spans: their sum, the sum of their squares, or the largest of each layer."""
     weight: float = 0.0
+    """Factor lambda of the penalty (0.025 in the paper)."""
     max_norm: float | None = None
+    """Bound c to which spans are projected after each step (None: no bound)."""
 
     def build(self, heads: int, max_length: int) -> Prior:
         """A prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""

@@ -122,9 +122,7 @@ class DarqnLSTM(Block):
 
     stateful = True
 
-    def __init__(
-        self, width: int, replace: bool = False, dropout: float = 0.0, projection: bool = False
-    ) -> None:
+    def __init__(self, width: int, replace: bool = False, dropout: float = 0.0, projection: bool = False) -> None:
         super().__init__()
         self.width = width
         self.replace = replace

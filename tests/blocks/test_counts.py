@@ -45,17 +45,13 @@ def test_layer(memory, d):
         assert count(layer) == {64: 16896, 128: 66560}[d] + PRINTED[memory][d == 128]
 
 
-@pytest.mark.parametrize(
-    "memory", [name for name in MEMORY if "feedforward" not in name and name != "linear"]
-)
+@pytest.mark.parametrize("memory", [name for name in MEMORY if "feedforward" not in name and name != "linear"])
 def test_projection_adds_one_linear(memory):
     plain, projected = (LayerConfig(memory=memory, projection=on).build(64, 50) for on in (False, True))
     assert count(projected) - count(plain) == 64 * 64 + 64
 
 
-@pytest.mark.parametrize(
-    "memory,kind", [("birnn", torch.nn.RNN), ("bigru", torch.nn.GRU), ("bilstm", torch.nn.LSTM)]
-)
+@pytest.mark.parametrize("memory,kind", [("birnn", torch.nn.RNN), ("bigru", torch.nn.GRU), ("bilstm", torch.nn.LSTM)])
 def test_bidirectional_counts_as_torch(memory, kind):
     assert count(MEMORY[memory](64, 0.0, False)) == count(kind(64, 32, bidirectional=True))
 

@@ -1,4 +1,4 @@
-"""Attention forms and their gradients against recorded float64 values (mine were not computed with this code)."""
+"""Attention forms and their gradients against recorded float64 values, which were not computed with this code."""
 
 from pathlib import Path
 
@@ -151,8 +151,7 @@ def test_gradcheck(kind):
     """Analytic gradients of inputs and raw parameters against finite differences, spans off the integers."""
     generator = torch.Generator().manual_seed(3)
     query, key, value = (
-        torch.randn(2, 2, 5, 3, generator=generator, dtype=torch.float64, requires_grad=True)
-        for _ in range(3)
+        torch.randn(2, 2, 5, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)
     )
     prior = PriorConfig(kind=kind, mu=1.4, sigma=0.8, span=1.3, ramp=2.15, window=2).build(2, 5).double()
     lengths = torch.tensor([3, 5])

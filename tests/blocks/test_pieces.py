@@ -51,9 +51,7 @@ def test_gates_are_never_shared():
 @pytest.mark.parametrize("order", ["post", "identity"])
 @pytest.mark.parametrize("gate", GATES)
 def test_layer_arithmetic(gate, order, activation):
-    layer = (
-        LayerConfig(memory="gru", heads=2, gate=gate, order=order, activation=activation).build(8, 6).double()
-    )
+    layer = LayerConfig(memory="gru", heads=2, gate=gate, order=order, activation=activation).build(8, 6).double()
     first, second = layer.sublayers
     act = F.relu if activation == "relu" else lambda value: value
     x = seeded((2, 6, 8))
@@ -102,9 +100,7 @@ def test_bidirectional_equals_torch(memory, training):
     for name, value in ours.ahead.named_parameters():
         torch.testing.assert_close(value.grad, getattr(theirs, name).grad, atol=1e-12, rtol=1e-12)
     for name, value in ours.behind.named_parameters():
-        torch.testing.assert_close(
-            value.grad, getattr(theirs, name + "_reverse").grad, atol=1e-12, rtol=1e-12
-        )
+        torch.testing.assert_close(value.grad, getattr(theirs, name + "_reverse").grad, atol=1e-12, rtol=1e-12)
 
 
 def test_odd_width_cannot_be_halved():
@@ -144,9 +140,7 @@ def test_positions():
     assert torch.equal(learned(x), x)
     with torch.no_grad():
         learned.table.copy_(torch.arange(9)[:, None].expand(9, 6))
-    torch.testing.assert_close(
-        learned(x) - x, torch.arange(5.0, dtype=torch.float64)[:, None].expand(2, 5, 6)
-    )
+    torch.testing.assert_close(learned(x) - x, torch.arange(5.0, dtype=torch.float64)[:, None].expand(2, 5, 6))
     assert torch.equal(POSITIONS["none"](9, 6)(x), x)
     for kind in ("learned", "sinusoidal"):
         assert POSITIONS[kind](9, 6)(x.float()).dtype == torch.float32
@@ -166,9 +160,7 @@ def test_sinusoidal_table(width):
 
 def test_initial_values():
     layer = nn.ModuleList([LayerConfig(memory="bigru", gate="gru").build(64, 20), nn.Embedding(50, 64)])
-    recurrent = {
-        name: p.clone() for name, p in layer.named_parameters() if "ahead" in name or "behind" in name
-    }
+    recurrent = {name: p.clone() for name, p in layer.named_parameters() if "ahead" in name or "behind" in name}
     prior = PriorConfig(kind="gaussian").build(4, 20)
     initialise(layer)
     initialise(prior)

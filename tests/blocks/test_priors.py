@@ -74,6 +74,12 @@ def test_ramp_is_one_up_to_the_span_and_falls_to_zero():
     torch.testing.assert_close(scale[0], torch.tensor([1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0]))
 
 
+@pytest.mark.parametrize("kind", ["adaptive", "gaussian_adaptive"])
+def test_keys_beyond_the_ramp_are_masked_not_merely_small(kind):
+    _, bias = PriorConfig(kind=kind, span=2.0, ramp=4.0).build(1, 9).tables(9)
+    assert bias[0].isfinite().tolist() == [True] * 6 + [False] * 3
+
+
 @pytest.mark.parametrize("kind", SPANS)
 def test_spans_are_capped_by_the_context_and_keep_their_gradient(kind):
     prior = PriorConfig(kind=kind, span=30.0).build(2, 12)

@@ -1,0 +1,170 @@
+"""The agent acts as evaluation does, alone and in a batch, and refuses runs that are not its own."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from trained import CAR, CARDS, MEMORY, contents, trained
+
+from dqn_memory.agent import Agent, load_network
+from dqn_memory.checkpoint import CheckpointFolder
+from dqn_memory.errors import UserError
+from dqn_memory.playing import play_in
+
+RUNS = {
+    "transformer": ((), {}),
+    "bidirectional": (("--architecture", "dbgfqn", "--env", CAR), {}),
+    "carried": (("--architecture", "drqn", "--acting-state", "episode"), {}),
+    "actions": (("--architecture", "adrqn", "--action-embedding", "4"), {}),
+    "padded": (("--acting", "padded", "--no-lengths", "--env", CAR), {}),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    made = {}
+
+    def get(name):
+        if name not in made:
+            made[name] = trained(folder / name, *RUNS[name][0])
+        return made[name]
+
+    return get
+
+
+def follow(agent, episode):
+    """Q-values of the agent on an episode's observations, the world playing along as long as actions agree."""
+    q = []
+    for step, observation in enumerate(episode.observation.numpy()):
+        assert agent.act(observation, reset=step == 0) == episode.action[step]
+        q.append(agent.q[0])
+    return np.array(q)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_acts_as_evaluation_does_over_several_episodes(runs, name):
+    network, config, step = load_network(runs(name))
+    assert step == 240 and not network.training
+    episodes = play_in(config.arena(torch.device("cpu")), network, seed=3, episodes=2)
+    agent = Agent.load(runs(name))
+    for episode in episodes:
+        np.testing.assert_allclose(follow(agent, episode), episode.q, atol=1e-6)
+
+
+def test_drives_a_gymnasium_environment(runs):
+    agent, env = Agent.load(runs("transformer")), gymnasium.make("envs:POMDP/MemoryCards-v0")
+    observation, reset, steps = env.reset(seed=1)[0], True, 0
+    while not (reset and steps):
+        action = agent.act(observation, reset)
+        assert isinstance(action, int)
+        observation, _, terminated, truncated, _ = env.step(action)
+        reset, steps = terminated or truncated, steps + 1
+    assert steps <= 50
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_batch_is_so_many_single_agents(runs, name):
+    batch, singles = Agent.load(runs(name)), [Agent.load(runs(name)) for _ in range(3)]
+    space = batch.interface.raw
+    space.seed(0)
+    resets = np.random.default_rng(0).random((20, 3)) < 0.15
+    resets[0] = True
+    for reset in resets:
+        observation = np.stack([space.sample() for _ in singles])
+        actions = batch.act(observation, reset)
+        alone = [agent.act(observation[row], reset[row]) for row, agent in enumerate(singles)]
+        assert actions.shape == (3,) and actions.dtype == np.int64
+        np.testing.assert_allclose(batch.q, np.concatenate([agent.q for agent in singles]), atol=1e-6)
+        assert actions.tolist() == alone
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_reset_forgets_everything(runs, name):
+    old, fresh = Agent.load(runs(name)), Agent.load(runs(name))
+    space = old.interface.raw
+    space.seed(0)
+    for step in range(12):
+        old.act(space.sample(), step == 0)
+    observation = space.sample()
+    remembered = old.act(observation, False), old.q
+    assert old.act(observation, True) == fresh.act(observation, True)
+    np.testing.assert_array_equal(old.q, fresh.q)
+    assert not np.array_equal(remembered[1], fresh.q)
+
+
+def test_other_gymnasium_worlds_speak_their_own_numbers(tmp_path):
+    lake = trained(tmp_path / "lake", env="FrozenLake-v1")
+    agent = Agent.load(lake)
+    assert agent.act(3, True) in range(4)
+    assert Agent.load(lake, rows=2).act(np.array([3, 5]), np.array([True, True])).shape == (2,)
+    with pytest.raises(UserError, match="16"):
+        agent.act(40, False)
+
+
+def test_wrong_calls_are_named_and_leave_the_memory_alone(runs):
+    agent = Agent.load(runs("transformer"), rows=2)
+    observation = np.zeros((2, 10), np.int64)
+    first = agent.act(observation, True), agent.q
+    for wrong in (np.zeros(5), np.zeros((2, 5)), np.zeros((3, 10)), np.zeros(()), observation - 1, observation + 30):
+        with pytest.raises(UserError):
+            agent.act(wrong, False)
+    with pytest.raises(UserError, match="reset"):
+        agent.act(observation, [True, False, True])
+    again = agent.act(observation, True)
+    np.testing.assert_array_equal(first[0], again)
+    with pytest.raises(UserError, match="rows"):
+        Agent.load(runs("transformer"), rows=0)
+
+
+def test_loading_changes_nothing(runs):
+    before = contents(runs("transformer"))
+    Agent.load(runs("transformer")).act(np.zeros(10, np.int64), True)
+    assert contents(runs("transformer")) == before
+
+
+def resave(run, folder, weights=None, header=None):
+    """A copy of a run's checkpoint with other weights or another header, as another program would write it."""
+    saved, _ = CheckpointFolder(run / "checkpoints").load()
+    folder.mkdir()
+    (folder / "config.toml").write_bytes((run / "config.toml").read_bytes())
+    copy = CheckpointFolder(folder / "checkpoints")
+    copy.save(saved.step, weights or saved.weights, saved.trainer, None, {**saved.header, **(header or {})}, 0)
+    return folder
+
+
+def test_foreign_and_unfitting_checkpoints_are_one_sentence(runs, tmp_path):
+    run = runs("transformer")
+    saved, _ = CheckpointFolder(run / "checkpoints").load()
+    cut = {name: value for name, value in saved.weights.items() if "head" not in name}
+    elsewhere = saved.header["config"].replace(CARDS, MEMORY)
+    cases = {
+        "foreign": (resave(run, tmp_path / "a", header={"kind": "another program"}), "another program"),
+        "cut": (resave(run, tmp_path / "b", weights=cut), "do not fit"),
+        "other world": (resave(run, tmp_path / "c", header={"config": elsewhere}), "do not fit"),
+        "bad config": (resave(run, tmp_path / "d", header={"config": "widht = 3"}), "widht"),
+    }
+    for folder, message in cases.values():
+        with pytest.raises(UserError, match=message) as raised:
+            load_network(folder)
+        assert "\n" not in str(raised.value)
+
+
+def test_damaged_and_missing_checkpoints_are_one_sentence(runs, tmp_path):
+    copy = resave(runs("transformer"), tmp_path / "copy")
+    (weights,) = (copy / "checkpoints").glob("*.safetensors")
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(UserError, match="damaged"):
+        Agent.load(copy)
+    (copy / "checkpoints" / "manifest.json").write_text(json.dumps({"format": "else"}))
+    with pytest.raises(UserError, match="foreign"):
+        Agent.load(copy)
+    (copy / "checkpoints" / "manifest.json").unlink()
+    with pytest.raises(UserError, match="no checkpoint"):
+        Agent.load(copy)
+    with pytest.raises(UserError, match="no run folder"):
+        Agent.load(tmp_path / "nowhere")

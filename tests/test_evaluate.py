@@ -1,0 +1,149 @@
+"""The evaluation script: what it prints, what it films, what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from trained import CAR, CARDS, MEMORY, contents, one_line, trained
+
+from dqn_memory.agent import load_network
+from dqn_memory.evaluate import main, mean_interval
+from dqn_memory.evaluation import Arena, evaluate
+from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
+from envs.fleet import TensorFleet
+from envs.registry import make_world
+
+
+@pytest.fixture(scope="module")
+def cards(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "cards")
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "memory", env=MEMORY)
+
+
+def printed(capsys, *argv):
+    capsys.readouterr()
+    main([str(word) for word in argv])
+    return capsys.readouterr().out
+
+
+def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
+    before = contents(memory)
+    text = printed(capsys, memory)
+    assert "exhaustive: each of the 24 initial states" in text and "[" not in text
+    facts = json.loads(printed(capsys, "--run", memory, "--format", "json", "--episodes", 7))
+    network, config, step = load_network(memory)
+    score = evaluate(network, config.arena(torch.device("cpu")), 7, 0)
+    assert facts["episodes"] == score.episodes == 24 and facts["exhaustive"] is True and facts["step"] == step
+    assert facts["success"] == score.success.mean() and facts["success_low"] is None
+    assert facts["return"] == pytest.approx(score.returns.mean()) and facts["length"] == score.lengths.mean()
+    assert contents(memory) == before
+
+
+def test_any_other_world_is_sampled_with_intervals(tmp_path, capsys):
+    car = trained(tmp_path / "car", env=CAR)
+    text = printed(capsys, car, "--episodes", 30, "--seed", 5)
+    assert "sampled: 30 episodes with seed 5, 95 % intervals" in text and text.count("[") == 3
+    first, again, other = (
+        json.loads(printed(capsys, car, "--episodes", 30, "--seed", seed, "--format", "json")) for seed in (5, 5, 6)
+    )
+    assert first == again and first["length"] != other["length"]
+    assert first["episodes"] == 30 and first["exhaustive"] is False
+    for name in ("success", "return", "length"):
+        assert first[f"{name}_low"] <= first[name] <= first[f"{name}_high"]
+
+
+def test_the_interval_of_a_mean():
+    mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0, 6.0]), exhaustive=False)
+    half = 1.959964 * np.sqrt(14 / 3) / 2  # variance with n - 1
+    assert (mean, low, high) == pytest.approx((3.0, 3.0 - half, 3.0 + half))
+    assert mean_interval(np.array([4.0]), exhaustive=False) == (4.0, None, None)
+
+
+def test_another_world_of_the_same_form(memory, capsys):
+    facts = json.loads(printed(capsys, memory, "--env", "Gridverse/Memory-7x7-v0", "--format", "json"))
+    assert facts["env"] == "Gridverse/Memory-7x7-v0" and facts["episodes"] == 24
+
+
+@pytest.mark.parametrize(("suffix", "kind"), [(".gif", "GIF"), (".png", "PNG")])
+def test_a_video_shows_every_step_and_the_end(cards, capsys, tmp_path, suffix, kind):
+    path = tmp_path / "new" / f"episodes{suffix}"
+    printed(capsys, cards, "--episodes", 2, "--video", path, "--video-episodes", 2)
+    network, config, _ = load_network(cards)
+    arena = config.arena(torch.device("cpu"))
+    first, second = play_in(arena, network, seed=0, episodes=2, draw=True)
+    with Image.open(path) as video:
+        # a GIF merges pages that look alike, and an episode's steps all differ in their number
+        assert video.format == kind and video.n_frames == len(first) + len(second) + 2
+        video.seek(3)
+        page = np.asarray(video.convert("RGB")).astype(int)
+    frame = first.frames[3].astype(int)
+    shown = page[14 : 14 + frame.shape[0], 14 : 14 + frame.shape[1]]
+    assert np.abs(shown - frame).mean() < 4  # but for a GIF's palette
+
+
+def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
+    path = tmp_path / "precious.gif"
+    path.write_bytes(b"precious")
+    with pytest.raises(SystemExit) as stop:
+        main([str(cards), "--episodes", "2", "--video", str(path)])
+    assert stop.value.code == 2 and "--overwrite" in one_line(capsys.readouterr().err)
+    assert path.read_bytes() == b"precious"
+    printed(capsys, cards, "--episodes", 2, "--video", path, "--overwrite")
+    assert path.read_bytes().startswith(b"GIF8")
+
+
+def test_other_gymnasium_worlds_are_filmed_where_they_draw(cards, tmp_path):
+    arena = Arena("FrozenLake-v1", {}, None, torch.device("cpu"))
+    fleet = single_fleet(arena, seed=0, draw=True)
+    assert fleet.envs[0].render_mode == "rgb_array"
+    assert single_fleet(arena, seed=0).envs[0].render_mode is None
+
+
+@pytest.mark.parametrize("env", [MEMORY, CAR, CARDS])
+def test_the_last_picture_is_the_world_after_the_last_action(env):
+    fleet = TensorFleet(make_world(env), 1, seed=4)
+    fleet.reset()
+    for number in range(30):
+        before, action = _moment_before(fleet), torch.tensor([number % fleet.num_actions])
+        step = fleet.step(action)
+        if not bool(step.done):  # then the fleet still shows that world, and must agree
+            np.testing.assert_array_equal(_last_frame(fleet, before, action, None), fleet.frame(0))
+
+
+WRONG = {
+    "no folder": ([], "run folder"),
+    "two folders": (["RUN", "--run", "RUN"], "one run folder"),
+    "not a run": (["NOWHERE"], "no run folder"),
+    "episodes": (["RUN", "--episodes", "0"], "--episodes 0"),
+    "video episodes": (["RUN", "--video-episodes", "0"], "--video-episodes 0"),
+    "seed": (["RUN", "--seed", "-1"], "--seed -1"),
+    "video suffix": (["RUN", "--video", "film.mp4"], ".gif"),
+    "unknown world": (["RUN", "--env", "POMDP/CarFlog-v0"], "CarFlag"),
+    "other form": (["RUN", "--env", CAR], "continuous observations of shape"),
+    "device": (["RUN", "--device", "abacus"], "abacus"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, tmp_path, monkeypatch, name):
+    argv, message = WRONG[name]
+    monkeypatch.chdir(tmp_path)
+    before = contents(cards)
+    with pytest.raises(SystemExit) as stop:
+        main([{"RUN": str(cards), "NOWHERE": str(tmp_path / "nowhere")}.get(word, word) for word in argv])
+    assert stop.value.code == 2 and message in one_line(capsys.readouterr().err)
+    assert contents(cards) == before and not list(tmp_path.iterdir())
+
+
+def test_help_names_every_flag(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    text = capsys.readouterr().out
+    flags = ("--run", "--episodes", "--seed", "--env", "--video", "--video-episodes", "--device", "--format")
+    assert stop.value.code == 0 and all(flag in text for flag in flags)
