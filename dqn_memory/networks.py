@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
+from dqn_memory.blocks.block import select
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.priors import PriorConfig
@@ -45,6 +46,9 @@ class NetworkConfig:
     """Features of D that hold the embedded previous action (0: no action input)."""
     head_width: int | None = None
     """Hidden width of the Q head (None: D, or no hidden layer where the row has a linear head)."""
+    initialisation: Literal["paper", "torch"] = "paper"
+    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's own law, with which
+    attention learns to compare tokens several times sooner."""
     token_width: int = 8
     """Width of the embedding of one discrete observation component."""
     dropout: float = 0.0
@@ -78,17 +82,11 @@ class NetworkConfig:
         elif row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
         if row.attention and self.width % self.heads:
-            raise UserError(
-                f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it"
-            )
+            raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
         if row.memory.startswith("bi") and self.width % 2:
-            raise UserError(
-                f"--width {self.width} is odd, but {row.memory} needs half of it for each direction"
-            )
+            raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
         if row.action_embedding >= self.width:
-            raise UserError(
-                f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}"
-            )
+            raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
         if self.context < 1 or self.width < 1:
             raise UserError(f"--context {self.context} and --width {self.width} must be at least 1")
         if row.attention:
@@ -131,9 +129,7 @@ class QNetwork(nn.Module):
         row = config.row()
         width = config.width
         self.config, self.spec, self.num_actions = config, spec, num_actions
-        self.observation_embedding = observation_embedding(
-            spec, width - row.action_embedding, config.token_width
-        )
+        self.observation_embedding = observation_embedding(spec, width - row.action_embedding, config.token_width)
         self.action_embedding = (
             ActionHistoryEmbedding(num_actions, row.action_embedding) if row.action_embedding else None
         )
@@ -142,7 +138,8 @@ class QNetwork(nn.Module):
         self.layers = nn.ModuleList(_layer(config, row) for _ in range(row.layers))
         self.norm = nn.LayerNorm(width) if row.final_norm else nn.Identity()
         self.head = _head(config, row, num_actions)
-        initialise(self)
+        if config.initialisation == "paper":
+            initialise(self)
 
     @property
     def causal(self) -> bool:
@@ -171,13 +168,15 @@ class QNetwork(nn.Module):
     def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.head(self.encode(observation, previous_action, lengths))  # (B, T, A)
 
-    def at(
-        self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor
-    ) -> Tensor:
-        """Q-values of one position a row, (B, A): the head runs on that position alone. `index` is (B,)."""
-        x = self.encode(observation, previous_action, lengths)  # (B, T, D)
-        rows = torch.arange(x.shape[0], device=x.device)
-        return self.head(x[rows, index])
+    def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Q-values of one position a row, (B, A); `index` is (B,). The last layer computes no other position."""
+        x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
+        if not len(self.layers):
+            return self.head(self.norm(select(x, index)))
+        for layer in self.layers[:-1]:
+            x = layer(x, lengths)
+        x = self.layers[-1].at(x, lengths, index)  # type: ignore[operator]  # (B, D)
+        return self.head(self.norm(x))
 
     def initial_state(self, batch: int, device: torch.device) -> list[Any]:
         """Carried states of all layers for B fresh episodes (stateful networks only)."""

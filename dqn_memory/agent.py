@@ -1,0 +1,181 @@
+"""A trained agent in five lines.
+
+    agent = Agent.load("runs/demo-1")
+    observation, reset = env.reset()[0], True
+    while True:
+        observation, _, terminated, truncated, _ = env.step(agent.act(observation, reset))
+        reset = terminated or truncated  # then observation = env.reset()[0], unless env does so itself
+
+It takes the world's own observations, of one environment or of a batch, and keeps its own memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import gymnasium
+import numpy as np
+import torch
+
+from dqn_memory.acting import Actor, make_actor
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.errors import UserError
+from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.networks import QNetwork
+from dqn_memory.observations import observation_spec
+from envs.gymnasium_fleet import make_env
+from envs.observations import Encode, actions, encoder
+from envs.registry import WORLDS, make_world
+
+KIND = "dqn-memory q-network"
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Interface:
+    """How a world's own observations and actions meet the network's."""
+
+    raw: gymnasium.Space[Any]  # one observation as the world gives it, the entry of a Dict that is seen
+    encode: Encode  # brings it into `encoded`
+    encoded: gymnasium.Space[Any]
+    num_actions: int
+    first_action: int
+
+    @classmethod
+    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
+        """The interface of a world by id; a UserError says why there is none."""
+        if env.removeprefix("envs:") in WORLDS:
+            world = make_world(env, **kwargs)
+            encoded, encode = encoder(world.observation_space, key)
+            return cls(world.observation_space, encode, encoded, world.num_actions, 0)
+        made = make_env(env, **kwargs)
+        try:
+            encoder(made.observation_space, key)  # says what is wrong with the key
+            raw = made.observation_space
+            raw = raw[str(key)] if isinstance(raw, gymnasium.spaces.Dict) else raw
+            encoded, encode = encoder(raw)
+            return cls(raw, encode, encoded, *actions(made.action_space))
+        finally:
+            made.close()
+
+
+def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, TrainConfig, int]:
+    """Read the network of a run folder's latest checkpoint, in evaluation mode.
+
+    Returns it with the run's config and the environment step it was saved at; nothing is written.
+    Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, or weights that
+    do not fit the config.
+    """
+    network, config, step, _ = _load(Path(run), device)
+    return network, config, step
+
+
+def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig, int, Interface]:
+    checkpoint = Run.open(run, tensorboard=False).load(with_replay=False)
+    config = _config(run, checkpoint)
+    load_plugins(config.plugin)
+    world = config.world
+    interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
+    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+        network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
+    named = {name.partition("."): value for name, value in checkpoint.weights.items()}
+    try:
+        network.load_state_dict({name: value for (part, _, name), value in named.items() if part == "network"})
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the weights of {run} do not fit its config and world: {reason[:200]}") from None
+    return network.to(device).eval(), config, checkpoint.step, interface
+
+
+def _config(run: Path, checkpoint: Checkpoint) -> TrainConfig:
+    kind = checkpoint.header.get("kind")
+    if kind != KIND or "config" not in checkpoint.header:
+        raise UserError(f"the checkpoint of {run} is foreign: its kind is '{kind}', not '{KIND}'")
+    return from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
+
+
+def run_folder(positional: str, flag: str) -> Path:
+    """The run folder of a script that takes it as an argument or as --run."""
+    if bool(positional) == bool(flag):
+        raise UserError("give one run folder, as an argument or as --run RUN")
+    return Path(positional or flag)
+
+
+class Agent:
+    """Greedy actions of a trained network, with its context or recurrent state kept between calls.
+
+    Attributes:
+        q: Q-values (N, A) of the newest call.
+    """
+
+    def __init__(self, network: QNetwork, config: TrainConfig, interface: Interface, rows: int | None = None) -> None:
+        self.network, self.config, self.interface = network, config, interface
+        self.device = next(network.parameters()).device
+        self.q = np.zeros((0, network.num_actions), np.float32)
+        self._actor: Actor | None = None
+        self._previous = torch.zeros(0, dtype=torch.int64)
+        if rows is not None:
+            self._start(rows)
+
+    @classmethod
+    def load(cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu") -> Self:
+        """Read the agent of a run folder; `rows` fixes the batch size N, else the first `act` does.
+
+        Raises UserError as `load_network` does.
+        """
+        network, config, _, interface = _load(Path(run), device)
+        return cls(network, config, interface, rows)
+
+    def act(self, observation: Any, reset: Any) -> Any:
+        """Choose an action for each observation and remember both.
+
+        Args:
+            observation: of one environment, as its observation space says, or stacked (N, ...).
+            reset: True where it is the first one of an episode; one bool or (N,).
+
+        Returns:
+            An int for one environment, else an int64 array (N,): the environment's own action numbers.
+
+        Raises:
+            UserError: the observation has another form, or N differs from before.
+        """
+        batch, single = self._batch(observation)
+        rows = len(batch)
+        actor = self._actor or self._start(rows)
+        if rows != len(self._previous):
+            raise UserError(f"the agent remembers {len(self._previous)} environments, but got observations of {rows}")
+        if np.shape(reset) not in ((), (rows,)):
+            raise UserError(f"reset has shape {np.shape(reset)}; it must be one bool or ({rows},)")
+        again = torch.as_tensor(np.broadcast_to(reset, rows).astype(bool), device=self.device)
+        actor.observe(torch.from_numpy(batch).to(self.device), self._previous, again)
+        q = actor.q_values()  # (N, A)
+        self.q, self._previous = q.float().cpu().numpy(), q.argmax(1)
+        chosen = self._previous.cpu().numpy() + self.interface.first_action
+        return int(chosen[0]) if single else chosen
+
+    def _start(self, rows: int) -> Actor:
+        if rows < 1:
+            raise UserError(f"rows is {rows}; it must be at least 1")
+        self._actor = make_actor(self.network, rows, self.device, self.config.acting, self.config.acting_state)
+        self._previous = torch.full((rows,), self.network.num_actions, device=self.device)
+        return self._actor
+
+    def _batch(self, observation: Any) -> tuple[Array, bool]:
+        """Encoded observations (N, ...) and whether there was one without the axis N."""
+        if isinstance(observation, dict):
+            observation = observation[self.config.world.observation_key]
+        given, wanted = np.asarray(observation), self.interface.raw.shape or ()
+        if (given.shape != wanted and given.shape[1:] != wanted) or given.ndim < len(wanted):
+            raise UserError(f"the observation has shape {given.shape}; it must be {wanted}, or (N, ...) for a batch")
+        single = given.shape == wanted
+        rows = given[None] if single else given
+        batch = np.stack([self.interface.encode(row) for row in rows])  # (N, ...)
+        vocabulary = self.network.spec.vocabulary
+        if vocabulary and (batch.min() < 0 or batch.max() >= vocabulary):
+            raise UserError(
+                f"the observation holds {batch.min()} .. {batch.max()}; it must be within {self.interface.raw}"
+            )
+        return batch, single

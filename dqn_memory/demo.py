@@ -1,0 +1,190 @@
+"""A small memory agent, trained and shown: `python -m dqn_memory.demo`.
+
+Trains a preset (configs/demo.toml) by the ordinary training script, tries the agent from every initial state, and
+leaves three pictures in the run folder: the learning curve, what one decision drew on, and a video of the episode.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+import tyro
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from dqn_memory import drawing
+from dqn_memory.agent import load_network
+from dqn_memory.config import TrainConfig
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.evaluation import Score, evaluate
+from dqn_memory.experiment import Run
+from dqn_memory.introspection import attention_maps, sensitivity
+from dqn_memory.networks import QNetwork
+from dqn_memory.playing import Episode, action_names, play_in
+from dqn_memory.video import save_video
+
+BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
+
+
+@dataclass(frozen=True)
+class Args:
+    """Train a small memory agent, then show how it learned, what it remembers and what it does."""
+
+    seed: int = 1
+    """Seed of everything."""
+    config: str = "demo"
+    """A shipped preset's name or a TOML file."""
+    folder: str | None = None
+    """Run folder (None: the next free runs/demo-<n>)."""
+
+
+def train(args: Args, folder: Path) -> None:
+    """Run the training script; where it fails it has said why, and so does its exit code."""
+    flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
+    print(f"$ python -m dqn_memory.train {' '.join(flags)}", flush=True)
+    code = subprocess.call([sys.executable, "-m", "dqn_memory.train", *flags])
+    if code:
+        raise SystemExit(code if code > 0 else 1)
+
+
+def fresh_folder() -> Path:
+    """The first of runs/demo-1, runs/demo-2, ... that does not exist."""
+    return next(path for number in count(1) if not (path := Path(f"runs/demo-{number}")).exists())
+
+
+def learning_curve(run: Run, title: str) -> Figure:
+    """Figure of the success rates a run has recorded, exploring and greedy."""
+    named = {
+        "while exploring": ("charts/success_rate",),
+        "greedy": ("eval/success_rate", "final/success_rate"),  # the final one may fall on an evaluated step
+    }
+    curves: dict[str, drawing.Curve] = {}
+    for name, keys in named.items():
+        points = {line["step"]: line[key] for line in run.metrics() for key in keys if line.get(key) is not None}
+        if points:
+            curves[name] = list(points), list(points.values())
+    return drawing.learning_curves(curves, title)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A step of an episode and the steps before it at which a beacon was in view."""
+
+    step: int
+    beacons: tuple[int, ...]
+    proven: bool  # another beacon colour would have changed this action
+
+
+@torch.no_grad()
+def find_decision(network: QNetwork, episode: Episode, gridverse: bool) -> Decision:
+    """The first action that another colour of beacons no longer in view would have changed; else the last action."""
+    last = len(episode) - 1
+    if not gridverse:
+        return Decision(last, (), False)
+    shown = torch.isin(episode.observation, torch.tensor(BEACONS)).any(1)  # (T,)
+    beacons = [int(step) for step in shown.nonzero()]
+    for step in range(1, last + 1):
+        before = tuple(beacon for beacon in beacons if beacon < step)
+        if before and not shown[step] and _depends(network, episode, step):
+            return Decision(step, before, True)
+    return Decision(last, tuple(beacon for beacon in beacons if beacon < last), False)
+
+
+def _depends(network: QNetwork, episode: Episode, step: int) -> bool:
+    observation, previous = window_at(network, episode, step)
+    beacon = torch.isin(observation, torch.tensor(BEACONS))
+    variants = torch.stack([torch.where(beacon, colour, observation) for colour in BEACONS])  # (4, T, d)
+    greedy = network(variants, previous.expand(len(BEACONS), -1))[:, -1].argmax(-1)  # (4,)
+    return bool((greedy != greedy[0]).any())
+
+
+def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
+    """The observations and previous actions that acting saw at `step`, at most K."""
+    begin = max(0, step + 1 - network.config.context)
+    return episode.observation[begin : step + 1], episode.previous_action[begin : step + 1]
+
+
+def attention_figure(network: QNetwork, episode: Episode, decision: Decision) -> Figure:
+    """Figure of what one decision drew on: each head's attention, and its gradient, over the steps before it."""
+    observation, previous = window_at(network, episode, decision.step)
+    first = decision.step + 1 - len(observation)
+    rows, weights = [], []
+    for layer, maps in attention_maps(network, observation, previous).items():
+        rows += [f"attention, layer {layer} head {head}" for head in range(len(maps))]
+        weights += list(maps[:, -1])  # each (T,)
+    rows.append("sensitivity (all paths)")
+    weights.append(sensitivity(network, observation, previous))
+    marks = {step: "beacon" for step in decision.beacons if step >= first} | {decision.step: "decision"}
+    title = f"The memory at work: what the action of step {decision.step} draws on"
+    shares = torch.stack(weights).double().numpy()
+    return drawing.decision(shares, rows, title, marks, episode.frames[first : decision.step + 1], first)
+
+
+def show(run: Run, seed: int) -> list[str]:
+    """Evaluate a trained run and write its pictures; returns the lines of a summary."""
+    network, config, step = load_network(run.path)
+    arena = config.arena(torch.device("cpu"))
+    score = evaluate(network, arena, config.evaluation.final_episodes, seed)
+    initial = typical(score) if score.exhaustive else None
+    (episode,) = play_in(arena, network, seed, initial=initial, draw=True)
+    decision = find_decision(network, episode, config.world.env.startswith("Gridverse/Memory"))
+    curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
+    title = f"{config.network.architecture} in {config.world.env}"
+    drawing.save(learning_curve(run, title), curve)
+    drawing.save(attention_figure(network, episode, decision), attention)
+    save_video(video, [episode], action_names(arena))
+    return [
+        won(config, score, step),
+        f"  {curve}   how it learned",
+        f"  {attention}   {explain(decision)}",
+        f"  {video}   one episode of {len(episode)} steps, {'won' if episode.success else 'not won'}",
+        f"More: python -m dqn_memory.evaluate {run.path}, python -m dqn_memory.inspect {run.path}",
+    ]
+
+
+def typical(score: Score) -> int:
+    """The won episode of middle length, or of all where none is won."""
+    candidates = np.flatnonzero(score.success) if score.success.any() else np.arange(score.episodes)
+    order = candidates[np.argsort(score.lengths[candidates], kind="stable")]
+    return int(order[len(order) // 2])
+
+
+def won(config: TrainConfig, score: Score, step: int) -> str:
+    """How many episodes end well."""
+    wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
+    agent, place = config.network.architecture, config.world.env
+    return f"{agent} wins {wins} of {score.episodes} {kind} of {place} after {step:,} steps"
+
+
+def explain(decision: Decision) -> str:
+    """What the attention picture shows."""
+    if not decision.beacons:
+        return f"what the action of step {decision.step} draws on"
+    seen = ", ".join(str(step) for step in decision.beacons)
+    proof = "; another beacon colour would change it" if decision.proven else ""
+    return f"what the action of step {decision.step} draws on (beacon seen at step {seen}{proof})"
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Train, show."""
+    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
+    folder = Path(args.folder) if args.folder else fresh_folder()
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed} must not be negative")
+    try:
+        train(args, folder)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    print("\n".join(show(Run.open(folder, tensorboard=False), args.seed)))
+
+
+if __name__ == "__main__":
+    main()

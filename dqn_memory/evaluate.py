@@ -1,0 +1,160 @@
+"""How well a checkpoint does: `python -m dqn_memory.evaluate runs/demo-1`.
+
+Plays greedy episodes and prints success, return and length. A world with finitely many initial states is tried from
+each of them once, which leaves no interval to give; any other is sampled, and the 95 % intervals are Wilson's for the
+success rate and the normal one for the means.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import tyro
+
+from dqn_memory.agent import Interface, load_network, run_folder
+from dqn_memory.config import DeviceConfig, TrainConfig
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.evaluation import Arena, Score, evaluate
+from dqn_memory.networks import QNetwork
+from dqn_memory.observations import observation_spec
+from dqn_memory.playing import action_names, play_in
+from dqn_memory.video import check_target, save_video
+
+Measure = tuple[float, float | None, float | None]  # mean, low, high
+
+
+@dataclass(frozen=True)
+class Args:
+    """Play a run's latest checkpoint greedily and say how well it does, with 95 % intervals."""
+
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder."""
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder, as a flag instead."""
+    episodes: int = 1_000
+    """Episodes, unless every initial state can be tried."""
+    seed: int = 0
+    """Seed of the worlds."""
+    env: str | None = None
+    """Another world with the same observations and actions (None: the one trained in)."""
+    video: str | None = None
+    """Also write a video of greedy episodes: a path that ends in .gif, or in .png for an animated PNG."""
+    video_episodes: int = 1
+    """Episodes in the video."""
+    overwrite: bool = False
+    """Let the video replace an existing file."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    format: Literal["text", "json"] = "text"
+    """What is printed."""
+
+
+def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> Arena:
+    """Where to evaluate; a UserError says why the network cannot act in another world."""
+    arena = config.arena(DeviceConfig(args.device).torch_device())
+    if args.env is None:
+        return arena
+    arena = replace(arena, env=args.env, env_kwargs={})
+    other = Interface.of(args.env, {}, arena.observation_key)
+    spec = observation_spec(other.encoded)
+    if (spec, other.num_actions) != (network.spec, network.num_actions):
+        raise UserError(
+            f"--env {args.env} has {_form(spec, other.num_actions)}, but the network was trained in "
+            f"{config.world.env} with {_form(network.spec, network.num_actions)}"
+        )
+    return arena
+
+
+def _form(spec: Any, num_actions: int) -> str:
+    words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
+    return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"
+
+
+def report(score: Score) -> dict[str, Measure]:
+    """Success rate, return and length, each with its interval; None where there is none."""
+    low, high = score.interval()
+    rate = float(score.success.mean())
+    return {
+        "success": (rate, None, None) if score.exhaustive else (rate, low, high),
+        "return": mean_interval(score.returns, score.exhaustive),
+        "length": mean_interval(score.lengths, score.exhaustive),
+    }
+
+
+def mean_interval(values: np.ndarray[Any, np.dtype[Any]], exhaustive: bool) -> Measure:
+    """Mean with the normal 95 % interval, which fewer than two values, or all there are, do not give."""
+    mean = float(values.mean())
+    if exhaustive or len(values) < 2:
+        return mean, None, None
+    half = 1.959964 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def as_text(args: Args, where: str, score: Score) -> str:
+    """A few lines for people."""
+    if score.exhaustive:
+        how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic world once"
+    else:
+        how = f"sampled: {score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
+    lines = [where, how]
+    for name, (mean, low, high) in report(score).items():
+        digits = 1 if name == "length" else 3
+        between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
+        lines.append(f"{name:<8} {mean:8.{digits}f}{between}")
+    lines[2] += f"   {int(score.success.sum()):,} of {score.episodes:,}"
+    return "\n".join(lines)
+
+
+def as_json(args: Args, facts: dict[str, Any], score: Score) -> str:
+    """One object for programs."""
+    measures = {
+        f"{name}{part}": value
+        for name, values in report(score).items()
+        for part, value in zip(("", "_low", "_high"), values, strict=True)
+    }
+    return json.dumps(
+        facts | {"episodes": score.episodes, "exhaustive": score.exhaustive, "seed": args.seed} | measures, indent=1
+    )
+
+
+def check(args: Args) -> None:
+    """One sentence for numbers that make no sense, and for a video that could not be written."""
+    for name, value in (("episodes", args.episodes), ("video-episodes", args.video_episodes)):
+        if value < 1:
+            raise UserError(f"--{name} {value} must be at least 1")
+    if args.seed < 0:
+        raise UserError(f"--seed {args.seed} must not be negative")
+    if args.video is not None:
+        check_target(Path(args.video), args.overwrite)
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Load, play, print."""
+    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.evaluate")
+    check(args)
+    folder = run_folder(args.folder, args.run)
+    network, config, step = load_network(folder, DeviceConfig(args.device).torch_device())
+    arena = make_arena(args, config, network)
+    episodes = play_in(arena, network, args.seed, args.video_episodes, draw=True) if args.video else []
+    score = evaluate(network, arena, args.episodes, args.seed)
+    architecture = config.network.architecture
+    if args.format == "json":
+        facts = {"run": str(folder), "step": step, "architecture": architecture, "env": arena.env}
+        print(as_json(args, facts, score))
+    else:
+        print(as_text(args, f"{folder} at step {step:,}: {architecture} in {arena.env}", score))
+    if args.video:
+        save_video(Path(args.video), episodes, action_names(arena))
+        print(f"wrote {args.video}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

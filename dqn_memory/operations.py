@@ -1,0 +1,44 @@
+"""Counting the floating-point operations that a piece of work really asks for."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+import dqn_memory.blocks.gru_scan  # noqa: F401  registers the two operators that are counted below
+
+
+def gigaflop(work: Callable[[], object]) -> float:
+    """Billions of operations of the matrix products in one call of `work`, two for each multiply-add.
+
+    Attention is counted as its two products over all K x K scores, future keys included. Not counted: look-ups,
+    biases, activations, softmax, LayerNorm, the optimiser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the counter speaks of modules that it does not know
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_RECURRENCES) as counter:
+            work()
+    return counter.get_total_flops() / 1e9
+
+
+def _scan(gates: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Gates (G, B, T, 3, H): at every position the state meets a matrix (H, 3H)."""
+    directions, batch, time, parts, width = gates
+    return 2 * directions * batch * time * parts * width * width
+
+
+def _scan_backward(grad: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Hidden (T, G, B, H): the gradient meets the matrix (3H, H) on its way back, and the states once more."""
+    time, directions, batch, width = grad
+    return 2 * 2 * time * directions * batch * 3 * width * width
+
+
+_RECURRENCES = {
+    torch.ops.dqn_memory.gru_scan: _scan,
+    torch.ops.dqn_memory.gru_scan_backward: _scan_backward,
+}

@@ -1,0 +1,33 @@
+"""Tiny trained runs for the tests of the scripts that look at a run."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from dqn_memory.train import main
+
+SMALL = (
+    "--width 16 --heads 2 --layers 1 --context 8 --worlds 4 --batch 8 --learning-starts 64 --epsilon-steps 300 "
+    "--log-every 100 --evaluate-every 0 --episodes 4 --final-episodes 4 --target-every 20 --threads 1 "
+    "--total-steps 240 --learning-rate 0.003"
+)
+MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"
+
+
+def trained(folder: Path, *flags: str, env: str = CARDS) -> Path:
+    """A run of 240 steps; by default in the world whose episodes are shortest."""
+    main([*SMALL.split(), "--env", env, "--run", str(folder), *flags])
+    return folder
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """Hash of every file, so that a test can show that nothing changed."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def one_line(captured: str) -> str:
+    """The only line of what a script said when it refused."""
+    assert captured.startswith("error: ") and captured.count("\n") == 1, captured
+    return captured
