@@ -89,9 +89,7 @@ ActingMode = Literal["prefix", "padded"]
 ActingState = Literal["window", "episode"]
 
 
-def make_actor(
-    network: QNetwork, rows: int, device: torch.device, acting: ActingMode, state: ActingState
-) -> Actor:
+def make_actor(network: QNetwork, rows: int, device: torch.device, acting: ActingMode, state: ActingState) -> Actor:
     """The actor that fits the flags `--acting` and `--acting-state`."""
     if state == "episode":
         return StateActor(network, rows, device)

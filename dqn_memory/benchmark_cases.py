@@ -100,16 +100,18 @@ def baseline_work(case: Case) -> Work:
     network, batch = case.baseline(), case.draw(case.learner("published"), case.replay())
     assert isinstance(batch, Windows)
     target, optimizer = copy.deepcopy(network), baseline_optimizer(network)
-    return partial(baseline_update, network, target, optimizer, baseline_batch(batch))
+    padding = world_row(case.world).spec().padding
+    return partial(baseline_update, network, target, optimizer, baseline_batch(batch, padding))
 
 
-def baseline_batch(batch: Windows) -> BaselineBatch:
-    """Full windows of K + 1 observations as two windows of K."""
+def baseline_batch(batch: Windows, padding: float) -> BaselineBatch:
+    """Windows of K + 1 observations as two windows of K: the first one's own, and those one step later."""
     observation = batch.observation
     observation = observation if observation.is_floating_point() else observation.long()
+    real = torch.arange(batch.action.shape[1]) < batch.lengths[:, None]  # (B, T)
     return BaselineBatch(
-        observation[:, :-1].contiguous(), observation[:, 1:].contiguous(), batch.action, batch.reward,
-        batch.terminated,
+        observation[:, :-1].masked_fill(~real[..., None], padding), observation[:, 1:].contiguous(),
+        batch.action, batch.reward, batch.terminated,
     )  # fmt: skip
 
 

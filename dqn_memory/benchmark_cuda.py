@@ -73,6 +73,8 @@ def _training_row(world: str, architecture: str, steps: int, device: str, engine
 def steady_rate(metrics: Path) -> float:
     """Steps per second between the first and the last log line; `charts/SPS` counts from the start of the run."""
     lines = [line for line in read_metrics(metrics) if line.get("charts/SPS")]
-    (first, *_, last) = lines
+    if len(lines) < 2:
+        raise UserError(f"{metrics} has fewer than two log lines, so no rate between them; train longer")
+    first, last = lines[0], lines[-1]
     seconds = last["step"] / last["charts/SPS"] - first["step"] / first["charts/SPS"]
     return float((last["step"] - first["step"]) / seconds)

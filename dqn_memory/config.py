@@ -14,6 +14,7 @@ from dqn_memory.evaluation import Arena
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner import LearnerConfig
 from dqn_memory.networks import NetworkConfig
+from envs.registry import WORLDS
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class WorldConfig:
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the world's constructor."""
-        given = {"time_limit": self.time_limit if training else None, "path": self.path}
+        ours = self.env.removeprefix("envs:") in WORLDS
+        limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
+        given = {limit: self.time_limit if training else None, "path": self.path}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -145,6 +148,10 @@ class TrainConfig:
     def arena(self, device: torch.device) -> Arena:
         """How this run's network is evaluated."""
         return Arena(
-            env=self.world.env, env_kwargs=self.world.kwargs(training=False), observation_key=self.world.observation_key,
-            device=device, acting=self.acting, acting_state=self.acting_state,
-        )  # fmt: skip
+            env=self.world.env,
+            env_kwargs=self.world.kwargs(training=False),
+            observation_key=self.world.observation_key,
+            device=device,
+            acting=self.acting,
+            acting_state=self.acting_state,
+        )

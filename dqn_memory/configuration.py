@@ -89,9 +89,7 @@ def load_plugins(names: Iterable[str]) -> None:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-                raise UserError(
-                    f"--plugin {name}: it needs the module '{error.name}', which is missing"
-                ) from None
+                raise UserError(f"--plugin {name}: it needs the module '{error.name}', which is missing") from None
             raise UserError(f"--plugin {name}: no module of that name here or installed") from None
         except (TypeError, ValueError) as error:
             if name and not name.startswith("."):

@@ -11,13 +11,9 @@ from dqn_memory.observations import ObservationSpec
 class Context:
     """Observations, the actions that led to them and the number of real ones; padding stands behind."""
 
-    def __init__(
-        self, spec: ObservationSpec, num_actions: int, rows: int, size: int, device: torch.device
-    ) -> None:
+    def __init__(self, spec: ObservationSpec, num_actions: int, rows: int, size: int, device: torch.device) -> None:
         self.padding, self.num_actions, self.size = spec.padding, num_actions, size
-        self.observation = torch.full(
-            (rows, size, *spec.shape), spec.padding, dtype=spec.dtype, device=device
-        )
+        self.observation = torch.full((rows, size, *spec.shape), spec.padding, dtype=spec.dtype, device=device)
         self.previous_action = torch.full((rows, size), num_actions, dtype=torch.int64, device=device)
         self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
 

@@ -159,9 +159,7 @@ def _numbers(panel: Axes, weights: Array) -> None:
 
 
 @_styled
-def prior_tables(
-    tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps"
-) -> Figure:
+def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps") -> Figure:
     """Weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
     across = min(len(tables), 3)
     down = -(-len(tables) // across)

@@ -33,7 +33,7 @@ class VectorEmbedding(nn.Module):
 
 
 class ImageEmbedding(nn.Module):
-    """A small convolutional encoder: two 3x3 layers below 36 pixels, the 8-4-3 stack of DQN (Mnih et al. 2015) above."""
+    """A convolutional encoder: two 3x3 layers below 36 pixels, the 8-4-3 stack of DQN (Mnih et al. 2015) above."""
 
     def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
         super().__init__()

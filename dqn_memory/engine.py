@@ -95,10 +95,5 @@ def _restore(network: QNetwork, optimizer: torch.optim.Optimizer, saved: list[Te
 
 def _live(network: QNetwork, optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Parameters, then optimiser state in the parameters' order; state appears with the first step."""
-    states = [
-        optimizer.state[p]
-        for group in optimizer.param_groups
-        for p in group["params"]
-        if p in optimizer.state
-    ]
+    states = [optimizer.state[p] for group in optimizer.param_groups for p in group["params"] if p in optimizer.state]
     return list(network.parameters()) + [value for state in states for value in state.values()]

@@ -68,8 +68,9 @@ class Arena:
 
     def fleet(self, episodes: int, seed: int) -> tuple[Any, int, bool]:
         """Worlds for at least `episodes` episodes, episodes a row, and whether they are all initial states."""
-        if self.env in WORLDS:
-            world = make_world(self.env, device=self.device, **self.env_kwargs)
+        name = self.env.removeprefix("envs:")
+        if name in WORLDS:
+            world = make_world(name, device=self.device, **self.env_kwargs)
             draws = world.initial_draws()
             if draws is not None:
                 return TensorFleet(world, len(draws), seed, initial=draws), 1, True

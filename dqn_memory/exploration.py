@@ -22,7 +22,7 @@ class ExplorationConfig:
     epsilon_steps: int = 200_000
     """Environment steps from the first to the last value (exponential: its time constant)."""
     schedule: Literal["linear", "exponential"] = "linear"
-    """`exponential` is what the published code computes under the name of linear: it nears the end, never reaches it."""
+    """`exponential` is what the published code computes and calls linear: it nears the end, never reaches it."""
     spread: float = 0.0
     """World i of N explores with epsilon^(1 + spread * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all alike)."""
     hold: float = 0.0
@@ -42,9 +42,7 @@ class ExplorationConfig:
         if self.epsilon_steps < 1 or self.longest_hold < 1:
             raise UserError("--epsilon-steps and --longest-hold must be at least 1")
         if self.hold != 0 and self.hold <= 1:
-            raise UserError(
-                f"--hold {self.hold} must be above 1 (the zeta law's exponent), or 0 to hold nothing"
-            )
+            raise UserError(f"--hold {self.hold} must be above 1 (the zeta law's exponent), or 0 to hold nothing")
 
     def epsilon(self, step: int) -> float:
         """Epsilon after `step` environment steps, prepopulation not counted."""

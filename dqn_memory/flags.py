@@ -44,9 +44,7 @@ def parse_flags(default: C, argv: list[str], description: str, prog: str | None 
     )
     extra = [] if "config" in field_types(type(default)) else [config_field]
     top = make_dataclass(type(mirror).__name__, extra, bases=(type(mirror),), frozen=True)
-    parsed: Any = tyro.cli(
-        top, args=argv, prog=prog, description=description, config=(tyro.conf.OmitArgPrefixes,)
-    )
+    parsed: Any = tyro.cli(top, args=argv, prog=prog, description=description, config=(tyro.conf.OmitArgPrefixes,))
     return _rebuild(default, parsed)
 
 
@@ -75,16 +73,12 @@ def _leaves(config: Any, prefix: Keys) -> Iterator[Keys]:
 
 def _flags(config: Any) -> dict[Keys, str]:
     # a nested `kind` is told by its holder, so its last word says nothing
-    spoken = {
-        path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())
-    }
+    spoken = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
     tails = Counter(name[-n:] for name in spoken.values() for n in range(1, len(name) + 1))
     flags = {path: "_".join(_shortest(name, tails)) for path, name in spoken.items()}
     twice = [flag for flag, count in Counter(flags.values()).items() if count > 1]
     if twice:
-        raise TypeError(
-            f"{type(config).__name__}: several fields share the flag --{twice[0].replace('_', '-')}"
-        )
+        raise TypeError(f"{type(config).__name__}: several fields share the flag --{twice[0].replace('_', '-')}")
     return flags
 
 
@@ -109,9 +103,7 @@ def _leaf(annotation: Any, value: Any, flag: str, doc: str) -> tuple[Any, Any]:
     if _is_dict(annotation):  # key=value pairs, laid over the entries that are there
         pairs = ", ".join(f"{key}={item}" for key, item in value.items())
         doc = f"{doc} (KEY=VALUE, repeatable{'; now ' + pairs if pairs else ''})".strip()
-        return Annotated[Repeatable, tyro.conf.arg(name=flag, help=doc, metavar="KEY=VALUE")], field(
-            default=()
-        )
+        return Annotated[Repeatable, tyro.conf.arg(name=flag, help=doc, metavar="KEY=VALUE")], field(default=())
     return Annotated[annotation, tyro.conf.arg(name=flag, help=doc or None)], field(default=value)
 
 

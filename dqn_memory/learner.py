@@ -54,6 +54,8 @@ class LearnerConfig:
     placement: Literal["around", "ending"] = "around"
     """Where a drawn step lies in its window: `around` anywhere in it, so that all steps are learned from about equally
     often; `ending` at its end, as published, where a terminal step is in one window and all others in K."""
+    terminal_share: float = 0.0
+    """Share of windows that are drawn to end at a terminal step (0: as often as they happen)."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
@@ -69,9 +71,7 @@ class LearnerConfig:
             return None if self.positions == "all" else 1
         kind, _, number = self.positions.partition(":")
         if kind != "ends" or not number.isdigit() or int(number) < 1:
-            raise UserError(
-                f"--positions {self.positions!r} is not known; use all, last, ends:M (M >= 1) or auto"
-            )
+            raise UserError(f"--positions {self.positions!r} is not known; use all, last, ends:M (M >= 1) or auto")
         return int(number)
 
     def check(self, causal: bool) -> None:
@@ -85,9 +85,9 @@ class LearnerConfig:
                 "leave --mask-padding and --lengths on"
             )
         if self.n_step > 1 and self.targets == "shifted":
-            raise UserError(
-                f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)"
-            )
+            raise UserError(f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)")
+        if not 0 <= self.terminal_share <= 1:
+            raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
         for name in ("batch", "n_step", "target_every"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
@@ -119,9 +119,10 @@ def sample(
 ) -> Windows | Prefixes:
     """One batch, drawn uniformly over environment steps and trimmed to the bucket of its longest window."""
     if ends is not None:
-        drawn, _ = replay.draw(config.batch * ends, context, generator, config.n_step)
+        drawn, _ = replay.draw(config.batch * ends, context, generator, terminal_share=config.terminal_share)
         return replay.prefixes(drawn, context, config.gamma, config.n_step)
-    drawn, longest = replay.draw(config.batch, context, generator, around=config.placement == "around")
+    around = config.placement == "around"
+    drawn, longest = replay.draw(config.batch, context, generator, around, config.terminal_share)
     # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
     fixed = not config.mask_padding or config.targets == "shifted" or not trim
     tokens = context if fixed else bucket(longest, context)
@@ -139,9 +140,7 @@ def td_loss(
     return window_loss(network, target, batch, config)
 
 
-def window_loss(
-    network: QNetwork, target: QNetwork, batch: Windows, config: LearnerConfig
-) -> tuple[Tensor, Metrics]:
+def window_loss(network: QNetwork, target: QNetwork, batch: Windows, config: LearnerConfig) -> tuple[Tensor, Metrics]:
     """All positions of each window; the target of step j is read at position j + n of the same window."""
     tokens = batch.action.shape[1]
     observation, previous = batch.observation[:, :tokens], batch.previous_action[:, :tokens]
@@ -184,9 +183,7 @@ def n_step_target(batch: Windows, value: Tensor, config: LearnerConfig) -> Tenso
     return reward + discount * value.gather(1, at)
 
 
-def shifted_loss(
-    network: QNetwork, target: QNetwork, batch: Windows, config: LearnerConfig
-) -> tuple[Tensor, Metrics]:
+def shifted_loss(network: QNetwork, target: QNetwork, batch: Windows, config: LearnerConfig) -> tuple[Tensor, Metrics]:
     """The published form: the target of position j is read at position j of the window one step later."""
     tokens = batch.action.shape[1]
     real = torch.arange(tokens, device=batch.lengths.device) < batch.lengths.unsqueeze(1)  # (B, T)
@@ -204,9 +201,7 @@ def shifted_loss(
     return _loss(q, batch, goal, config)
 
 
-def prefix_loss(
-    network: QNetwork, target: QNetwork, batch: Prefixes, config: LearnerConfig
-) -> tuple[Tensor, Metrics]:
+def prefix_loss(network: QNetwork, target: QNetwork, batch: Prefixes, config: LearnerConfig) -> tuple[Tensor, Metrics]:
     """One position a sequence, the last: training reads exactly what acting reads, so nothing leaks."""
     q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
     with torch.no_grad():

@@ -83,9 +83,7 @@ def _largest(holds: Callable[[int], bool]) -> int:
 def _fill(budget: int, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> NetworkConfig:
     """Spend what the width leaves over on hidden units of the Q head, each of which costs the same."""
     width = config.width
-    size, more = (
-        _trainable(replace(config, head_width=units), spec, num_actions) for units in (width, width + 1)
-    )
+    size, more = (_trainable(replace(config, head_width=units), spec, num_actions) for units in (width, width + 1))
     unit = more - size  # 0 where the row's head has no hidden units
     config = replace(config, head_width=width + (budget - size) // unit if unit else None)
     size = _trainable(config, spec, num_actions)

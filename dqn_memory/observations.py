@@ -42,9 +42,7 @@ def observation_spec(space: gymnasium.Space) -> ObservationSpec:
     if isinstance(space, gymnasium.spaces.MultiDiscrete):
         return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
-        return ObservationSpec(
-            "image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype
-        )
+        return ObservationSpec("image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype)
     if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
         return ObservationSpec("continuous", tuple(space.shape))
     raise UserError(

@@ -45,9 +45,7 @@ def make_row(world: str, config: NetworkConfig, budget: int | None = None, timed
 
 
 @cache  # most worlds have the same sizes
-def _counted(
-    config: NetworkConfig, spec: ObservationSpec, num_actions: int, budget: int | None, timed: bool
-) -> Row:
+def _counted(config: NetworkConfig, spec: ObservationSpec, num_actions: int, budget: int | None, timed: bool) -> Row:
     if budget is not None:
         config = match(budget, config, spec, num_actions)
     network = on_meta(config, spec, num_actions)

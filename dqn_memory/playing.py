@@ -74,7 +74,7 @@ def action_names(arena: Arena) -> tuple[str, ...]:
     """Words for the action numbers, where the world has them."""
     if arena.env.removeprefix("envs:") not in WORLDS:
         return ()
-    return tuple(getattr(make_world(arena.env, **arena.env_kwargs), "action_names", ()))
+    return make_world(arena.env, **arena.env_kwargs).action_names
 
 
 def _started_from(arena: Arena, seed: int, initial: int, ours: bool) -> Fleet:

@@ -55,9 +55,7 @@ class Replay:
     ) -> None:
         columns = capacity // num_worlds
         if columns < 2:
-            raise UserError(
-                f"--capacity {capacity} holds fewer than two steps of --worlds {num_worlds} worlds"
-            )
+            raise UserError(f"--capacity {capacity} holds fewer than two steps of --worlds {num_worlds} worlds")
         self.spec, self.num_actions, self.num_worlds, self.device = spec, num_actions, num_worlds, device
         self.num_columns, self.written = columns, 0
         shape = (columns, num_worlds)
@@ -74,44 +72,64 @@ class Replay:
         # the host knows each cell's place in its episode, so a batch's longest window is known without a sync
         self.host_time = np.zeros(shape, np.int32)
         self.host_done = np.zeros(shape, np.bool_)
+        self.host_terminated = np.zeros(shape, np.bool_)
 
     def __len__(self) -> int:
         """Environment steps held."""
         return min(self.written, self.num_columns) * self.num_worlds
 
     def add(self, **cells: Tensor) -> None:
-        """One column: observation, next_observation, previous_action, action, reward, terminated, done, time; (N, ...)."""
+        """One column of every kind of cell, (N, ...) each, under the names of `cells`."""
         column = self.written % self.num_columns
         for name, value in cells.items():
             self.cells[name][column] = value.to(self.cells[name].dtype)
         self.host_time[column] = cells["time"].cpu().numpy()
         self.host_done[column] = cells["done"].cpu().numpy()
+        self.host_terminated[column] = cells["terminated"].cpu().numpy()
         self.written += 1
 
     def draw(
-        self, batch: int, context: int, generator: torch.Generator, future: int = 1, around: bool = False
+        self,
+        batch: int,
+        context: int,
+        generator: torch.Generator,
+        around: bool = False,
+        terminal_share: float = 0.0,
     ) -> tuple[Tensor, int]:
         """B cells drawn uniformly over the steps held, as column x N + world, (B,) on the host, and the longest
         window that ends at one of them.
 
         With `around` a drawn step may lie anywhere in its window, so the cell returned is up to `context` - 1 steps
         later, but in the same episode. Otherwise windows end at the drawn steps, and a terminal step, which no later
-        window holds, is seen `context` times less often than any other.
+        window holds, is seen `context` times less often than any other. `terminal_share` of the cells are drawn among
+        the terminal ones instead.
 
         Once the ring has wrapped, the oldest `context` - 1 columns serve as history only, so that no window is cut
-        short by the ring; the newest `future` - 1 columns serve as bootstrap only.
+        short by the ring.
         """
         oldest = max(self.written - self.num_columns, 0)
         first = oldest + (context - 1 if oldest else 0)
-        stop = max(self.written - (future - 1), first + 1)
-        bounds = (first * self.num_worlds, stop * self.num_worlds)
+        bounds = (first * self.num_worlds, self.written * self.num_worlds)
         drawn = torch.randint(*bounds, (batch,), generator=generator).numpy()
+        if terminal_share > 0:
+            drawn = self._draw_terminal(drawn, round(batch * terminal_share), first, generator)
         column, world = drawn // self.num_worlds, drawn % self.num_worlds
         if around:
             shift = torch.randint(context, (batch,), generator=generator).numpy()
             column = column + np.minimum(shift, self._steps_left(column, world, context))
         longest = int(self.host_time[column % self.num_columns, world].max()) + 1
         return torch.from_numpy(column * self.num_worlds + world), min(longest, context)
+
+    def _draw_terminal(self, drawn: np.ndarray, count: int, first: int, generator: torch.Generator) -> np.ndarray:
+        """Replace the first `count` cells by terminal ones from column `first` on; none where there is none yet."""
+        ring = np.flatnonzero(self.host_terminated)  # cells of the ring, whose columns wrapped around
+        column, world = ring // self.num_worlds, ring % self.num_worlds
+        newest = self.written - 1
+        column = newest - (newest - column) % self.num_columns
+        cells = (column * self.num_worlds + world)[column >= first]
+        if len(cells):
+            drawn[:count] = cells[torch.randint(len(cells), (count,), generator=generator).numpy()]
+        return drawn
 
     def _steps_left(self, column: np.ndarray, world: np.ndarray, most: int) -> np.ndarray:
         """Steps of the same episode held after each cell, at most `most` - 1; (B,)."""
@@ -120,9 +138,7 @@ class Replay:
         ends[:, -1] = True
         return ends.argmax(1)
 
-    def windows(
-        self, drawn: Tensor, context: int, tokens: int, generator: torch.Generator | None = None
-    ) -> Windows:
+    def windows(self, drawn: Tensor, context: int, tokens: int, generator: torch.Generator | None = None) -> Windows:
         """The window of up to `context` transitions that ends at each drawn cell, `tokens` wide.
 
         `tokens` is the context or a smaller bucket that holds the longest window and its last observation.
@@ -158,9 +174,7 @@ class Replay:
         column, world = self._cell(drawn)
         taken, reward, terminated = self._returns(column, world, gamma, steps)
         last = column + taken - 1  # (B,): the column whose next observation is bootstrapped from
-        observation, previous = self._history(
-            column, world, self._lengths(column, world, context), context, False
-        )
+        observation, previous = self._history(column, world, self._lengths(column, world, context), context, False)
         next_lengths = (self._at("time", last, world) + 2).clamp(max=context)
         following, next_previous = self._history(last, world, next_lengths - 1, context)
         return Prefixes(
@@ -178,9 +192,7 @@ class Replay:
     def _lengths(self, column: Tensor, world: Tensor, context: int) -> Tensor:
         return (self._at("time", column, world) + 1).clamp(max=context)
 
-    def _returns(
-        self, column: Tensor, world: Tensor, gamma: float, steps: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _returns(self, column: Tensor, world: Tensor, gamma: float, steps: int) -> tuple[Tensor, Tensor, Tensor]:
         """Steps taken (1 .. n), discounted reward and whether the last one terminated; each (B,)."""
         offset = torch.arange(steps, device=self.device)
         columns = (column.unsqueeze(1) + offset).clamp(max=self.written - 1)  # (B, n)
@@ -245,4 +257,5 @@ class Replay:
             self.cells[name][index] = value.to(self.device)
         self.host_time[index.cpu().numpy()] = cells["time"].cpu().numpy()
         self.host_done[index.cpu().numpy()] = cells["done"].cpu().numpy()
+        self.host_terminated[index.cpu().numpy()] = cells["terminated"].cpu().numpy()
         self.written = start + count

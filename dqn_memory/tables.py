@@ -93,9 +93,7 @@ def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> A
     values = {}
     for key, value in table.items():
         if key not in known:
-            raise UserError(
-                f"{source}: {near_names('key', f'{prefix}{key}', (prefix + name for name in known))}"
-            )
+            raise UserError(f"{source}: {near_names('key', f'{prefix}{key}', (prefix + name for name in known))}")
         values[key] = _read(value, known[key], getattr(base, key), source, f"{prefix}{key}")
     return replace(base, **values)
 

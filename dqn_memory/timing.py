@@ -17,9 +17,7 @@ WORLDS = 4
 WARM_UP = 2  # updates that allocate, and are not counted
 
 
-def milliseconds_per_update(
-    config: NetworkConfig, spec: ObservationSpec, num_actions: int, updates: int = 10
-) -> float:
+def milliseconds_per_update(config: NetworkConfig, spec: ObservationSpec, num_actions: int, updates: int = 10) -> float:
     """Median time of one update with the learner's defaults on full windows of K steps.
 
     Sampling, three forwards, backward, clipping and Adam; eager, float32, on the CPU with torch's threads.

@@ -54,9 +54,7 @@ class Training:
         self.ends = config.learner.ends(self.network.causal)
         cuda = self.device.type == "cuda"
         self.optimizer = optimizer_for(self.network, config.learner, capturable=cuda)
-        self.update = make_update(
-            config.compute.engine, self.network, self.target, self.optimizer, config.learner
-        )
+        self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
         rows = config.world.worlds
         self.replay = Replay(self.spec, self.num_actions, rows, config.replay.capacity, self.device)
         self.actor = make_actor(self.network, rows, self.device, config.acting, config.acting_state)
@@ -165,16 +163,12 @@ class Training:
 
     def evaluate(self, episodes: int) -> Score:
         """Greedy episodes with the evaluation stream's own seed for this step."""
-        return evaluate(
-            self.network, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps
-        )
+        return evaluate(self.network, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps)
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Both networks, by name."""
         named = {"network": self.network, "target": self.target}
-        return {
-            f"{part}.{name}": value for part, net in named.items() for name, value in net.state_dict().items()
-        }
+        return {f"{part}.{name}": value for part, net in named.items() for name, value in net.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything else that the future of the run depends on, but the replay."""

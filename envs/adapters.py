@@ -39,9 +39,7 @@ class WorldEnv(gymnasium.Env[Array, Any]):
         self.action_space = gymnasium.spaces.Discrete(self.world.num_actions)
         self.state: State | None = None
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
         """Start an episode; a seed starts the random stream anew."""
         super().reset(seed=seed)
         self.state = self.world.reset(self._draw(self.world.reset_draws))
@@ -160,9 +158,7 @@ class WorldVectorEnv(VectorEnv[Array, Array, Array]):
         if isinstance(seed, int | np.integer):
             return [int(seed) + row for row in range(self.num_envs)]
         if len(seed) != self.num_envs:
-            raise UserError(
-                f"seed must be one integer or a list of {self.num_envs}, not a list of {len(seed)}."
-            )
+            raise UserError(f"seed must be one integer or a list of {self.num_envs}, not a list of {len(seed)}.")
         return seed
 
 

@@ -34,6 +34,7 @@ class CarFlag(World[CarState]):
     """
 
     num_actions = 3
+    action_names = ("push left", "coast", "push right")
     reset_draws = 2
     step_draws = 0
 
@@ -51,9 +52,7 @@ class CarFlag(World[CarState]):
         steps, returns = self.counters(len(u))
         return CarState(observe(position, velocity, heaven), steps, returns, position, velocity, heaven)
 
-    def step(
-        self, state: CarState, action: Tensor, u: Tensor
-    ) -> tuple[CarState, Tensor, Tensor, Tensor, Tensor]:
+    def step(self, state: CarState, action: Tensor, u: Tensor) -> tuple[CarState, Tensor, Tensor, Tensor, Tensor]:
         """One push: 0 left, 1 none, 2 right."""
         velocity = state.velocity + (action - 1).double() * POWER  # (N,)
         velocity = velocity.clamp(-MAX_SPEED, MAX_SPEED)

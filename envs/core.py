@@ -38,6 +38,7 @@ class World(ABC, Generic[S]):
 
     Attributes:
         num_actions: size A of the discrete action set.
+        action_names: a name for each action, for pictures; empty where numbers say it all.
         time_limit: an episode that has not terminated after this many steps is truncated.
         reset_draws, step_draws: uniforms per row that `reset` and `step` consume.
         observation_space: the Gymnasium space of ONE world.
@@ -45,6 +46,7 @@ class World(ABC, Generic[S]):
     """
 
     num_actions: int
+    action_names: tuple[str, ...] = ()
     reset_draws: int
     step_draws: int
     observation_space: gymnasium.Space[Any]

@@ -113,9 +113,7 @@ class TensorFleet:
 
     def draws(self, count: int) -> Tensor:
         """Uniforms (N, count) float64 from the fleet's own stream."""
-        return torch.rand(
-            self.num_worlds, count, dtype=torch.float64, device=self.device, generator=self.generator
-        )
+        return torch.rand(self.num_worlds, count, dtype=torch.float64, device=self.device, generator=self.generator)
 
     def reset(self) -> Tensor:
         """Start all episodes; returns the first observations (N, ...)."""

@@ -58,9 +58,7 @@ class MemoryCards(World[CardState]):
         face_up = self.places == current[:, None]
         return cards.masked_fill(~face_up, HIDDEN).masked_fill(removed, self.pairs + 1)
 
-    def step(
-        self, state: CardState, action: Tensor, u: Tensor
-    ) -> tuple[CardState, Tensor, Tensor, Tensor, Tensor]:
+    def step(self, state: CardState, action: Tensor, u: Tensor) -> tuple[CardState, Tensor, Tensor, Tensor, Tensor]:
         """One guess: the place of the partner."""
         pair = torch.stack([state.current, action], 1)  # (N, 2)
         values = state.cards.gather(1, pair)

@@ -40,9 +40,7 @@ def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnas
     if isinstance(space, spaces.MultiBinary):
         size = int(np.prod(space.shape))
         return _integers(np.full(size, 2), np.zeros(size, np.int64))
-    raise UserError(
-        f"Observations must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space}."
-    )
+    raise UserError(f"Observations must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space}.")
 
 
 def actions(space: gymnasium.Space[Any]) -> tuple[int, int]:

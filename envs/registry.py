@@ -26,10 +26,7 @@ class Entry:
 
 
 WORLDS: dict[str, Entry] = {
-    **{
-        f"Gridverse/Memory-{n}x{n}-v0": Entry("envs.gridverse.tasks:Memory", {"size": n})
-        for n in (5, 7, 9, 11, 13)
-    },
+    **{f"Gridverse/Memory-{n}x{n}-v0": Entry("envs.gridverse.tasks:Memory", {"size": n}) for n in (5, 7, 9, 11, 13)},
     "POMDP/CarFlag-v0": Entry("envs.car_flag:CarFlag"),
     "POMDP/MemoryCards-v0": Entry("envs.memory_cards:MemoryCards"),
 }

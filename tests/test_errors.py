@@ -9,10 +9,7 @@ from dqn_memory.errors import UserError, near_names, one_line_errors
 
 
 def test_near_names_suggests_the_nearest_and_lists_all():
-    assert (
-        near_names("world", "foo", ["food", "bar"])
-        == "unknown world 'foo'; did you mean 'food'? known: bar, food"
-    )
+    assert near_names("world", "foo", ["food", "bar"]) == "unknown world 'foo'; did you mean 'food'? known: bar, food"
 
 
 def test_near_names_ignores_case():

@@ -293,9 +293,7 @@ def test_replay_can_be_left_out(run):
 
 
 @pytest.mark.parametrize("damage", ["cut", "flip", "gone", "empty"])
-@pytest.mark.parametrize(
-    "name", ["step_000000006.safetensors", "step_000000006.pt", "replay/chunk_0_6.safetensors"]
-)
+@pytest.mark.parametrize("name", ["step_000000006.safetensors", "step_000000006.pt", "replay/chunk_0_6.safetensors"])
 def test_damaged_files_are_named(run, name, damage):
     save(run, 6, Ring(10, 6))
     path = run.path / "checkpoints" / name

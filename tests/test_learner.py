@@ -170,9 +170,7 @@ def test_a_causal_network_trains_the_same_q_on_windows_and_ends():
     assert torch.allclose(inside[rows, windows.lengths - 1], last, atol=1e-12)
 
 
-@pytest.mark.parametrize(
-    "architecture", ["dtqn4", "dbgfqn", "drqn", "adrqn", "gtrxl", "dqn", "attn", "darqn"]
-)
+@pytest.mark.parametrize("architecture", ["dtqn4", "dbgfqn", "drqn", "adrqn", "gtrxl", "dqn", "attn", "darqn"])
 def test_an_update_lowers_the_loss_on_its_batch(architecture):
     changes = {"action_embedding": 2} if architecture == "adrqn" else {}
     net, target = (network(architecture, seed, **changes) for seed in (0, 1))

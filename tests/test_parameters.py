@@ -60,9 +60,7 @@ PREDICTED = {
 
 @pytest.mark.parametrize("architecture", PREDICTED)
 def test_columns_that_the_paper_does_not_print(architecture):
-    assert {world: published(world, architecture) for world in PREDICTED[architecture]} == PREDICTED[
-        architecture
-    ]
+    assert {world: published(world, architecture) for world in PREDICTED[architecture]} == PREDICTED[architecture]
 
 
 def test_trainable_parameters_of_dbgfqn():
@@ -83,9 +81,7 @@ MEMORY_SIZE = {  # S of one layer
 
 
 @pytest.mark.parametrize("world", [CAR, GRID, KEYDOOR])
-@pytest.mark.parametrize(
-    "architecture", [n for n, row in ARCHITECTURES.items() if n[0] == "d" and row.attention]
-)
+@pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if n[0] == "d" and row.attention])
 def test_parts_follow_the_closed_form(world, architecture):
     sizes = world_row(world)
     width, tokens, actions, context = sizes.width, sizes.vocabulary, sizes.num_actions, 20
@@ -112,9 +108,7 @@ def test_parts_hold_every_parameter(architecture):
 
 
 def test_counts_keep_frozen_parameters_and_buffers_apart():
-    network = on_meta(
-        NetworkConfig(architecture="attn", width=16, heads=2, context=5), world_row(CAR).spec(), 3
-    )
+    network = on_meta(NetworkConfig(architecture="attn", width=16, heads=2, context=5), world_row(CAR).spec(), 3)
     before = count(network)
     network.head.requires_grad_(False)
     after = count(network)
@@ -177,9 +171,7 @@ def test_operations_of_a_recurrence(architecture, gates):
     assert row.flops == linear + layers * (attention + recurrence)
 
 
-@pytest.mark.parametrize(
-    ("text", "number"), [("100k", 100_000), ("1.5M", 1_500_000), ("120000", 120_000), ("2m", 2e6)]
-)
+@pytest.mark.parametrize(("text", "number"), [("100k", 100_000), ("1.5M", 1_500_000), ("120000", 120_000), ("2m", 2e6)])
 def test_budgets(text, number):
     assert parse_budget(text) == number
 
@@ -258,11 +250,7 @@ def test_a_time_is_measured_for_causal_and_bidirectional_networks():
 
 
 def test_pages_agree_with_the_rows():
-    rows = [
-        make_row(world, NetworkConfig(architecture=name))
-        for world in (CAR, GRID)
-        for name in ("dbgfqn", "attn")
-    ]
+    rows = [make_row(world, NetworkConfig(architecture=name)) for world in (CAR, GRID) for name in ("dbgfqn", "attn")]
     parsed = list(csv.DictReader(csv_page(rows).splitlines()))
     assert [int(line["trainable"]) for line in parsed] == [row.trainable for row in rows]
     assert [line["published"] for line in parsed] == ["84363", "", "317510", ""]
@@ -315,11 +303,7 @@ def test_matched_rows_leave_out_what_cannot_match(tmp_path, monkeypatch, capsys)
     main(["--format", "csv", "--world", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000"])
     done = capsys.readouterr()
     (row,) = csv.DictReader(done.out.splitlines())
-    assert (
-        row["architecture"] == "dqn"
-        and row["published"] == ""
-        and 980 <= int(row["trainable"]) <= 1000
-    )
+    assert row["architecture"] == "dqn" and row["published"] == "" and 980 <= int(row["trainable"]) <= 1000
     assert "left out, POMDP/CarFlag-v0: --match 1000" in done.err
     assert "smallest dtqn4" in (tmp_path / "results/parameters.md").read_text()
 

@@ -14,9 +14,10 @@ from dqn_memory.experiment import Run
 from dqn_memory.train import main
 
 SMALL = (
-    "--width 16 --heads 2 --layers 1 --context 8 --worlds 4 --batch 8 --learning-starts 64 --epsilon-steps 500 "
-    "--log-every 100 --evaluate-every 400 --episodes 8 --final-episodes 8 --target-every 20 --threads 1"
-).split()
+    *("--width", "16", "--heads", "2", "--layers", "1", "--context", "8", "--worlds", "4", "--batch", "8"),
+    *("--learning-starts", "64", "--epsilon-steps", "500", "--log-every", "100", "--evaluate-every", "400"),
+    *("--episodes", "8", "--final-episodes", "8", "--target-every", "20", "--threads", "1"),
+)
 VOLATILE = ("charts/SPS", "time/")
 
 
@@ -98,6 +99,21 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     assert str(run) in capsys.readouterr().out
     if "gaussian_adaptive" in more:
         assert {"memory/0.0.mu", "memory/0.1.sigma", "memory/0.1.span"} <= set().union(*logged)
+
+
+@pytest.mark.parametrize(
+    ("package", "env", "more"),
+    [
+        ("minigrid", "MiniGrid-MemoryS7-v0", ["--observation-key", "image"]),
+        ("popgym", "popgym-RepeatPreviousEasy-v0", ["--time-limit", "20"]),
+    ],
+)
+def test_worlds_of_other_packages_train(tmp_path, package, env, more):
+    pytest.importorskip(package)
+    run = tmp_path / "run"
+    main(flags(run, "--env", f"{package}:{env}", *more, steps=200))
+    assert metrics(run)[-1]["final/episodes"] == 8
+    assert any("losses/td_loss" in line for line in metrics(run))
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,15 @@ class FeedForward(Block):
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, multiple * width),
-            nn.ReLU(inplace=True),  # a Linear output is saved by nobody
+            nn.ReLU(inplace=True),
             nn.Linear(multiple * width, width),
             nn.Dropout(dropout),
         )
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
-        return self.layers(x)  # (B, T, D)
+        # Of three dimensions, a Linear's output is a view, and autograd copies a view that is changed in place.
+        return self.layers(x.flatten(0, 1)).view_as(x)  # (B, T, D)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""

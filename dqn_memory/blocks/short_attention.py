@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 LANES = 8  # keys are padded to a multiple of it
-WIDEST = 8  # units a head above which the fused kernel is as fast
+WIDEST = {False: 8, True: 16}  # units a head above which the fused kernel is as fast, without and with gradient
 LONGEST = 128  # positions above which the fused kernel is as fast
 FEWEST = 64  # sequences x heads below which a dozen operator calls cost more than the work
 
@@ -27,9 +27,8 @@ def suits(packed: Tensor, heads: int) -> bool:
         packed.device.type == "cpu"
         and packed.dtype in (torch.float32, torch.float64)
         and length <= LONGEST
-        and width <= 3 * WIDEST * heads
+        and width <= 3 * WIDEST[packed.requires_grad] * heads
         and batch * heads >= FEWEST
-        and not torch.compiler.is_compiling()
     )
 
 
@@ -50,7 +49,7 @@ class _ShortAttention(torch.autograd.Function):
         weights = torch.softmax(scores, -1, out=scores)
         ctx.save_for_backward(query, key, value, weights)
         ctx.heads = heads
-        return _join(torch.bmm(value.mT, weights.mT), heads).flatten(2)
+        return _join(torch.bmm(value.mT, weights.mT), heads).flatten(2).contiguous()
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -23,9 +23,7 @@ class Motion:
         self.heading = torch.tensor(turned, device=device)  # (4, 6)
         self.blocked = table(blocks_movement, device)  # (CODES,)
 
-    def __call__(
-        self, cells: Tensor, position: Tensor, heading: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor]:
+    def __call__(self, cells: Tensor, position: Tensor, heading: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Next flat position (N,) and heading (N,) on grids cells (N, H*W)."""
         target = position + self.offset[heading, action]  # (N,)
         blocked = self.blocked[at(cells, target)]

@@ -38,6 +38,7 @@ class Memory(World[GridState]):
     """
 
     num_actions = 6
+    action_names = ("forward", "backward", "left", "right", "turn left", "turn right")
     reset_draws = 2
     step_draws = 0
 
@@ -75,9 +76,7 @@ class Memory(World[GridState]):
         """The summed window (N, 6) int64."""
         return self.summed[self.view(cells, position, heading)]
 
-    def step(
-        self, state: GridState, action: Tensor, u: Tensor
-    ) -> tuple[GridState, Tensor, Tensor, Tensor, Tensor]:
+    def step(self, state: GridState, action: Tensor, u: Tensor) -> tuple[GridState, Tensor, Tensor, Tensor, Tensor]:
         """One action: forward, backward, left, right (without turning), turn left, turn right."""
         position, heading = self.motion(state.cells, state.position, state.heading, action)
         code = at(state.cells, position)

@@ -44,11 +44,13 @@ def test_large_scores_stay_finite():
 
 
 def test_it_is_used_for_many_narrow_heads_only():
-    narrow, wide = LayerConfig(heads=8).build(64, 50), LayerConfig(heads=8).build(128, 50)
+    narrow, wide = LayerConfig(heads=8).build(64, 50), LayerConfig(heads=4).build(128, 50)
     name = "_ShortAttentionBackward"
     assert uses(narrow, torch.randn(8, 50, 64), name)
     assert not uses(narrow, torch.randn(1, 50, 64), name)
-    assert not uses(wide, torch.randn(8, 50, 128), name)
+    assert not uses(wide, torch.randn(16, 50, 128), name)
+    assert suits(torch.empty(8, 50, 384, requires_grad=True), 8)
+    assert not suits(torch.empty(8, 50, 384), 8)
     assert not suits(torch.empty(8, 50, 192, dtype=torch.bfloat16), 8)
 
 

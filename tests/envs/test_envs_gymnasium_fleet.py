@@ -35,9 +35,7 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
     """Step by step equal to separate environments that are seeded once and reset by hand."""
     fleet = make_fleet(id, 3, seed=4, env_kwargs=kwargs)
     singles = [gymnasium.make(id, **kwargs) for _ in range(3)]
-    first = np.stack(
-        [np.atleast_1d(env.reset(seed=s)[0]) for env, s in zip(singles, fleet.seeds, strict=True)]
-    )
+    first = np.stack([np.atleast_1d(env.reset(seed=s)[0]) for env, s in zip(singles, fleet.seeds, strict=True)])
     current = fleet.reset()
     assert (current.dtype, current.shape) == (dtype, (3, *shape))
     assert np.array_equal(current.numpy(), first)

@@ -15,8 +15,7 @@ IDS = sorted(WORLDS)
 def roll(fleet, steps, seed=0):
     generator = torch.Generator().manual_seed(seed)
     return [
-        fleet.step(torch.randint(fleet.num_actions, (fleet.num_worlds,), generator=generator))
-        for _ in range(steps)
+        fleet.step(torch.randint(fleet.num_actions, (fleet.num_worlds,), generator=generator)) for _ in range(steps)
     ]
 
 

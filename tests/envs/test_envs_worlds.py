@@ -138,9 +138,7 @@ def test_the_step_is_one_graph(id):
     world = make_world(id, time_limit=10)
     torch._dynamo.reset()
     traced = torch.compile(advance, backend="eager", fullgraph=True, dynamic=False)
-    for (ours, step), (theirs, other) in zip(
-        play(world, 8, 25, engine=traced), play(world, 8, 25), strict=True
-    ):
+    for (ours, step), (theirs, other) in zip(play(world, 8, 25, engine=traced), play(world, 8, 25), strict=True):
         assert same(ours, theirs)
         assert same(step, other)
 

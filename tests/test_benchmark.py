@@ -1,0 +1,150 @@
+"""The baseline computes what ours computes; counted operations are the formula's; the script writes its page."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dqn_memory.baseline import baseline_loss, pairs
+from dqn_memory.benchmark_cases import (
+    FORMS,
+    Case,
+    acting_works,
+    baseline_batch,
+    baseline_work,
+    random_replay,
+    update_work,
+)
+from dqn_memory.benchmark_cuda import steady_rate
+from dqn_memory.benchmark_pages import cell
+from dqn_memory.benchmark_tables import CASES
+from dqn_memory.counting import forward_operations
+from dqn_memory.errors import UserError
+from dqn_memory.learner import sample, td_loss
+from dqn_memory.operations import gigaflop
+from dqn_memory.stopwatch import Timing, interleaved
+
+SMALL = [Case(world, architecture, context=12, batch=3) for world, architecture in CASES]
+
+
+def names(case):
+    return f"{case.world}-{case.architecture}"
+
+
+@pytest.mark.parametrize("case", SMALL, ids=names)
+@pytest.mark.parametrize("source", ["endless", "random"])
+def test_baseline_equals_the_published_form(case, source):
+    """On full windows, and on windows of real episodes with their padding."""
+    network, baseline = case.network().double(), case.baseline().double()
+    target, their_target = copy.deepcopy(network), copy.deepcopy(baseline)
+    with torch.no_grad():  # so that choosing and valuing differ
+        for left, right in pairs(their_target, target):
+            right += 0.05 * torch.randn(right.shape, generator=torch.Generator().manual_seed(right.numel())).double()
+            left.copy_(right.view_as(left))
+    learner = case.learner("published")
+    replay = case.replay() if source == "endless" else random_replay(case.world, 8, 14)
+    batch = sample(replay, learner, case.context, None, torch.Generator().manual_seed(1))
+    assert bool((batch.lengths == case.context).all()) == (source == "endless")
+    theirs = baseline_batch(batch, network.spec.padding)
+    if theirs.observation.is_floating_point():
+        theirs.observation, theirs.next_observation = theirs.observation.double(), theirs.next_observation.double()
+    loss, _ = td_loss(network, target, batch, learner)
+    loss.backward()
+    expected = baseline_loss(baseline, their_target, theirs)
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+    for left, right in pairs(baseline, network):
+        if right.grad is None:
+            assert left.grad is None or not left.grad.any()
+        else:
+            torch.testing.assert_close(left.grad.view_as(right), right.grad, atol=1e-5, rtol=1e-5)
+
+
+def test_one_update_moves_both_alike():
+    case = SMALL[0]
+    ours, theirs = update_work(case, "published"), baseline_work(case)
+    for _ in range(3):
+        metrics, loss = ours(), theirs()
+        assert float(metrics["losses/td_loss"]) == pytest.approx(float(loss), rel=1e-4)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=names)
+def test_counted_operations_are_those_of_the_formula(case):
+    """Three forwards and a backward of two: five forwards, but for gradients of the observations, which nobody asks."""
+    formula = 5 * case.batch * forward_operations(case.network()) / 1e9
+    assert gigaflop(baseline_work(case)) == pytest.approx(formula, rel=0.03)
+    assert gigaflop(update_work(case, "published")) == pytest.approx(formula, rel=0.06)  # padded keys
+
+
+@pytest.mark.parametrize("case", SMALL, ids=names)
+def test_acting_alternatives_agree(case):
+    works = acting_works(case, 5)
+    torch.testing.assert_close(works["ours"](), works["baseline"](), atol=1e-4, rtol=1e-4)
+
+
+def test_every_form_updates():
+    for form in FORMS:
+        metrics = update_work(SMALL[2], form)()
+        assert metrics["losses/td_loss"].isfinite()
+
+
+def test_speed_up_is_the_median_over_neighbours():
+    assert Timing((1.0, 2.0, 10.0)).speed_up(Timing((3.0, 4.0, 10.0))) == 2.0
+    assert Timing((1.0, 2.0, 10.0)).median == 2.0 and Timing((1.0, 2.0, 10.0)).fastest == 1.0
+
+
+def test_alternatives_take_turns():
+    order = []
+    times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2, warm_up=1)
+    assert order == ["a", "b"] * 3
+    assert all(len(timing.milliseconds) == 2 for timing in times.values())
+
+
+def test_steady_rate_leaves_the_start_out(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    # 100 steps after 10 s, 300 steps after 11 s
+    rows = [{"step": 100, "charts/SPS": 10.0}, {"step": 300, "charts/SPS": 300 / 11}, {"step": 300, "final/x": 1}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert steady_rate(path) == pytest.approx(200)
+
+
+def test_steady_rate_needs_two_lines(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 100, "charts/SPS": 10.0}\n')
+    with pytest.raises(UserError, match="two log lines"):
+        steady_rate(tmp_path / "metrics.jsonl")
+
+
+def test_cells():
+    assert [cell(v) for v in (None, 0.12345, 1234.5, 12, 123456, True, "x")] == [
+        "", "0.123", "1,234", "12", "123,456", "True", "x",
+    ]  # fmt: skip
+
+
+def test_the_script_writes_its_page(tmp_path):
+    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", "--no-cuda", "--folder", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    page = json.loads((tmp_path / "core.json").read_text())
+    assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting", "Worlds"]
+    update = page["tables"][0]["rows"]
+    assert [(row["world"], row["architecture"]) for row in update[::3]] == list(CASES)
+    assert [row["bar"] for row in update if row["form"] == "published"] == [2.5, 1.3, 1.6, 1.6]
+    assert all(row["ms"] > 0 and row["speed_up"] > 0 and row["floor_ms"] > 0 for row in update)
+    assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
+    markdown = (tmp_path / "core.md").read_text()
+    assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"), [(["--repetitions", "1"], "at least 2"), (["--threads", "0"], "at least 1")]
+)
+def test_wrong_input_is_one_sentence(flags, sentence, capsys):
+    from dqn_memory.benchmark import main
+
+    with pytest.raises(SystemExit):
+        main(flags)
+    assert sentence in capsys.readouterr().err
