@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
+from dqn_memory.benchmark_cuda import graph_table, training_table
 from dqn_memory.benchmark_pages import markdown_page, rich_tables
 from dqn_memory.benchmark_tables import Effort, Table, acting_table, update_table, window_table, world_table
-from dqn_memory.configuration import parse
+from dqn_memory.configuration import Repeatable, parse
 from dqn_memory.environment import describe_environment
-from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.errors import UserError, near_names, one_line_errors
 from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.stopwatch import Clock
 
@@ -37,14 +38,15 @@ class Args:
     """Turns of each alternative; medians are over these."""
     compile: bool = False
     """Also measure the published update under --engine compile (needs a C++ compiler, minutes of it)."""
-    cuda: bool = True
-    """Where there is a CUDA device: eager against captured updates, and environment steps/s of training."""
+    only: Repeatable = ()
+    """Tables to make (none given: all that this machine can): update, windows, acting, worlds; with a CUDA device
+    also graphs (eager against captured updates) and training (environment steps/s with one update a step)."""
     clock: Clock = "wall"
     """`cpu` counts the time that the process was given, for a machine that others use too."""
     quick: bool = False
     """Two repetitions of small batches: shows that everything runs; its numbers mean nothing."""
     folder: str = "results/benchmarks"
-    """Where core.md and core.json go."""
+    """Where core.md and core.json go, whole: tables that were not asked for are not kept."""
     write: bool = True
     """Write the two files."""
 
@@ -54,8 +56,20 @@ class Args:
             raise UserError(f"--repetitions {self.repetitions} must be at least 2, for a spread")
         if self.threads < 1:
             raise UserError(f"--threads {self.threads} must be at least 1")
-        if self.clock == "cpu" and self.cuda and torch.cuda.is_available():
-            raise UserError("--clock cpu cannot time an accelerator; add --no-cuda")
+        for name in self.only:
+            if name not in TABLES:
+                raise UserError(near_names("table of --only", name, TABLES))
+        if not torch.cuda.is_available() and set(self.only) & set(ON_CUDA):
+            raise UserError(
+                f"--only {' '.join(self.only)}: torch sees no CUDA device here, and {' and '.join(ON_CUDA)} need one"
+            )
+        if self.clock == "cpu" and set(self.tables()) & set(ON_CUDA):
+            raise UserError("--clock cpu cannot time an accelerator; name other tables by --only")
+
+    def tables(self) -> list[str]:
+        """What is to be measured, in the order of the page."""
+        possible = [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
+        return [name for name in possible if not self.only or name in self.only]
 
     def effort(self) -> Effort:
         """How much is measured."""
@@ -64,17 +78,22 @@ class Args:
         return Effort(repetitions=self.repetitions, clock=self.clock)
 
 
-def measure(args: Args, console: Console) -> list[Table]:
-    """All tables that were asked for, in the order of the page."""
-    effort, tables = args.effort(), []
-    makers = [lambda: update_table(effort, args.compile), lambda: window_table(effort)]
-    makers += [lambda: acting_table(effort), lambda: world_table(effort)]
-    if args.cuda and torch.cuda.is_available():
-        from dqn_memory.benchmark_cuda import graph_table, training_table
+TABLES: dict[str, Callable[[Args, Effort], Table]] = {
+    "update": lambda args, effort: update_table(effort, args.compile),
+    "windows": lambda args, effort: window_table(effort),
+    "acting": lambda args, effort: acting_table(effort),
+    "worlds": lambda args, effort: world_table(effort),
+    "graphs": lambda args, effort: graph_table(effort),
+    "training": lambda args, effort: training_table(args.quick),
+}
+ON_CUDA = ("graphs", "training")
 
-        makers += [lambda: graph_table(effort), lambda: training_table(args.quick)]
-    for maker in makers:
-        table = maker()
+
+def measure(args: Args, console: Console) -> list[Table]:
+    """All tables that were asked for, each printed as soon as it is there."""
+    tables = []
+    for name in args.tables():
+        table = TABLES[name](args, args.effort())
         console.print(rich_tables([table]))
         tables.append(table)
     return tables

@@ -46,7 +46,7 @@ def training_table(quick: bool = False, device: str = "cuda", engine: str = "cud
         f"`python -m dqn_memory.train` with {WORLDS} worlds and {WORLDS} updates an iteration: acting, replay, one "
         "update for every environment step. Steps per second after the first log line, so without start and capture."
     )
-    steps = 320 if quick else 16_000
+    steps = 320 if quick else 8_000
     rows = [_training_row(world, architecture, steps, device, engine) for world, architecture in CASES]
     return Table("Training", note, rows)
 

@@ -106,7 +106,7 @@ class DeviceConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train one memory agent in one world."""
+    """Train one memory agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     world: WorldConfig = field(default_factory=WorldConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

@@ -19,7 +19,7 @@ from dqn_memory.benchmark_cases import (
     random_replay,
     update_work,
 )
-from dqn_memory.benchmark_cuda import steady_rate
+from dqn_memory.benchmark_cuda import _training_row, steady_rate
 from dqn_memory.benchmark_pages import cell
 from dqn_memory.benchmark_tables import CASES
 from dqn_memory.counting import forward_operations
@@ -118,6 +118,12 @@ def test_steady_rate_needs_two_lines(tmp_path):
         steady_rate(tmp_path / "metrics.jsonl")
 
 
+def test_training_rate_comes_from_a_real_run():
+    """The row that an accelerator's bar is read from, here made on the CPU."""
+    row = _training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
+    assert row["steps_s"] > 0 and row["bar"] == 1000
+
+
 def test_cells():
     assert [cell(v) for v in (None, 0.12345, 1234.5, 12, 123456, True, "x")] == [
         "", "0.123", "1,234", "12", "123,456", "True", "x",
@@ -125,7 +131,8 @@ def test_cells():
 
 
 def test_the_script_writes_its_page(tmp_path):
-    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", "--no-cuda", "--folder", str(tmp_path)]
+    asked = [word for name in ("update", "windows", "acting", "worlds") for word in ("--only", name)]
+    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", *asked, "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     page = json.loads((tmp_path / "core.json").read_text())
@@ -140,7 +147,8 @@ def test_the_script_writes_its_page(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "sentence"), [(["--repetitions", "1"], "at least 2"), (["--threads", "0"], "at least 1")]
+    ("flags", "sentence"),
+    [(["--repetitions", "1"], "at least 2"), (["--threads", "0"], "at least 1"), (["--only", "updat"], "update")],
 )
 def test_wrong_input_is_one_sentence(flags, sentence, capsys):
     from dqn_memory.benchmark import main
