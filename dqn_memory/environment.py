@@ -1,6 +1,7 @@
 """What a run ran on: versions, revision, device, threads."""
 
 import platform
+import shlex
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +23,7 @@ def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "cpu": _cpu_model(),
         "device": _device_name(torch.device(device)),
         "threads": torch.get_num_threads(),
-        "argv": sys.argv,
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
     }
 
 

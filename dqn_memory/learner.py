@@ -33,6 +33,8 @@ class LearnerConfig:
     """Discount per environment step."""
     learning_rate: float = 3e-4
     """Adam's step size."""
+    final_rate: float = 1.0
+    """Share of every step size that is left at the end of the run, reached on a straight line (1: constant)."""
     prior_lr: float | None = None
     """Step size of learned attention priors (None: as all other parameters)."""
     clip_norm: float = 1.0
@@ -86,6 +88,8 @@ class LearnerConfig:
             )
         if self.n_step > 1 and self.targets == "shifted":
             raise UserError(f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)")
+        if not 0 <= self.final_rate <= 1:
+            raise UserError(f"--final-rate {self.final_rate} must lie between 0 and 1")
         if not 0 <= self.terminal_share <= 1:
             raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
         for name in ("batch", "n_step", "target_every"):
@@ -94,14 +98,31 @@ class LearnerConfig:
 
 
 def optimizer_for(network: QNetwork, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
-    """Adam with default moments, fused; learned priors are a group of their own where they have their own rate."""
+    """Adam with default moments, fused; learned priors are a group of their own where they have their own rate.
+
+    Step sizes are tensors where a graph captures them, so that `set_rate` reaches the graph.
+    """
     priors = network.prior_parameters()
     known = {id(p) for p in priors}
-    groups = [{"params": [p for p in network.parameters() if id(p) not in known]}]
-    if priors:
-        groups.append({"params": priors, "lr": config.prior_lr or config.learning_rate})  # type: ignore[dict-item]
-    fused = all(p.is_floating_point() for p in network.parameters())
-    return torch.optim.Adam(groups, lr=config.learning_rate, fused=fused, capturable=capturable)
+    groups = [([p for p in network.parameters() if id(p) not in known], config.learning_rate)]
+    groups += [(priors, config.prior_lr or config.learning_rate)] if priors else []
+    device = next(network.parameters()).device
+
+    def rate(value: float) -> float | Tensor:
+        return torch.tensor(value, device=device) if capturable else value
+
+    named = [{"params": params, "lr": rate(value), "first_lr": value} for params, value in groups]
+    return torch.optim.Adam(named, lr=rate(config.learning_rate), fused=True, capturable=capturable)
+
+
+def set_rate(optimizer: torch.optim.Optimizer, config: LearnerConfig, share: float) -> None:
+    """Step sizes after `share` of the run."""
+    for group in optimizer.param_groups:
+        value = group["first_lr"] * (1 + (config.final_rate - 1) * min(share, 1.0))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
 
 
 def bucket(longest: int, context: int) -> int:

@@ -24,7 +24,7 @@ from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import Score, evaluate
 from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
 from dqn_memory.exploration import Explorer
-from dqn_memory.learner import copy_parameters, optimizer_for, sample
+from dqn_memory.learner import copy_parameters, optimizer_for, sample, set_rate
 from dqn_memory.matching import match
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
@@ -121,6 +121,7 @@ class Training:
     def _learn(self) -> None:
         config = self.config
         batch = sample(self.replay, config.learner, config.network.context, self.ends, self.drawing)
+        set_rate(self.optimizer, config.learner, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1
         if self.updates % config.learner.target_every == 0:
@@ -237,12 +238,14 @@ def run_training(training: Training, run: Run) -> Score:
     """Iterate to the end of the run; log, evaluate and save on the way."""
     config, per_iteration = training.config, training.config.world.worlds
     began, began_at = time.monotonic(), training.steps
+    before = max((line.get("time/elapsed", 0.0) for line in run.metrics()), default=0.0)  # seconds, earlier processes
     with Progress(config.total_steps, training.steps, config.world.env) as progress:
         while training.steps < config.total_steps:
             training.iterate()
             if due(training.steps, config.output.log_every, per_iteration):
                 scalars = training.scalars()
                 scalars["charts/SPS"] = (training.steps - began_at) / (time.monotonic() - began)
+                scalars["time/elapsed"] = before + time.monotonic() - began
                 run.log(training.steps, scalars)
                 shown = {"success": scalars.get("charts/success_rate"), "loss": scalars.get("losses/td_loss")}
                 progress.update(training.steps, **{k: v for k, v in shown.items() if v is not None})
@@ -253,7 +256,8 @@ def run_training(training: Training, run: Run) -> Score:
             if due(training.steps, config.output.checkpoint_every, per_iteration):
                 save(training, run)
     score = training.evaluate(config.evaluation.final_episodes)
-    run.log(training.steps, {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()})
+    final = {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()}
+    run.log(training.steps, final | {"time/elapsed": before + time.monotonic() - began})
     save(training, run)
     return score
 

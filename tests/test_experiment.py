@@ -100,7 +100,7 @@ def test_create_writes_config_and_environment(run):
     found = Run.open(run.path).environment
     assert found["torch"] == torch.__version__ and found["numpy"] == np.__version__
     assert found["threads"] == torch.get_num_threads() and found["device"] == "cpu"
-    assert {"python", "gymnasium", "revision", "dirty", "cpu", "argv"} <= found.keys()
+    assert {"python", "gymnasium", "revision", "dirty", "cpu", "command"} <= found.keys()
     assert (found["revision"] is None) == (found["dirty"] is None) or found["dirty"] is True
 
 

@@ -8,7 +8,7 @@ from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.errors import UserError
-from dqn_memory.learner import LearnerConfig, bucket, optimizer_for, sample, td_loss, update
+from dqn_memory.learner import LearnerConfig, bucket, optimizer_for, sample, set_rate, td_loss, update
 from dqn_memory.replay import Windows
 
 CONFIG = LearnerConfig(batch=16, gamma=0.9)
@@ -198,6 +198,18 @@ def test_priors_have_their_own_rate_and_regulariser():
     assert float(metrics["losses/regularisation"]) == pytest.approx(0.025 * 3.5 * 2 * 2, rel=1e-6)
     moved = [abs(before[name] - value) for name, value in net.memory_scalars().items()]
     assert len(moved) == 4 and min(moved) > 0.03
+
+
+def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
+    from dqn_memory.blocks.priors import PriorConfig
+
+    net = network("dtqn1", 0, prior=PriorConfig(kind="gaussian", mu=2.0))
+    config = replace(CONFIG, learning_rate=1e-3, prior_lr=1e-2, final_rate=0.1)
+    for capturable in (False, True):
+        optimizer = optimizer_for(net, config, capturable)
+        for share, left in ((0.0, 1.0), (0.5, 0.55), (1.0, 0.1), (2.0, 0.1)):
+            set_rate(optimizer, config, share)
+            assert [float(g["lr"]) for g in optimizer.param_groups] == pytest.approx([1e-3 * left, 1e-2 * left])
 
 
 @pytest.mark.parametrize(

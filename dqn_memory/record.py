@@ -1,0 +1,131 @@
+"""Keep what runs have shown: `python -m dqn_memory.record RUN [RUN ...] --folder results/learning/NAME`.
+
+Copies each run's raw numbers (config.toml, environment.json, metrics.jsonl) and writes one table and one picture of
+all of them, so that a result stands beside the command, seed, budget, revision and machine that made it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tyro
+
+from dqn_memory import drawing
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import from_toml, parse
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.experiment import Run
+
+RAW = ("config.toml", "environment.json", "metrics.jsonl")
+COLUMNS = (
+    "run", "seed", "steps", "minutes", "success", "95 % interval", "episodes", "return", "steps to 0.9", "revision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Args:
+    """Copy the raw numbers of finished runs and write their table and learning curves."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Run folders."""
+    folder: str = "results/learning"
+    """Where to keep them; files of the same runs are replaced, nothing else is touched."""
+    title: str = ""
+    """Heading of the table and the picture (empty: the world's id)."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run as read from its folder."""
+
+    path: Path
+    config: TrainConfig
+    environment: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+    @property
+    def name(self) -> str:
+        """Name of the copy: architecture and seed, with the folder's name where that says more."""
+        return f"{self.path.parent.name}-{self.path.name}" if self.path.parent.name else self.path.name
+
+    @property
+    def final(self) -> dict[str, Any]:
+        return next(line for line in reversed(self.lines) if "final/success_rate" in line)
+
+    def curve(self) -> tuple[np.ndarray, np.ndarray]:
+        """Environment steps and greedy success of every evaluation."""
+        points = [(x["step"], x["eval/success_rate"]) for x in self.lines if "eval/success_rate" in x]
+        points.append((self.final["step"], self.final["final/success_rate"]))
+        steps, rates = zip(*points, strict=True)
+        return np.array(steps), np.array(rates)
+
+    def row(self) -> list[str]:
+        """The run's line of the table, in the order of COLUMNS."""
+        final, (steps, rates) = self.final, self.curve()
+        reached = steps[rates >= 0.9]
+        low, high = final["final/success_low"], final["final/success_high"]
+        return [
+            self.name,
+            str(self.config.seed),
+            f"{final['step']:,}",
+            f"{final['time/elapsed'] / 60:.1f}",
+            f"{final['final/success_rate']:.3f}",
+            "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
+            f"{final['final/episodes']:.0f}",
+            f"{final['final/episodic_return']:.2f}",
+            f"{reached[0]:,}" if len(reached) else "never",
+            str(self.environment.get("revision"))[:10] + ("+" if self.environment.get("dirty") else ""),
+        ]
+
+
+def read(path: Path) -> Record:
+    """A finished run; a UserError says what is missing."""
+    run = Run.open(path)
+    config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
+    record = Record(path, config, run.environment, run.metrics())
+    if not any("final/success_rate" in line for line in record.lines):
+        raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
+    return record
+
+
+def table(records: Sequence[Record], title: str) -> str:
+    """The Markdown page: commands and machine above, a line a run below."""
+    machine = {f"{r.environment.get('cpu')}, {r.environment.get('threads')} torch threads" for r in records}
+    lines = [f"# {title}", "", "Commands:", ""]
+    lines += [f"    {record.environment.get('command')}" for record in records]
+    lines += ["", f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", ""]
+    lines += [
+        "Success is that of the greedy policy after the last step, whatever it was before; `minutes` is all of the"
+    ]
+    lines += ["run, evaluations included. A + behind a revision: with uncommitted changes.", ""]
+    lines += [" | ".join(("", *COLUMNS, "")).strip(), " | ".join(("", *["---"] * len(COLUMNS), "")).strip()]
+    lines += [" | ".join(("", *record.row(), "")).strip() for record in records]
+    return "\n".join(lines) + "\n"
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read all runs before anything is written."""
+    args = parse(Args, argv)
+    if not args.runs:
+        raise UserError("no run given; name at least one run folder")
+    records = [read(Path(run)) for run in args.runs]
+    if len({record.name for record in records}) < len(records):
+        raise UserError("two of the runs have the same folder name; records are kept under it, so names must differ")
+    folder, title = Path(args.folder), args.title or records[0].config.world.env
+    for record in records:
+        (folder / record.name).mkdir(parents=True, exist_ok=True)
+        for file in RAW:
+            shutil.copyfile(record.path / file, folder / record.name / file)
+    (folder / "README.md").write_text(table(records, title), encoding="utf-8")
+    drawing.save(drawing.learning_curves({r.name: r.curve() for r in records}, title), folder / "curves.png")
+    print(f"{folder}: {len(records)} runs kept")
+
+
+if __name__ == "__main__":
+    main()
