@@ -1,0 +1,46 @@
+"""Results are kept beside what made them, and only finished runs are."""
+
+import json
+
+import pytest
+from test_train import flags
+
+from dqn_memory.record import main
+from dqn_memory.train import main as train
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    paths = [folder / "dgfqn" / f"seed_{seed}" for seed in (1, 2)]
+    for seed, path in enumerate(paths, 1):
+        train(flags(path, "--seed", str(seed), steps=500))
+    return paths
+
+
+def test_raw_numbers_table_and_picture(runs, tmp_path):
+    kept = tmp_path / "kept"
+    main([*map(str, runs), "--folder", str(kept), "--title", "Two seeds"])
+    for seed, run in enumerate(runs, 1):
+        copy = kept / f"dgfqn-seed_{seed}"
+        assert (copy / "metrics.jsonl").read_bytes() == (run / "metrics.jsonl").read_bytes()
+        assert json.loads((copy / "environment.json").read_text())["torch"]
+    page = (kept / "README.md").read_text().splitlines()
+    assert page[0] == "# Two seeds"
+    rows = [line.split(" | ") for line in page if line.startswith("| dgfqn-seed_")]
+    assert [row[1] for row in rows] == ["1", "2"]
+    assert all(row[2] == "500" and row[5] == "every start tried" and row[6] == "24" for row in rows)
+    assert (kept / "curves.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_unfinished_runs_are_refused(runs, tmp_path, capsys):
+    broken = tmp_path / "dgfqn" / "seed_9"
+    broken.mkdir(parents=True)
+    for name in ("config.toml", "environment.json"):
+        (broken / name).write_bytes((runs[0] / name).read_bytes())
+    lines = (runs[0] / "metrics.jsonl").read_text().splitlines()
+    (broken / "metrics.jsonl").write_text("\n".join(line for line in lines if "final/" not in line) + "\n")
+    with pytest.raises(SystemExit):
+        main([str(broken), "--folder", str(tmp_path / "kept")])
+    assert "is not finished" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
