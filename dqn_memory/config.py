@@ -62,6 +62,9 @@ class EvaluationConfig:
     """Environment steps between evaluations (0: only at the end)."""
     episodes: int = 100
     """Episodes of each evaluation, unless every initial state can be tried."""
+    stop_at: float | None = None
+    """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The last evaluation
+    plays other episodes, so it does not inherit the luck of the one that ended the run."""
     final_episodes: int = 1_000
     """Episodes of the last evaluation."""
 

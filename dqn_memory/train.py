@@ -65,6 +65,7 @@ class Training:
         self.evaluation_seed = streams.evaluation
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.iterations = self.updates = 0
+        self.solved = False
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.finished: list[list[float]] = []  # return, length of episodes since the last log line
         self.sums: dict[str, torch.Tensor] = {}
@@ -166,6 +167,11 @@ class Training:
         """Greedy episodes with the evaluation stream's own seed for this step."""
         return evaluate(self.network, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps)
 
+    def judge(self, score: Score) -> None:
+        """Note whether an evaluation reached `--stop-at`."""
+        goal = self.config.evaluation.stop_at
+        self.solved = goal is not None and float(score.success.mean()) >= goal
+
     def weights(self) -> dict[str, torch.Tensor]:
         """Both networks, by name."""
         named = {"network": self.network, "target": self.target}
@@ -181,6 +187,7 @@ class Training:
             "threads": torch.get_num_threads(),
             "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
             "observation": self.observation, "previous_action": self.previous_action, "time": self.time,
+            "solved": self.solved,
             "iterations": self.iterations, "updates": self.updates, "recent": list(self.recent),
             "finished": self.finished, "sums": self.sums, "summed": self.summed, "broken_at": self.broken_at,
         }  # fmt: skip
@@ -206,7 +213,7 @@ class Training:
             torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
         for name in ("observation", "previous_action", "time", "broken_at"):
             setattr(self, name, state[name].to(self.device))
-        for name in ("iterations", "updates", "finished", "sums", "summed"):
+        for name in ("solved", "iterations", "updates", "finished", "sums", "summed"):
             setattr(self, name, state[name])
         self.recent.extend(state["recent"])
         if checkpoint.replay is not None:
@@ -240,7 +247,7 @@ def run_training(training: Training, run: Run) -> Score:
     began, began_at = time.monotonic(), training.steps
     before = max((line.get("time/elapsed", 0.0) for line in run.metrics()), default=0.0)  # seconds, earlier processes
     with Progress(config.total_steps, training.steps, config.world.env) as progress:
-        while training.steps < config.total_steps:
+        while training.steps < config.total_steps and not training.solved:
             training.iterate()
             if due(training.steps, config.output.log_every, per_iteration):
                 scalars = training.scalars()
@@ -252,7 +259,9 @@ def run_training(training: Training, run: Run) -> Score:
             else:
                 progress.update(training.steps)
             if due(training.steps, config.evaluation.evaluate_every, per_iteration):
-                run.log(training.steps, training.evaluate(config.evaluation.episodes).scalars())
+                score = training.evaluate(config.evaluation.episodes)
+                run.log(training.steps, score.scalars())
+                training.judge(score)
             if due(training.steps, config.output.checkpoint_every, per_iteration):
                 save(training, run)
     score = training.evaluate(config.evaluation.final_episodes)
@@ -314,6 +323,8 @@ def resume(argv: Sequence[str]) -> tuple[Training, Run]:
         print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
         return training, run
     training.restore(checkpoint)
+    if training.solved:
+        raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
     if training.steps >= config.total_steps:
         raise UserError(f"{run.path} is complete at {training.steps} steps; give a larger --total-steps to go on")
     if checkpoint.replay is None:

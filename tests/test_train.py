@@ -224,6 +224,17 @@ def test_a_finished_run_says_so(tmp_path, capsys):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--stop-at", "0.0", steps=2000))
+    assert metrics(run)[-1]["step"] == 400  # the first evaluation
+    with pytest.raises(SystemExit):
+        main(["--resume", str(run)])
+    assert "--stop-at 0.0" in capsys.readouterr().err
+    main(flags(tmp_path / "other", "--stop-at", "1.0", steps=800))
+    assert metrics(tmp_path / "other")[-1]["step"] == 800
+
+
 def test_weights_that_do_not_fit_the_config_are_one_sentence(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, steps=100))
