@@ -258,7 +258,7 @@ def run_training(training: Training, run: Run) -> Score:
                 progress.update(training.steps, **{k: v for k, v in shown.items() if v is not None})
             else:
                 progress.update(training.steps)
-            if due(training.steps, config.evaluation.evaluate_every, per_iteration):
+            if training.updates and due(training.steps, config.evaluation.evaluate_every, per_iteration):
                 score = training.evaluate(config.evaluation.episodes)
                 run.log(training.steps, score.scalars())
                 training.judge(score)
