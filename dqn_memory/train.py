@@ -114,7 +114,8 @@ class Training:
 
         # learn
         config = self.config
-        ready = self.steps >= max(config.replay.learning_starts, config.exploration.prepopulate)
+        held = self.replay.written * config.world.worlds
+        ready = held >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
         if ready and self.iterations % config.replay.every == 0:
             for _ in range(config.replay.updates):
                 self._learn()
@@ -216,7 +217,9 @@ class Training:
         for name in ("solved", "iterations", "updates", "finished", "sums", "summed"):
             setattr(self, name, state[name])
         self.recent.extend(state["recent"])
-        if checkpoint.replay is not None:
+        if checkpoint.replay is None:
+            self._begin()  # an episode whose beginning is lost cannot be a window, so all start anew
+        else:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
 
@@ -328,7 +331,9 @@ def resume(argv: Sequence[str]) -> tuple[Training, Run]:
     if training.steps >= config.total_steps:
         raise UserError(f"{run.path} is complete at {training.steps} steps; give a larger --total-steps to go on")
     if checkpoint.replay is None:
-        print(f"resuming {run.path} without its replay: the continued run is not exact", flush=True)
+        print(
+            f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True
+        )
     return training, run
 
 

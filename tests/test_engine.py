@@ -1,0 +1,46 @@
+"""The engines compute the same function."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from helpers import filled_replay, network
+
+from dqn_memory.engine import make_update
+from dqn_memory.learner import LearnerConfig, optimizer_for, sample
+
+CONFIG = LearnerConfig(batch=8, gamma=0.9, learning_rate=1e-2)
+
+
+def steps(engine, architecture, device="cpu", updates=3):
+    """Losses and last parameters of a few updates on the same batches."""
+    net, target = (network(architecture, seed).float().to(device) for seed in (0, 1))
+    config = replace(CONFIG, n_step=2)
+    optimizer = optimizer_for(net, config, capturable=device == "cuda")
+    update = make_update(engine, net, target, optimizer, config)
+    replay, generator = filled_replay([[9, 7], [4, 12]]), torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(updates):
+        batch = sample(replay, config, 6, config.ends(net.causal), generator)
+        moved = {name: value.to(device) for name, value in vars(batch).items()}
+        losses.append(float(update(replace(copy.copy(batch), **moved))["losses/td_loss"]))
+    return losses, [p.detach().cpu() for p in net.parameters()]
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4)
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        assert torch.allclose(a, b, atol=1e-4)
+
+
+def test_compiled_updates_equal_eager_ones():
+    assert_same(steps("compile", "dtqn4"), steps("eager", "dtqn4"))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn", "dbgfqn", "drqn", "gtrxl"])
+def test_captured_updates_equal_eager_ones(architecture):
+    eager, captured = (steps(engine, architecture, "cuda", 6) for engine in ("eager", "cudagraph"))
+    assert_same(captured, eager)
+    assert_same(eager, steps("eager", architecture, "cpu", 6))
