@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,13 +25,13 @@ from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
 from dqn_memory.exploration import Explorer
 from dqn_memory.learner import copy_parameters, optimizer_for, sample, set_rate
 from dqn_memory.matching import match
+from dqn_memory.meter import Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
 from envs.fleet import make_fleet
 
 KIND = "dqn-memory q-network"  # what a checkpoint's header says
-RECENT = 100  # episodes behind charts/success_rate
 
 
 class Training:
@@ -66,11 +65,7 @@ class Training:
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.iterations = self.updates = 0
         self.solved = False
-        self.recent: deque[float] = deque(maxlen=RECENT)
-        self.finished: list[list[float]] = []  # return, length of episodes since the last log line
-        self.sums: dict[str, torch.Tensor] = {}
-        self.summed = 0
-        self.broken_at = torch.full((), -1, dtype=torch.int64, device=self.device)  # first non-finite update
+        self.meter = Meter(self.device)
         self._begin()
 
     def _build(self, seed: int) -> QNetwork:
@@ -97,7 +92,7 @@ class Training:
         greedy = torch.zeros_like(self.previous_action) if random_only else self.actor.q_values().argmax(1)
         action = self.explorer.choose(greedy, self.steps)  # (N,)
         step = self.fleet.step(action)
-        done = step.terminated | step.truncated
+        done = step.done
 
         # store
         self.replay.add(
@@ -110,7 +105,7 @@ class Training:
         self.time = torch.where(done, 0, self.time + 1)
         self.actor.observe(self.observation, self.previous_action, done)
         self.iterations += 1
-        self._count_episodes(step, done)
+        self.meter.count_episodes(step)
 
         # learn
         config = self.config
@@ -128,41 +123,14 @@ class Training:
         self.updates += 1
         if self.updates % config.learner.target_every == 0:
             copy_parameters(self.network, self.target)
-        finite = torch.isfinite(metrics["losses/td_loss"]) & torch.isfinite(metrics["grad/norm"])
-        self.broken_at = torch.where(finite | (self.broken_at >= 0), self.broken_at, self.steps)
-        self.sums = {name: self.sums.get(name, 0) + value for name, value in metrics.items()}
-        self.summed += 1
-
-    def _count_episodes(self, step: Any, done: torch.Tensor) -> None:
-        rows = done.nonzero().flatten().tolist()
-        if rows:
-            returns, lengths = step.episode_return.tolist(), step.episode_length.tolist()
-            success = step.success.tolist()
-            self.finished += [[returns[row], float(lengths[row])] for row in rows]
-            self.recent.extend(float(success[row]) for row in rows)
+        self.meter.count_update(metrics, self.steps)
 
     def scalars(self) -> dict[str, float]:
         """What a log line says; sums since the last line are cleared."""
-        self.check_finite()
-        scalars = {name: float(value) / self.summed for name, value in self.sums.items()}
+        scalars = self.meter.scalars()
         scalars["charts/epsilon"] = self.explorer.epsilon(self.steps)
         scalars["charts/updates"] = float(self.updates)
-        if self.recent:
-            scalars["charts/success_rate"] = sum(self.recent) / len(self.recent)
-        if self.finished:
-            for entry, name in enumerate(("charts/episodic_return", "charts/episodic_length")):
-                scalars[name] = sum(episode[entry] for episode in self.finished) / len(self.finished)
-        scalars |= self.network.memory_scalars()
-        self.sums, self.summed, self.finished = {}, 0, []
-        return scalars
-
-    def check_finite(self) -> None:
-        """Stop a run whose loss or gradient was not finite, before anything broken is saved."""
-        if int(self.broken_at) >= 0:
-            raise UserError(
-                f"the loss or its gradient was not finite at step {int(self.broken_at)}; the last checkpoint is "
-                "kept: resume it with a smaller --learning-rate in a new run"
-            )
+        return scalars | self.network.memory_scalars()
 
     def evaluate(self, episodes: int) -> Score:
         """Greedy episodes with the evaluation stream's own seed for this step."""
@@ -189,8 +157,7 @@ class Training:
             "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
             "observation": self.observation, "previous_action": self.previous_action, "time": self.time,
             "solved": self.solved,
-            "iterations": self.iterations, "updates": self.updates, "recent": list(self.recent),
-            "finished": self.finished, "sums": self.sums, "summed": self.summed, "broken_at": self.broken_at,
+            "iterations": self.iterations, "updates": self.updates, "meter": self.meter.state_dict(),
         }  # fmt: skip
 
     def restore(self, checkpoint: Checkpoint) -> None:
@@ -204,7 +171,7 @@ class Training:
             except RuntimeError as error:
                 raise UserError("the checkpoint's weights do not fit the network that config.toml says") from error
         state = checkpoint.trainer
-        for name in ("optimizer", "fleet", "actor", "explorer"):
+        for name in ("optimizer", "fleet", "actor", "explorer", "meter"):
             getattr(self, name).load_state_dict(state[name])
         self.explorer.generator.set_state(state["exploration"])
         self.drawing.set_state(state["drawing"])
@@ -212,11 +179,10 @@ class Training:
         torch.set_rng_state(state["dropout"])
         if state["dropout_cuda"] is not None and self.device.type == "cuda":
             torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
-        for name in ("observation", "previous_action", "time", "broken_at"):
+        for name in ("observation", "previous_action", "time"):
             setattr(self, name, state[name].to(self.device))
-        for name in ("solved", "iterations", "updates", "finished", "sums", "summed"):
+        for name in ("solved", "iterations", "updates"):
             setattr(self, name, state[name])
-        self.recent.extend(state["recent"])
         if checkpoint.replay is None:
             self._begin()  # an episode whose beginning is lost cannot be a window, so all start anew
         else:
@@ -276,7 +242,7 @@ def run_training(training: Training, run: Run) -> Score:
 
 def save(training: Training, run: Run) -> None:
     """One checkpoint; it becomes valid all at once."""
-    training.check_finite()
+    training.meter.check_finite()
     replay = training.replay if training.config.output.checkpoint_replay == "full" else None
     header = {"kind": KIND, "config": to_toml(training.config)}
     run.save(training.steps, training.weights(), training.state_dict(), replay, header)
