@@ -63,7 +63,7 @@ class Interface:
 
 
 def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, TrainConfig, int]:
-    """Read the network of a run folder's latest checkpoint, in evaluation mode.
+    """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
 
     Returns it with the run's config and the environment step it was saved at; nothing is written.
     Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, or weights that
@@ -81,9 +81,8 @@ def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig,
     interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
-    named = {name.partition("."): value for name, value in checkpoint.weights.items()}
     try:
-        network.load_state_dict({name: value for (part, _, name), value in named.items() if part == "network"})
+        network.load_state_dict(checkpoint.part("average") or checkpoint.part("network"))
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the weights of {run} do not fit its config and world: {reason[:200]}") from None

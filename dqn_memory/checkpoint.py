@@ -39,6 +39,11 @@ class Checkpoint:
     replay: Columns | None
     header: dict[str, str]
 
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The weights of one network, such as "target", by their names within it; empty where it was not saved."""
+        named = {full.partition("."): value for full, value in self.weights.items()}
+        return {rest: value for (part, _, rest), value in named.items() if part == name}
+
 
 class CheckpointFolder:
     """Writes and reads the one latest checkpoint of a run."""

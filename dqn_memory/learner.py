@@ -47,6 +47,9 @@ class LearnerConfig:
     """Steps of reward before the bootstrap (uncorrected for exploration)."""
     target_every: int = 10_000
     """Updates between hard copies into the target network."""
+    average: float = 0.0
+    """Decay per update of averaged weights, which evaluations and the saved agent use (0: the online weights). The
+    greedy policy of a Q-network swings from update to update; the average of its weights does so less."""
     positions: str = "auto"
     """Positions that the loss trains: all | last | ends:M (M acting contexts a window, each as its own sequence) |
     auto (all for causal networks, ends:4 for others, whose inner positions would see the future)."""
@@ -90,6 +93,8 @@ class LearnerConfig:
             raise UserError(f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)")
         if not 0 <= self.final_rate <= 1:
             raise UserError(f"--final-rate {self.final_rate} must lie between 0 and 1")
+        if not 0 <= self.average < 1:
+            raise UserError(f"--average {self.average} must be at least 0 and below 1")
         if not 0 <= self.terminal_share <= 1:
             raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
         for name in ("batch", "n_step", "target_every"):
@@ -297,3 +302,10 @@ def update(
 def copy_parameters(source: nn.Module, target: nn.Module) -> None:
     """Hard copy of all parameters, in place, so that captured graphs keep their addresses."""
     torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+
+
+@torch.no_grad()
+def average_parameters(source: nn.Module, average: nn.Module, decay: float, updates: int) -> None:
+    """Move `average` towards `source` after update number `updates`; early on faster, to forget the first weights."""
+    decay = min(decay, (1 + updates) / (10 + updates))
+    torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)

@@ -23,7 +23,7 @@ from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import Score, evaluate
 from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
 from dqn_memory.exploration import Explorer
-from dqn_memory.learner import copy_parameters, optimizer_for, sample, set_rate
+from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
 from dqn_memory.matching import match
 from dqn_memory.meter import Meter
 from dqn_memory.networks import QNetwork
@@ -49,6 +49,9 @@ class Training:
         self.network = self._build(streams.network)
         self.target = self._build(streams.network)
         self.target.requires_grad_(False)
+        self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
+        if config.learner.average > 0:
+            self.greedy = self._build(streams.network).requires_grad_(False)
         config.learner.check(self.network.causal)
         self.ends = config.learner.ends(self.network.causal)
         cuda = self.device.type == "cuda"
@@ -123,6 +126,8 @@ class Training:
         self.updates += 1
         if self.updates % config.learner.target_every == 0:
             copy_parameters(self.network, self.target)
+        if self.greedy is not self.network:
+            average_parameters(self.network, self.greedy, config.learner.average, self.updates)
         self.meter.count_update(metrics, self.steps)
 
     def scalars(self) -> dict[str, float]:
@@ -134,7 +139,7 @@ class Training:
 
     def evaluate(self, episodes: int) -> Score:
         """Greedy episodes with the evaluation stream's own seed for this step."""
-        return evaluate(self.network, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps)
+        return evaluate(self.greedy, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps)
 
     def judge(self, score: Score) -> None:
         """Note whether an evaluation reached `--stop-at`."""
@@ -142,9 +147,13 @@ class Training:
         self.solved = goal is not None and float(score.success.mean()) >= goal
 
     def weights(self) -> dict[str, torch.Tensor]:
-        """Both networks, by name."""
+        """All networks, by name."""
+        networks = self._networks().items()
+        return {f"{part}.{name}": value for part, net in networks for name, value in net.state_dict().items()}
+
+    def _networks(self) -> dict[str, QNetwork]:
         named = {"network": self.network, "target": self.target}
-        return {f"{part}.{name}": value for part, net in named.items() for name, value in net.state_dict().items()}
+        return named if self.greedy is self.network else named | {"average": self.greedy}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything else that the future of the run depends on, but the replay."""
@@ -164,10 +173,9 @@ class Training:
         """Continue where the checkpoint was made; a UserError where it belongs to another kind of run."""
         if checkpoint.header.get("kind") != KIND:
             raise UserError(f"the checkpoint is of kind {checkpoint.header.get('kind')!r}, not {KIND!r}")
-        for part, net in (("network", self.network), ("target", self.target)):
-            weights = {n[len(part) + 1 :]: v for n, v in checkpoint.weights.items() if n.startswith(f"{part}.")}
+        for part, net in self._networks().items():
             try:
-                net.load_state_dict(weights)
+                net.load_state_dict(checkpoint.part(part))
             except RuntimeError as error:
                 raise UserError("the checkpoint's weights do not fit the network that config.toml says") from error
         state = checkpoint.trainer

@@ -8,7 +8,16 @@ from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.errors import UserError
-from dqn_memory.learner import LearnerConfig, bucket, optimizer_for, sample, set_rate, td_loss, update
+from dqn_memory.learner import (
+    LearnerConfig,
+    average_parameters,
+    bucket,
+    optimizer_for,
+    sample,
+    set_rate,
+    td_loss,
+    update,
+)
 from dqn_memory.replay import Windows
 
 CONFIG = LearnerConfig(batch=16, gamma=0.9)
@@ -250,3 +259,17 @@ def test_published_window_hides_the_last_observation():
     assert (seen[short, length[short]] == TOKENS.padding).all()
     assert torch.equal(following, windows.observation[:, 1:])
     assert isinstance(windows, Windows) and (windows.action < NUM_ACTIONS).all()
+
+
+def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones():
+    source, average = torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 1, bias=False)
+    expected = 5.0
+    with torch.no_grad():
+        average.weight.fill_(expected)
+    for number in range(1, 40):
+        with torch.no_grad():
+            source.weight.fill_(float(number))
+        average_parameters(source, average, 0.7, number)
+        share = min(0.7, (1 + number) / (10 + number))
+        expected = share * expected + (1 - share) * number
+    assert average.weight.item() == pytest.approx(expected, rel=1e-5)

@@ -10,6 +10,7 @@ import time
 import pytest
 import torch
 
+from dqn_memory.agent import load_network
 from dqn_memory.experiment import Run
 from dqn_memory.train import main
 
@@ -119,7 +120,18 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more):
 @pytest.mark.parametrize(
     "more",
     [
-        ["--env", "Gridverse/Memory-5x5-v0", "--architecture", "dgfqn", "--spread", "3", "--hold", "2"],
+        [
+            "--env",
+            "Gridverse/Memory-5x5-v0",
+            "--architecture",
+            "dgfqn",
+            "--spread",
+            "3",
+            "--hold",
+            "2",
+            "--average",
+            "0.9",
+        ],
         ["--env", "POMDP/MemoryCards-v0", "--architecture", "dbgfqn", "--capacity", "320"],
         ["--env", "CartPole-v1", "--architecture", "drqn", "--acting-state", "episode"],
         ["--env", "POMDP/CarFlag-v0", "--config", "paper", "--prepopulate", "100", "--dropout", "0.2"],
@@ -191,6 +203,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--prior", "local", "--window", "10"], "must be below --context"),
         (["--engine", "cudagraph", "--device", "cpu"], "needs --device cuda"),
         (["--acting", "padded"], "--no-lengths"),
+        (["--average", "1"], "--average 1.0 must be"),
         (["--acting-state", "episode"], "needs a recurrent network"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],
@@ -233,6 +246,17 @@ def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     assert "--stop-at 0.0" in capsys.readouterr().err
     main(flags(tmp_path / "other", "--stop-at", "1.0", steps=800))
     assert metrics(tmp_path / "other")[-1]["step"] == 800
+
+
+def test_the_average_is_what_evaluations_play_and_the_agent_is(tmp_path):
+    run = tmp_path / "run"
+    main(flags(run, "--average", "0.9"))
+    checkpoint = Run.open(run).load()
+    average, online = checkpoint.part("average"), checkpoint.part("network")
+    assert average.keys() == online.keys() and len(average) > 4
+    assert any(not torch.equal(average[name], online[name]) for name in average)
+    network, _, _ = load_network(run)
+    assert_equal(dict(network.state_dict()), average)
 
 
 def test_weights_that_do_not_fit_the_config_are_one_sentence(tmp_path, capsys):
