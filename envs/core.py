@@ -25,7 +25,7 @@ __all__ = ["State", "UserError", "World", "choose", "where"]
 class State:
     """Base of every world's state: a dataclass of tensors, each with the leading axis N."""
 
-    observation: Tensor  # (N, d)
+    observation: Tensor  # (N, d), flat whatever the observation space: see `World.observation_space`
     steps: Tensor  # (N,) int64, steps taken in this episode
     returns: Tensor  # (N,) float64, undiscounted reward, summed step by step
 
@@ -41,7 +41,9 @@ class World(ABC, Generic[S]):
         action_names: a name for each action, for pictures; empty where numbers say it all.
         time_limit: an episode that has not terminated after this many steps is truncated.
         reset_draws, step_draws: uniforms per row that `reset` and `step` consume.
-        observation_space: the Gymnasium space of ONE world.
+        observation_space: the Gymnasium space of ONE world. The observation tensor is always one flat row
+            (N, d); for a Dict it holds the flattened entries in the space's order, for a Discrete d is 1, and
+            the adapters give it the space's form.
         device: where all tables live and all tensors are expected.
     """
 
@@ -72,6 +74,10 @@ class World(ABC, Generic[S]):
     @abstractmethod
     def frame(self, state: S, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one row as an RGB picture (height, width, 3), for videos."""
+
+    def text(self, state: S, row: int) -> str:
+        """Draw one row as lines of plain text, for terminals."""
+        raise NotImplementedError(f"{type(self).__name__} has no text form.")
 
     def initial_draws(self) -> Tensor | None:
         """Reset draws (M, reset_draws), one row per initial state of a deterministic world; else None."""
