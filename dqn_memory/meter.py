@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +14,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.learner import Metrics
 from envs.fleet import Step
 
+TIMES = ("time/elapsed", "time/processor")
 RECENT = 100  # episodes behind charts/success_rate
 
 
@@ -72,3 +75,21 @@ class Meter:
         self.finished, self.summed = state["finished"], state["summed"]
         self.sums = {name: value.to(device) for name, value in state["sums"].items()}
         self.broken_at = state["broken_at"].to(device)
+
+
+class Clock:
+    """Seconds of a run, those of its earlier processes included (`lines`: what it has logged so far)."""
+
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._before = {name: max((line.get(name, 0.0) for line in lines), default=0.0) for name in TIMES}
+        self._began, self._busy = time.monotonic(), time.process_time()
+
+    @property
+    def seconds(self) -> float:
+        """Since this process took the run up."""
+        return time.monotonic() - self._began
+
+    def scalars(self) -> dict[str, float]:
+        """Time on the wall, and that of the processors: what the run would have taken on a machine of its own."""
+        now = (self.seconds, time.process_time() - self._busy)
+        return {name: self._before[name] + value for name, value in zip(TIMES, now, strict=True)}

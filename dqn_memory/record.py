@@ -23,7 +23,7 @@ from dqn_memory.experiment import Run
 
 RAW = ("config.toml", "environment.json", "metrics.jsonl")
 COLUMNS = (
-    "run", "seed", "steps", "minutes", "success", "95 % interval", "episodes", "return", "steps to 0.9", "revision",
+    "run", "seed", "steps", "minutes", "processor", "success", "95 % interval", "episodes", "return", "steps to 0.9", "revision",
 )  # fmt: skip
 
 
@@ -74,6 +74,7 @@ class Record:
             str(self.config.seed),
             f"{final['step']:,}",
             f"{final['time/elapsed'] / 60:.1f}",
+            f"{final['time/processor'] / 60:.1f}" if "time/processor" in final else "-",
             f"{final['final/success_rate']:.3f}",
             "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
             f"{final['final/episodes']:.0f}",
@@ -102,7 +103,10 @@ def table(records: Sequence[Record], title: str) -> str:
     lines += [
         "Success is that of the greedy policy after the last step, whatever it was before; `minutes` is all of the"
     ]
-    lines += ["run, evaluations included. A + behind a revision: with uncommitted changes.", ""]
+    lines += [
+        "run on the wall, evaluations included, `processor` what its threads used of a machine that had other work"
+    ]
+    lines += ["too. A + behind a revision: with uncommitted changes.", ""]
     lines += [" | ".join(("", *COLUMNS, "")).strip(), " | ".join(("", *["---"] * len(COLUMNS), "")).strip()]
     lines += [" | ".join(("", *record.row(), "")).strip() for record in records]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,6 @@ of one run folder, which `--resume RUN` continues.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
 from dqn_memory.exploration import Explorer
 from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
 from dqn_memory.matching import match
-from dqn_memory.meter import Meter
+from dqn_memory.meter import Clock, Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
@@ -221,16 +220,14 @@ def due(steps: int, every: int, per_iteration: int) -> bool:
 def run_training(training: Training, run: Run) -> Score:
     """Iterate to the end of the run; log, evaluate and save on the way."""
     config, per_iteration = training.config, training.config.world.worlds
-    began, began_at = time.monotonic(), training.steps
-    before = max((line.get("time/elapsed", 0.0) for line in run.metrics()), default=0.0)  # seconds, earlier processes
+    clock, began_at = Clock(run.metrics()), training.steps
     with Progress(config.total_steps, training.steps, config.world.env) as progress:
         while training.steps < config.total_steps and not training.solved:
             training.iterate()
             if due(training.steps, config.output.log_every, per_iteration):
                 scalars = training.scalars()
-                scalars["charts/SPS"] = (training.steps - began_at) / (time.monotonic() - began)
-                scalars["time/elapsed"] = before + time.monotonic() - began
-                run.log(training.steps, scalars)
+                scalars["charts/SPS"] = (training.steps - began_at) / clock.seconds
+                run.log(training.steps, scalars | clock.scalars())
                 shown = {"success": scalars.get("charts/success_rate"), "loss": scalars.get("losses/td_loss")}
                 progress.update(training.steps, **{k: v for k, v in shown.items() if v is not None})
             else:
@@ -243,7 +240,7 @@ def run_training(training: Training, run: Run) -> Score:
                 save(training, run)
     score = training.evaluate(config.evaluation.final_episodes)
     final = {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()}
-    run.log(training.steps, final | {"time/elapsed": before + time.monotonic() - began})
+    run.log(training.steps, final | clock.scalars())
     save(training, run)
     return score
 
