@@ -23,7 +23,8 @@ from dqn_memory.experiment import Run
 
 RAW = ("config.toml", "environment.json", "metrics.jsonl")
 COLUMNS = (
-    "run", "seed", "steps", "minutes", "processor", "success", "95 % interval", "episodes", "return", "steps to 0.9", "revision",
+    "run", "seed", "steps", "minutes", "processor", "success", "95 % interval", "episodes", "return", "steps to 0.9",
+    "revision",
 )  # fmt: skip
 
 

@@ -29,7 +29,7 @@ def test_raw_numbers_table_and_picture(runs, tmp_path):
     assert page[0] == "# Two seeds"
     rows = [line.split(" | ") for line in page if line.startswith("| dgfqn-seed_")]
     assert [row[1] for row in rows] == ["1", "2"]
-    assert all(row[2] == "500" and row[5] == "every start tried" and row[6] == "24" for row in rows)
+    assert all(row[2] == "500" and row[6] == "every start tried" and row[7] == "24" for row in rows)
     assert (kept / "curves.png").read_bytes()[:4] == b"\x89PNG"
 
 
