@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from dqn_memory import starting
 from dqn_memory.acting import make_actor
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import from_toml, load_plugins, parse, to_toml
+from dqn_memory.configuration import to_toml
 from dqn_memory.engine import make_update
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import Score, evaluate
 from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
 from dqn_memory.exploration import Explorer
 from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
-from dqn_memory.matching import match
 from dqn_memory.meter import Clock, Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
@@ -196,22 +194,6 @@ class Training:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
 
-@dataclass(frozen=True)
-class ResumeConfig:
-    """Continue a run; what defines it cannot be changed."""
-
-    resume: str
-    """Run folder to continue."""
-    total_steps: int | None = None
-    """New length of the run in environment steps."""
-    device: str | None = None
-    """Another device (the resume is then not exact)."""
-    log_every: int | None = None
-    """Environment steps between log lines."""
-    checkpoint_every: int | None = None
-    """Environment steps between checkpoints."""
-
-
 def due(steps: int, every: int, per_iteration: int) -> bool:
     """Whether a multiple of `every` was passed by the last iteration."""
     return every > 0 and steps // every > (steps - per_iteration) // every
@@ -253,44 +235,16 @@ def save(training: Training, run: Run) -> None:
     run.save(training.steps, training.weights(), training.state_dict(), replay, header)
 
 
-def resolve(config: TrainConfig) -> TrainConfig:
-    """The config with `--match` turned into a width and a head width."""
-    if config.match is None:
-        return config
-    fleet = make_fleet(
-        config.world.env, 1, 0, torch.device("cpu"),
-        observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
-    )  # fmt: skip
-    spec = observation_spec(fleet.observation_space)
-    return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
-
-
 def start(argv: Sequence[str]) -> tuple[Training, Run]:
     """A fresh run from flags and presets."""
-    config = parse(TrainConfig, argv)
-    load_plugins(config.plugin)
-    config = resolve(config)
-    set_threads(config)
-    world = config.world.env.replace("/", "-")
-    folder = config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}"
+    config, folder = starting.fresh(argv)
     training = Training(config)
-    return training, Run.create(Path(folder), to_toml(config), training.device)
+    return training, Run.create(folder, to_toml(config), training.device)
 
 
 def resume(argv: Sequence[str]) -> tuple[Training, Run]:
     """A stopped run, at its last checkpoint."""
-    flags = parse(ResumeConfig, argv)
-    run = Run.open(Path(flags.resume))
-    config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
-    load_plugins(config.plugin)
-    changes = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    config = replace(config, output=replace(config.output, **changes))
-    if flags.total_steps is not None:
-        config = replace(config, total_steps=flags.total_steps)
-    if flags.device is not None:
-        config = replace(config, compute=replace(config.compute, device=flags.device))
-    set_threads(config)
+    config, run = starting.stopped(argv)
     training = Training(config)
     checkpoint = run.resume()
     if checkpoint is None:
@@ -306,12 +260,6 @@ def resume(argv: Sequence[str]) -> tuple[Training, Run]:
             f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True
         )
     return training, run
-
-
-def set_threads(config: TrainConfig) -> None:
-    """Restore the thread count, which float sums depend on."""
-    if config.compute.threads is not None:
-        torch.set_num_threads(config.compute.threads)
 
 
 @one_line_errors
