@@ -1,0 +1,77 @@
+"""What a training run is made from: flags and presets of a fresh one, the folder and few changes of a stopped one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import from_toml, load_plugins, parse
+from dqn_memory.experiment import Run
+from dqn_memory.matching import match
+from dqn_memory.observations import observation_spec
+from envs.fleet import make_fleet
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Continue a run; what defines it cannot be changed."""
+
+    resume: str
+    """Run folder to continue."""
+    total_steps: int | None = None
+    """New length of the run in environment steps."""
+    device: str | None = None
+    """Another device (the resume is then not exact)."""
+    log_every: int | None = None
+    """Environment steps between log lines."""
+    checkpoint_every: int | None = None
+    """Environment steps between checkpoints."""
+
+
+def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
+    """The config that flags and presets make, and the folder of its run."""
+    config = parse(TrainConfig, argv)
+    load_plugins(config.plugin)
+    config = resolve(config)
+    set_threads(config)
+    world = config.world.env.replace("/", "-")
+    return config, Path(config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}")
+
+
+def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
+    """A run that exists, and its config with the few changes that a resume may make."""
+    flags = parse(ResumeConfig, argv)
+    run = Run.open(Path(flags.resume))
+    config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
+    load_plugins(config.plugin)
+    changes = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
+    changes = {name: value for name, value in changes.items() if value is not None}
+    config = replace(config, output=replace(config.output, **changes))
+    if flags.total_steps is not None:
+        config = replace(config, total_steps=flags.total_steps)
+    if flags.device is not None:
+        config = replace(config, compute=replace(config.compute, device=flags.device))
+    set_threads(config)
+    return config, run
+
+
+def resolve(config: TrainConfig) -> TrainConfig:
+    """The config with `--match` turned into a width and a head width."""
+    if config.match is None:
+        return config
+    fleet = make_fleet(
+        config.world.env, 1, 0, torch.device("cpu"),
+        observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
+    )  # fmt: skip
+    spec = observation_spec(fleet.observation_space)
+    return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+
+
+def set_threads(config: TrainConfig) -> None:
+    """Restore the thread count, which float sums depend on."""
+    if config.compute.threads is not None:
+        torch.set_num_threads(config.compute.threads)
