@@ -1,19 +1,26 @@
 #!/usr/bin/env bash
-# The published form against the corrected defaults: DTQN, DGFQN and DBGFQN in Memory 5x5 and Car Flag, three seeds, the same
-# budget for all: 40,000 random steps, then 80,000 steps with two updates of 32 windows (K = 50, D = 64) every 16 steps, so
-# 10,000 updates a run. DBGFQN runs in both training modes in either form's world: all positions (published) and acting
-# contexts (default). Cost: 36 runs of 10 to 40 minutes on one thread, about 14 hours in all, 7 with two at a time.
+# The published form against the corrected defaults: DTQN, DGFQN and DBGFQN in Memory 5x5 and Car Flag, three seeds, the
+# same budget for all: 24,000 environment steps with two updates of 64 windows (K = 24, D = 64, 8 heads, 2 layers) every
+# 16 steps, so 2,750 updates a run. Equal for both forms: optimiser, loss, initialisation, target copies, exploration,
+# averaging; the forms differ in what configs/paper.toml holds of the learner (targets, padding, sampling). DBGFQN trains
+# on all positions in the published form and on acting contexts in the corrected one.
+# Cost: 36 runs of 2 to 10 minutes on one thread, about 2.5 hours in all, half of it with two at a time.
 # Finished runs are skipped and stopped ones are resumed, so it may be run in several sittings.
 #
 #   results/learning/comparison.sh [RUNS_AT_A_TIME]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-budget="--worlds 16 --updates 2 --batch 32 --context 50 --width 64 --prepopulate 40000 --learning-starts 40000
-  --epsilon-steps 40000 --total-steps 120000 --target-every 500 --evaluate-every 10000 --checkpoint-every 20000 --threads 1"
+python=${PYTHON:-.venv/bin/python}
+budget="--worlds 16 --updates 2 --batch 64 --context 24 --width 64 --heads 8 --learning-rate 5e-4 --loss huber
+  --initialisation torch --average 0.99 --target-every 300 --prepopulate 2000 --learning-starts 2000 --capacity 500000
+  --schedule linear --epsilon-steps 12000 --epsilon-end 0.05 --episodes 100 --total-steps 24000
+  --evaluate-every 3000 --checkpoint-every 6000 --threads 1"
 
 commands() {
   for seed in 1 2 3; do
     for env in Gridverse/Memory-5x5-v0 POMDP/CarFlag-v0; do
+      explore=""
+      [ "$env" = POMDP/CarFlag-v0 ] && explore="--hold 2 --longest-hold 30"
       for architecture in dtqn4 dgfqn dbgfqn; do
         for form in published corrected; do
           run="runs/comparison/$(basename "$env")/$architecture-$form/seed_$seed"
@@ -23,7 +30,7 @@ commands() {
           if [ -e "$run/config.toml" ]; then
             echo "--resume $run"
           else
-            echo $preset --env "$env" --architecture "$architecture" --seed "$seed" $budget --run "$run"
+            echo $preset --env "$env" --architecture "$architecture" --seed "$seed" $explore $budget --run "$run"
           fi
         done
       done
@@ -31,8 +38,8 @@ commands() {
   done
 }
 
-commands | OMP_NUM_THREADS=1 xargs -P "${1:-1}" -I{} sh -c '.venv/bin/python -m dqn_memory.train {}'
+commands | OMP_NUM_THREADS=1 xargs -P "${1:-1}" -I{} sh -c "$python -m dqn_memory.train {}"
 for world in Memory-5x5-v0 CarFlag-v0; do
-  .venv/bin/python -m dqn_memory.record runs/comparison/$world/*/seed_* --folder "results/learning/comparison/$world" \
+  $python -m dqn_memory.record runs/comparison/$world/*/seed_* --folder "results/learning/comparison/$world" \
     --title "Published and corrected form in $world"
 done
