@@ -54,12 +54,14 @@ ARCHITECTURES: dict[str, Architecture] = {
     # the two controls that research question 1 asks for: one D-to-D layer, and attention alone
     "dtqn_linear": Architecture(memory="linear"),
     "dtqn_attention": Architecture(memory="none"),
+    "dtqn_mamba": Architecture(memory="mamba"),
     # baselines
     "dqn": Architecture(memory="none", attention=False, layers=0, positions="none", final_norm=False),
     "drqn": _recurrent_baseline("lstm", published=True),
     "adrqn": _recurrent_baseline("lstm", action_embedding=16),
     "darqn": _recurrent_baseline("darqn"),
     "darqn_released": _recurrent_baseline("darqn_released"),
+    "mamba": _recurrent_baseline("mamba"),
     "attn": Architecture(layers=1, positions="sinusoidal", final_norm=False, head="linear"),
     "gtrxl": Architecture(gate="gru", order="identity"),
 }

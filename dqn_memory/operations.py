@@ -10,7 +10,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import dqn_memory.blocks.gru_scan  # noqa: F401  registers the two operators that are counted below
+import dqn_memory.blocks.gru_scan  # noqa: F401  registers operators that are counted below
+import dqn_memory.blocks.scan  # noqa: F401
 
 
 def gigaflop(work: Callable[[], object]) -> float:
@@ -38,7 +39,21 @@ def _scan_backward(grad: torch.Size, *others: Any, **keywords: Any) -> int:
     return 2 * 2 * time * directions * batch * 3 * width * width
 
 
+def _selective_scan(u: torch.Size, delta: torch.Size, decay: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Three multiply-adds for every state (B, T, E, N): decay, enter, leave."""
+    batch, time, channels = u
+    return 2 * 3 * batch * time * channels * decay[1]
+
+
+def _selective_scan_backward(grad: torch.Size, last: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Eight multiply-adds for every state: two each for what decays, enters and leaves, two for the gradient."""
+    batch, time, channels = grad
+    return 2 * 8 * batch * time * channels * last[2]
+
+
 _RECURRENCES = {
     torch.ops.dqn_memory.gru_scan: _scan,
     torch.ops.dqn_memory.gru_scan_backward: _scan_backward,
+    torch.ops.dqn_memory.selective_scan: _selective_scan,
+    torch.ops.dqn_memory.selective_scan_backward: _selective_scan_backward,
 }

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,7 @@ MEMORY_SIZE = {  # S of one layer
     "gru": lambda d: 6 * d * d + 6 * d, "bigru": lambda d: 9 * d * d // 2 + 6 * d,
     "lstm": lambda d: 8 * d * d + 8 * d, "bilstm": lambda d: 6 * d * d + 8 * d,
     "linear": lambda d: d * d + d, "none": lambda d: 0,
+    "mamba": lambda d: 6 * d * d + 110 * d + 4 * d * math.ceil(d / 16),
 }  # fmt: skip
 
 

@@ -25,6 +25,8 @@ class Block(nn.Module):
     stateful: bool = False
     # True: the output at t depends on the input at t alone.
     pointwise: bool = False
+    # True: its first values are part of what it is, and no network draws them anew.
+    initialises_itself: bool = False
 
     @property
     def causal(self) -> bool:

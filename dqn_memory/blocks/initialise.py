@@ -11,11 +11,15 @@ def initialise(module: nn.Module) -> None:
     """Draw every Linear and Embedding inside `module` from N(0, 0.02), biases 0, LayerNorm 1 and 0, in place.
 
     Recurrences keep PyTorch's U(+-1/sqrt(H)); the gate biases of GTrXL and learned positions keep what their
-    own classes set (the published code overwrites those gate biases with 0, which defeats their purpose).
+    own classes set (the published code overwrites those gate biases with 0, which defeats their purpose), and so does
+    every block that `initialises_itself`.
     Draws come from the default generator: call it inside `fork_rng` with the seed of the network.
     """
-    for child in module.modules():
-        _initialise_one(child)
+    if getattr(module, "initialises_itself", False):
+        return
+    _initialise_one(module)
+    for child in module.children():
+        initialise(child)
 
 
 def _initialise_one(module: nn.Module) -> None:

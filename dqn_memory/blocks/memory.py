@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dqn_memory.blocks.block import Block
 from dqn_memory.blocks.feed_forward import FeedForward, LinearMap
+from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
 
 # builder(width, dropout, projection); only recurrences can have a projection, the others have one by nature.
@@ -42,4 +43,5 @@ MEMORY: dict[str, Builder] = {
     "bigru": _bidirectional("gru"),
     "darqn": _darqn(replace=False),
     "darqn_released": _darqn(replace=True),
+    "mamba": lambda width, dropout, projection: Mamba(width, dropout=dropout),
 }

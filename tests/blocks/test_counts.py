@@ -1,5 +1,7 @@
 """Parameter counts in closed form (attention 4 D^2 + 4 D, two norms 4 D, memory S)."""
 
+import math
+
 import pytest
 import torch
 
@@ -28,6 +30,9 @@ def memory_count(name, d):
         return gates[name] * (2 * d * d + 2 * d)
     if name.startswith("bi"):
         return gates[name[2:]] * (3 * d * d // 2 + 2 * d)
+    if name == "mamba":  # inner width 2d, 16 states, 4 taps
+        rank = math.ceil(d / 16)
+        return 6 * d * d + 10 * d + 2 * d * (rank + 32) + 2 * d * (rank + 1) + 32 * d + 2 * d
     return {"linear": d * d + d, "none": -2 * d}.get(name, 11 * d * d + 10 * d)
 
 
@@ -45,7 +50,9 @@ def test_layer(memory, d):
         assert count(layer) == {64: 16896, 128: 66560}[d] + PRINTED[memory][d == 128]
 
 
-@pytest.mark.parametrize("memory", [name for name in MEMORY if "feedforward" not in name and name != "linear"])
+@pytest.mark.parametrize(
+    "memory", [name for name in MEMORY if "feedforward" not in name and name not in ("linear", "mamba")]
+)
 def test_projection_adds_one_linear(memory):
     plain, projected = (LayerConfig(memory=memory, projection=on).build(64, 50) for on in (False, True))
     assert count(projected) - count(plain) == 64 * 64 + 64
@@ -69,3 +76,7 @@ def test_prior_parameters(prior):
     learned = sum(value.numel() for value in layer.attention.prior.learned().values())
     assert count(layer) - 16896 - 33088 == learned
     assert not [name for name in layer.state_dict() if "distance" in name]
+
+
+def test_a_mamba_mixer_of_width_256_counts_as_published():
+    assert count(MEMORY["mamba"](256, 0.0, False)) == 437_760

@@ -1,0 +1,93 @@
+"""Mamba-1 (Gu & Dao 2023, section 3): a causal convolution and a selective state space between two gates.
+
+Parameters have the names and shapes of the public implementation's mixer, so state dicts interchange both ways; its
+defaults are kept: N = 16 states a channel, convolution over 4, inner width 2 D, step-size rank D/16.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks.block import Block, State
+from dqn_memory.blocks.scan import selective_scan
+
+SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
+
+
+class Mamba(Block):
+    """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32."""
+
+    stateful = True
+    initialises_itself = True
+
+    def __init__(
+        self,
+        width: int,
+        states: int = 16,
+        taps: int = 4,
+        expand: int = 2,
+        rank: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.width, self.states, self.taps = width, states, taps
+        self.inner = expand * width
+        self.rank = rank or math.ceil(width / 16)
+        self.in_proj = nn.Linear(width, 2 * self.inner, bias=False)
+        self.conv1d = nn.Conv1d(self.inner, self.inner, taps, groups=self.inner)
+        self.x_proj = nn.Linear(self.inner, self.rank + 2 * states, bias=False)
+        self.dt_proj = nn.Linear(self.rank, self.inner)
+        self.A_log = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(self.inner, 1))  # (E, N)
+        self.D = nn.Parameter(torch.ones(self.inner))
+        self.out_proj = nn.Linear(self.inner, width, bias=False)
+        self.dropout = nn.Dropout(dropout)
+        self._start_steps()
+
+    @torch.no_grad()
+    def _start_steps(self) -> None:
+        """Step sizes log-uniform in [0.001, 0.1]: the bias is the inverse softplus of them."""
+        bound = self.rank**-0.5
+        nn.init.uniform_(self.dt_proj.weight, -bound, bound)
+        low, high = math.log(SLOWEST), math.log(FASTEST)
+        step = torch.exp(torch.rand(self.inner) * (high - low) + low).clamp(min=FLOOR)
+        self.dt_proj.bias.copy_(step + torch.log(-torch.expm1(-step)))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Run over x (B, T, D); padding comes last, so no real position can see it."""
+        return self.prefill(x)[0]
+
+    def initial_state(
+        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+    ) -> State:
+        """Zeros (B, E, W) and (B, E, N)."""
+        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        inputs = torch.zeros(batch, self.inner, self.taps, device=device, dtype=dtype)
+        return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=wide)
+
+    def prefill(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
+        """Outputs (B, T, D) of x (B, T, D), all of it real, that follows `state`, and the state after it."""
+        u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
+        past = u.new_zeros(len(u), self.inner, self.taps) if state is None else state[0].to(u.dtype)
+        inputs = torch.cat([past, u.mT], -1)  # (B, E, W + T), raw inputs, oldest first
+        u = F.silu(self.conv1d(inputs[..., 1:])).mT  # (B, T, E)
+        y, last = self._scan(u, gate, None if state is None else state[1])
+        return self.dropout(self.out_proj(y)), (inputs[..., -self.taps :], last)
+
+    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
+        """One position x (B, D)."""
+        fresh = tuple(part.masked_fill(reset[:, None, None], 0.0) for part in state)
+        y, after = self.prefill(x.unsqueeze(1), fresh)
+        return y.squeeze(1), after
+
+    def _scan(self, u: Tensor, gate: Tensor, initial: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The selective state space over convolved inputs u (B, T, E): y (B, T, E) and the last state."""
+        low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
+        delta = F.linear(low, self.dt_proj.weight)  # (B, T, E); its bias joins in float32
+        decay = -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))
+        return selective_scan(
+            u, delta, decay, enter, leave, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias, initial=initial
+        )

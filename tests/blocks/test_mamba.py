@@ -1,0 +1,127 @@
+"""The Mamba mixer and its scan against recorded float64 runs of the public implementation."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dqn_memory.blocks import initialise
+from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.scan import selective_scan
+
+DATA = Path(__file__).parents[1] / "data" / "mamba"
+SCANS = sorted(path.stem for path in DATA.glob("scan_*.npz"))
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
+OVER_TIME = ("u", "delta", "B", "C", "z")
+NAMES = {"u": "u", "delta": "delta", "A": "decay", "B": "enter", "C": "leave", "D": "skip", "z": "gate"}
+
+
+def load(name):
+    with np.load(DATA / f"{name}.npz") as file:
+        return dict(file)
+
+
+def close(ours, theirs, dtype):
+    theirs = np.asarray(theirs, dtype=np.float64)
+    difference = np.abs(ours.detach().double().numpy() - theirs).max()
+    # one position without a past: the gradient of the decay is exactly zero
+    assert difference <= TOLERANCE[dtype] * (np.abs(theirs).max() or 1.0)
+
+
+def mixer(data, dtype):
+    parameters = {key[6:]: torch.tensor(value, dtype=dtype) for key, value in data.items() if key.startswith("param.")}
+    sizes = [int(data[key]) for key in ("d_model", "d_state", "d_conv", "expand")]
+    block = Mamba(*sizes).to(dtype)
+    block.load_state_dict(parameters, strict=True)
+    return block
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", SCANS)
+def test_recorded_scans_and_their_gradients(name, dtype):
+    data = load(name)
+    inputs = {
+        key: torch.tensor(data[key], dtype=dtype).requires_grad_() for key in (*NAMES, "delta_bias") if key in data
+    }
+    given = {NAMES.get(key, key): value.mT if key in OVER_TIME else value for key, value in inputs.items()}
+    y, last = selective_scan(**given, softplus=bool(data["softplus"]))
+    (y * torch.tensor(data["grad_y"], dtype=dtype).mT).sum().backward()
+    close(y.mT, data["y"], dtype)
+    close(last, data["last_state"], dtype)
+    for key, value in inputs.items():
+        close(value.grad, data[f"d_{key}"], dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", ["block_tiny", "block_short_L2"])
+def test_recorded_mixers(name, dtype):
+    data = load(name)
+    block, x = mixer(data, dtype), torch.tensor(data["x"], dtype=dtype).requires_grad_()
+    y, (inputs, states) = block.prefill(x)
+    (y * torch.tensor(data["grad_y"], dtype=dtype)).sum().backward()
+    for ours, key in ((y, "y"), (inputs, "conv_state"), (states, "ssm_state"), (x.grad, "d_x")):
+        close(ours, data[key], dtype)
+    for key, parameter in block.named_parameters():
+        close(parameter.grad, data[f"grad.{key}"], dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", ["block_tiny", "block_short_L2"])
+def test_recorded_states_after_every_position(name, dtype):
+    data = load(name)
+    block, x = mixer(data, dtype), torch.tensor(data["x"], dtype=dtype)
+    state, never = block.initial_state(len(x), dtype=dtype), torch.zeros(len(x), dtype=torch.bool)
+    for t in range(x.shape[1]):
+        y, state = block.step(x[:, t], state, never)
+        close(y, data["y_step"][:, t], dtype)
+        close(state[0], data["conv_states"][t], dtype)
+        close(state[1], data["ssm_states"][t], dtype)
+
+
+def test_a_prefilled_state_goes_on_like_the_whole_sequence():
+    torch.manual_seed(1)
+    block, x = Mamba(12, states=4).double(), torch.randn(3, 9, 12, dtype=torch.float64)
+    whole, (inputs, states) = block.prefill(x)
+    for cut in (1, 2, 5, 8):
+        first, state = block.prefill(x[:, :cut])
+        second, after = block.prefill(x[:, cut:], state)
+        assert torch.allclose(torch.cat([first, second], 1), whole, atol=1e-13)
+        assert torch.allclose(after[0], inputs, atol=1e-13) and torch.allclose(after[1], states, atol=1e-13)
+
+
+def test_gradients_of_the_initial_state_and_of_the_last_one():
+    torch.manual_seed(2)
+
+    def draw(*shape):
+        return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+    u, delta, enter, leave, initial = draw(2, 4, 3), draw(2, 4, 3), draw(2, 4, 2), draw(2, 4, 2), draw(2, 3, 2)
+    decay = (-torch.rand(3, 2, dtype=torch.float64) - 0.1).requires_grad_()
+
+    def scan(u, delta, decay, enter, leave, initial):
+        return selective_scan(u, delta, decay, enter, leave, initial=initial)
+
+    assert torch.autograd.gradcheck(scan, (u, delta, decay, enter, leave, initial))
+
+
+def test_the_scan_stays_in_float32_under_autocast():
+    torch.manual_seed(3)
+    block, x = Mamba(16), torch.randn(2, 6, 16)
+    exact = block(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        y, (_, states) = block.prefill(x)
+    assert states.dtype == torch.float32
+    assert torch.allclose(y.float(), exact, atol=0.05)
+
+
+def test_first_values_survive_the_initialisation_of_a_network():
+    torch.manual_seed(4)
+    network = torch.nn.ModuleList([torch.nn.Linear(16, 16), Mamba(16)])
+    before = {name: value.clone() for name, value in network[1].state_dict().items()}
+    initialise(network)
+    assert network[0].bias.abs().max() == 0
+    assert all(torch.equal(value, before[name]) for name, value in network[1].state_dict().items())
+    step = torch.nn.functional.softplus(before["dt_proj.bias"])
+    assert (step >= 0.999e-3).all() and (step <= 0.1001).all() and step.std() > 0.01
+    assert torch.allclose(before["A_log"].exp(), torch.arange(1.0, 17).expand(32, 16))
