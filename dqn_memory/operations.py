@@ -10,7 +10,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import dqn_memory.blocks.gru_scan  # noqa: F401  registers operators that are counted below
+import dqn_memory.blocks.gru_scan  # registers operators that are counted below
 import dqn_memory.blocks.scan  # noqa: F401
 
 
