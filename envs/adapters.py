@@ -7,27 +7,29 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from torch import Tensor
 
-from envs.core import State, UserError, World, where
+from envs.core import State, UserError, World
+from envs.engines import engine
+from envs.forms import form, row, rows
 from envs.registry import make_world
-from envs.streams import Mask, RowStreams
+from envs.streams import Floats, Rows, RowStreams
 
 Array = np.ndarray[Any, np.dtype[Any]]
-METADATA: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 8}
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+RENDER_MODES = ("rgb_array", "ansi")
+METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 8}
 
 
-class WorldEnv(gymnasium.Env[Array, Any]):
+class WorldEnv(gymnasium.Env[Any, Any]):
     """One world as a Gymnasium environment on numpy.
 
     `info["success"]` is set on the final step of every episode. The world truncates itself at `time_limit`.
 
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
-        render_mode: None or "rgb_array".
+        render_mode: None, "rgb_array" or "ansi".
     """
 
     metadata = METADATA
@@ -38,33 +40,40 @@ class WorldEnv(gymnasium.Env[Array, Any]):
         self.observation_space = self.world.observation_space
         self.action_space = gymnasium.spaces.Discrete(self.world.num_actions)
         self.state: State | None = None
+        self._engine = engine(self.world)
+        self._form = form(self.observation_space)
+        self._actions = list(np.arange(self.world.num_actions)[:, None])  # each (1,)
+        self._no_draws = np.empty((1, 0))
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; a seed starts the random stream anew."""
         super().reset(seed=seed)
-        self.state = self.world.reset(self._draw(self.world.reset_draws))
-        return _array(self.state.observation[0]), {}
+        self.state = self._engine.reset(self._draw(self.world.reset_draws))
+        return self._observation(self.state), {}
 
-    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One action."""
-        _check_actions(self.action_space, action)
-        before, actions = _started(self.state), torch.tensor([int(action)], device=self.world.device)
+        if not self.action_space.contains(action):
+            raise UserError(f"The action {action!r} is not in {self.action_space}.")
         u = self._draw(self.world.step_draws)
-        self.state, observation, reward, terminated, success = self.world.step(before, actions, u)
-        truncated = self.world.truncated(self.state, terminated)
-        done, lost = bool(terminated[0]), bool(truncated[0])
-        info = {"success": bool(success[0])} if done or lost else {}
-        return _array(observation[0]), float(reward[0]), done, lost, info
+        outcome = self._engine.step(_started(self.state), self._actions[int(action)], u)
+        self.state = outcome.state
+        ended, cut = bool(outcome.terminated[0]), bool(outcome.truncated[0])
+        info = {"success": bool(outcome.success[0])} if ended or cut else {}
+        return self._observation(outcome.state), float(outcome.reward[0]), ended, cut, info
 
     def render(self) -> Any:
-        """Picture (height, width, 3) of the world as it stands, or None without a render mode."""
-        return None if self.render_mode is None else self.world.frame(_started(self.state), 0)
+        """The world as it stands: a picture (height, width, 3), a text, or None without a render mode."""
+        return _render(self.world, _started(self.state), 0, self.render_mode)
 
-    def _draw(self, count: int) -> Tensor:
-        return torch.from_numpy(self.np_random.random((1, count))).to(self.world.device)
+    def _observation(self, state: State) -> Any:
+        return row(self._form(self._engine.observation(state)), 0)
+
+    def _draw(self, count: int) -> Floats:
+        return self.np_random.random((1, count)) if count else self._no_draws
 
 
-class WorldVectorEnv(VectorEnv[Array, Array, Array]):
+class WorldVectorEnv(VectorEnv[Any, Array, Array]):
     """N rows of one world as a Gymnasium vector environment.
 
     Row i with seed s is `WorldEnv` with seed s; an integer seed gives row i the seed `seed + i`, as in
@@ -74,6 +83,7 @@ class WorldVectorEnv(VectorEnv[Array, Array, Array]):
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
         autoreset_mode: an AutoresetMode or its value, "NextStep", "SameStep" or "Disabled".
+        render_mode: None, "rgb_array" or "ansi".
     """
 
     def __init__(
@@ -92,8 +102,10 @@ class WorldVectorEnv(VectorEnv[Array, Array, Array]):
         self.single_action_space = gymnasium.spaces.Discrete(self.world.num_actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
-        self.streams = RowStreams(num_envs)
+        self.streams = RowStreams(num_envs, max(520, 8 * (self.world.step_draws + self.world.reset_draws)))
         self.state: State | None = None
+        self._engine = engine(self.world)
+        self._form = form(self.single_observation_space)
         self._done: Mask = np.zeros(num_envs, bool)
 
     def reset(
@@ -101,71 +113,121 @@ class WorldVectorEnv(VectorEnv[Array, Array, Array]):
         *,
         seed: int | Sequence[int | None] | None = None,
         options: dict[str, Any] | None = None,
-    ) -> tuple[Array, dict[str, Any]]:
-        """Start all episodes, or those of `options["reset_mask"]` (N,) bool."""
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start all episodes, or only those of `options["reset_mask"]` (N,) bool; seeds of other rows are not used."""
+        chosen = self._chosen(options)
         if seed is not None:
-            self.streams.seed(self._seeds(seed))
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        self._restart(mask)
-        return _array(_started(self.state).observation), {}
+            seeds = self._seeds(seed)
+            self.streams.seed([each if picked else None for each, picked in zip(seeds, chosen, strict=True)])
+        self.state = self._restarted(self.state, np.flatnonzero(chosen))
+        self._done = self._done & ~chosen
+        return self._form(self._engine.observation(self.state)), {}
 
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """One action in every row; a row that is due for its reset ignores its action."""
-        _check_actions(self.action_space, actions)
-        idle = self._done if self.autoreset_mode is AutoresetMode.NEXT_STEP else np.zeros_like(self._done)
-        before = _started(self.state)
-        u = self._tensor(self.streams.draw(~idle, self.world.step_draws))
-        chosen = self._tensor(actions).long()
-        after, observation, reward, terminated, success = self.world.step(before, chosen, u)
-        truncated = self.world.truncated(after, terminated)
-        rewards, ended, cut, won = (_array(x) for x in (reward, terminated, truncated, success))
-        rewards, ended, cut = np.where(idle, 0.0, rewards), ended & ~idle, cut & ~idle
-        self.state = after
+        chosen, idle = self._checked(actions), self._idle()
+        after, reward, ended, cut, success = self._engine.step(_started(self.state), chosen, self._step_draws(idle))
+        if idle is not None:
+            reward, ended, cut = np.where(idle, 0.0, reward), ended & ~idle, cut & ~idle
         self._done = ended | cut
-        info = self._finish(idle, _array(observation), won)
-        return _array(self.state.observation), rewards, ended, cut, info
+        finished = np.flatnonzero(self._done)
+        info = self._info(finished, after, success) if finished.size else {}
+        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+        restarted = finished if same_step else finished[:0] if idle is None else np.flatnonzero(idle)
+        self.state = self._restarted(after, restarted)
+        return self._form(self._engine.observation(self.state)), reward.copy(), ended.copy(), cut.copy(), info
 
     def render(self) -> tuple[Any, ...] | None:
-        """One picture for every row, or None without a render mode."""
+        """One picture or text for every row, or None without a render mode."""
         if self.render_mode is None:
             return None
-        return tuple(self.world.frame(_started(self.state), row) for row in range(self.num_envs))
+        state = _started(self.state)
+        return tuple(_render(self.world, state, index, self.render_mode) for index in range(self.num_envs))
 
-    def _finish(self, idle: Mask, observation: Array, success: Array) -> dict[str, Any]:
-        """Restart the rows whose turn it is and describe the episodes that have just ended."""
-        same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
+    def _idle(self) -> Mask | None:
+        """Rows (N,) whose step is their reset; None where there are none.
+
+        Raises:
+            UserError: nobody resets a row of itself, and an episode that has ended was not started over.
+        """
+        if self.autoreset_mode is AutoresetMode.SAME_STEP or not self._done.any():
+            return None
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            ended = ", ".join(map(str, np.flatnonzero(self._done)[:5]))
+            raise UserError(
+                f"Row {ended} has ended; reset it with options={{'reset_mask': mask}} before the next step."
+            )
+        return self._done
+
+    def _step_draws(self, idle: Mask | None) -> Floats:
+        """Uniforms (N, step_draws); a row that is only reset draws none."""
+        count = self.world.step_draws
+        if idle is None or count == 0:
+            return self.streams.draw(None, count)
+        u, running = np.zeros((self.num_envs, count)), np.flatnonzero(~idle)
+        u[running] = self.streams.draw(running, count)
+        return u
+
+    def _restarted(self, state: State | None, chosen: Rows) -> State:
+        """The state with new episodes in the chosen rows (M,)."""
+        if chosen.size == 0:
+            return _started(state)
+        u = self.streams.draw(chosen, self.world.reset_draws)
+        return (
+            self._engine.reset(u) if chosen.size == self.num_envs else self._engine.restart(_started(state), chosen, u)
+        )
+
+    def _info(self, finished: Rows, after: State, success: Mask) -> dict[str, Any]:
+        """What is told of the episodes that have just ended, in the rows `finished` (M,)."""
         done = self._done
-        if (restarted := done if same_step else idle).any():
-            self._restart(restarted)
-        self._done = done
-        if not done.any():
-            return {}
         info: dict[str, Any] = {"success": success & done, "_success": done.copy()}
-        if same_step:
-            info |= {"final_info": dict(info), "_final_info": done.copy()}
-            info |= {"final_obs": _rows(observation, done), "_final_obs": done.copy()}
+        if self.autoreset_mode is AutoresetMode.SAME_STEP:
+            final = self._form(self._engine.observation(after)[finished])
+            info["final_info"] = {name: value.copy() for name, value in info.items()}
+            info["final_obs"] = rows(final, finished, self.num_envs)
+            info |= {"_final_info": done.copy(), "_final_obs": done.copy()}
         return info
 
-    def _restart(self, mask: Mask) -> None:
-        fresh = self.world.reset(self._tensor(self.streams.draw(mask, self.world.reset_draws)))
-        self.state = fresh if self.state is None else where(self._tensor(mask), fresh, self.state)
-        self._done = self._done & ~mask
+    def _checked(self, actions: Any) -> Array:
+        """The actions (N,) as int64, or a UserError."""
+        chosen = np.asarray(actions)
+        if chosen.shape == (self.num_envs,) and chosen.dtype.kind in "iu":
+            chosen = np.ascontiguousarray(chosen, np.int64)
+            if chosen.view(np.uint64).max() < self.world.num_actions:  # a negative number becomes a huge one
+                return chosen
+        wanted = f"{self.num_envs} integers from 0 to {self.world.num_actions - 1}"
+        raise UserError(f"The actions must be {wanted}, not {actions!r}.")
 
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.as_tensor(array, device=self.world.device)
+    def _chosen(self, options: dict[str, Any] | None) -> Mask:
+        """The rows (N,) that a reset is to start over."""
+        mask = (options or {}).get("reset_mask")
+        if mask is None:
+            return np.ones(self.num_envs, bool)
+        if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
+            wanted = f"a numpy array of {self.num_envs} truth values, at least one of them True"
+            raise UserError(f"options['reset_mask'] must be {wanted}, not {mask!r}.")
+        if self.state is None and not mask.all():
+            raise UserError("The first reset must start all rows; call reset() without options['reset_mask'].")
+        return mask
 
     def _seeds(self, seed: int | Sequence[int | None]) -> Sequence[int | None]:
         if isinstance(seed, int | np.integer):
-            return [int(seed) + row for row in range(self.num_envs)]
+            return [int(seed) + index for index in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise UserError(f"seed must be one integer or a list of {self.num_envs}, not a list of {len(seed)}.")
         return seed
 
 
 def _world(world: str | World[Any], render_mode: str | None, kwargs: dict[str, Any]) -> World[Any]:
-    if render_mode not in (None, "rgb_array"):
-        raise UserError(f"render_mode must be None or 'rgb_array', not {render_mode!r}.")
+    if render_mode is not None and render_mode not in RENDER_MODES:
+        raise UserError(f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
     return make_world(world, **kwargs) if isinstance(world, str) else world
+
+
+def _render(world: World[Any], state: State, index: int, render_mode: str | None) -> Any:
+    if render_mode is None:
+        return None
+    return world.frame(state, index) if render_mode == "rgb_array" else world.text(state, index)
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
@@ -176,25 +238,7 @@ def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
         raise UserError(f"autoreset_mode must be one of {known}, not {mode!r}.") from None
 
 
-def _check_actions(space: gymnasium.Space[Any], action: Any) -> None:
-    if not space.contains(action):
-        raise UserError(f"The action {action!r} is not in {space}.")
-
-
 def _started(state: State | None) -> State:
     if state is None:
         raise UserError("The environment has not been started; call reset() before anything else.")
     return state
-
-
-def _rows(array: Array, chosen: Mask) -> Array:
-    """The chosen rows of an array (N, ...) as an object array (N,), None elsewhere, as Gymnasium has it."""
-    rows = np.full(len(array), None, object)
-    for row in np.flatnonzero(chosen):
-        rows[row] = array[row]
-    return rows
-
-
-def _array(tensor: Tensor) -> Array:
-    """A numpy copy that later steps do not touch."""
-    return tensor.detach().cpu().numpy().copy()

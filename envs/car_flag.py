@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.arrays import stack, take, truncate, where, zeros
 from envs.core import State, World
 
 POWER, MAX_SPEED = 0.0015, 0.07
@@ -37,32 +38,43 @@ class CarFlag(World[CarState]):
     action_names = ("push left", "coast", "push right")
     reset_draws = 2
     step_draws = 0
+    runs_on_numpy = True
 
     def __init__(self, time_limit: int = 200, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
         # One push can carry the car past an end, never by more than its top speed.
         high = np.array([END + MAX_SPEED, MAX_SPEED, 1.0])
         self.observation_space = gymnasium.spaces.Box(-high, high, dtype=np.float64)
+        self.push = torch.tensor([-POWER, 0.0, POWER], dtype=torch.float64, device=self.device)
+        constants = torch.tensor([0.5, -1.0, 1.0, 2 * START], dtype=torch.float64, device=self.device)
+        self.half, self.left, self.right, self.width = constants.unbind()
 
     def reset(self, u: Tensor) -> CarState:
         """Side of heaven from u[:, 0], position from u[:, 1]; the car stands still."""
-        heaven = 1.0 - 2.0 * (u[:, 0] < 0.5).to(u.dtype)  # (N,)
-        position = START * (2.0 * u[:, 1] - 1.0)
-        velocity = torch.zeros_like(position)
+        heaven = where(u[:, 0] < self.half, self.left, self.right)  # (N,)
+        position = (u[:, 1] - self.half) * self.width
+        velocity = zeros(self.nothing, len(u))
         steps, returns = self.counters(len(u))
-        return CarState(observe(position, velocity, heaven), steps, returns, position, velocity, heaven)
+        observation = self.observe(position, velocity, heaven)
+        return CarState(observation, steps, returns, position, velocity, heaven)
 
     def step(self, state: CarState, action: Tensor, u: Tensor) -> tuple[CarState, Tensor, Tensor, Tensor, Tensor]:
         """One push: 0 left, 1 none, 2 right."""
-        velocity = state.velocity + (action - 1).double() * POWER  # (N,)
-        velocity = velocity.clamp(-MAX_SPEED, MAX_SPEED)
+        velocity = (state.velocity + take(self.push, action)).clip(-MAX_SPEED, MAX_SPEED)  # (N,)
         position = state.position + velocity
-        terminated = position.abs() >= END
-        reward = (position.sign() * state.heaven).masked_fill(~terminated, 0.0)  # (N,)
-        observation = observe(position, velocity, state.heaven)
-        returns = state.returns + reward
-        state = CarState(observation, state.steps + 1, returns, position, velocity, state.heaven)
-        return state, observation, reward, terminated, reward > 0
+        # Without its decimals a position is the side of the end that was reached, and 0 between the ends; the sum
+        # makes 0 of a -0.
+        reward = truncate(position) * state.heaven + self.nothing  # (N,)
+        observation = self.observe(position, velocity, state.heaven)
+        steps, returns = state.steps + self.one, state.returns + reward
+        after = CarState(observation, steps, returns, position, velocity, state.heaven)
+        return after, observation, reward, reward != self.nothing, reward > self.nothing
+
+    def observe(self, position: Tensor, velocity: Tensor, heaven: Tensor) -> Tensor:
+        """What the driver reads, (N, 3) float64."""
+        in_zone = position.clip(ZONE - HALF_ZONE, ZONE + HALF_ZONE) == position
+        observation: Tensor = stack([position, velocity, where(in_zone, heaven, self.nothing)])
+        return observation
 
     def frame(self, state: CarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The line with the signpost's zone, heaven (green), hell (red) and the car."""
@@ -76,13 +88,21 @@ class CarFlag(World[CarState]):
         picture[30:43, car - 10 : car + 10] = (40, 60, 110)
         return picture
 
-
-def observe(position: Tensor, velocity: Tensor, heaven: Tensor) -> Tensor:
-    """What the driver reads, (N, 3) float64."""
-    in_zone = (position >= ZONE - HALF_ZONE) & (position <= ZONE + HALF_ZONE)
-    return torch.stack([position, velocity, heaven.masked_fill(~in_zone, 0.0)], -1)
+    def text(self, state: CarState, row: int) -> str:
+        """The line with the signpost's zone (=), heaven (+), hell (-) and the car (o); position and velocity."""
+        heaven, position, velocity = (x[row].item() for x in (state.heaven, state.position, state.velocity))
+        zone = range(_place(ZONE - HALF_ZONE), _place(ZONE + HALF_ZONE) + 1)
+        line = ["=" if place in zone else "." for place in range(_place(END) + 1)]
+        line[_place(-END)], line[_place(END)] = ("-", "+") if heaven > 0 else ("+", "-")
+        line[min(max(_place(position), 0), len(line) - 1)] = "o"
+        return f"{''.join(line)}\nposition {position:+.3f}, velocity {velocity:+.4f}"
 
 
 def _column(position: float) -> int:
     """Pixel column of a place on the line."""
     return round(180 + 150 * position)
+
+
+def _place(position: float) -> int:
+    """Character of a place on the line, 0 at the left end."""
+    return round(20 * (position + END))

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.arrays import zeros
 from envs.errors import UserError
 
-__all__ = ["State", "UserError", "World", "choose", "where"]
+__all__ = ["State", "UserError", "World", "choose", "put", "where"]
 
 
 @dataclass
@@ -45,6 +46,9 @@ class World(ABC, Generic[S]):
             (N, d); for a Dict it holds the flattened entries in the space's order, for a Discrete d is 1, and
             the adapters give it the space's form.
         device: where all tables live and all tensors are expected.
+        runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.arrays` and operators alone, and all
+            tables are tensors among the attributes of the world, or of parts that say the same of themselves, so that
+            numpy arrays may stand for all tensors.
     """
 
     num_actions: int
@@ -52,12 +56,17 @@ class World(ABC, Generic[S]):
     reset_draws: int
     step_draws: int
     observation_space: gymnasium.Space[Any]
+    runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
         if time_limit < 1:
             raise UserError(f"time_limit must be at least 1 step, not {time_limit}.")
         self.time_limit = time_limit
         self.device = torch.device(device)
+        # Constants as tensors: on a CPU an operation with a Python number takes half as long again.
+        self.one = torch.tensor(1, device=self.device)
+        self.nothing = torch.tensor(0.0, dtype=torch.float64, device=self.device)
+        self._limit = torch.tensor(time_limit, device=self.device)
 
     @abstractmethod
     def reset(self, u: Tensor) -> S:
@@ -75,9 +84,9 @@ class World(ABC, Generic[S]):
     def frame(self, state: S, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one row as an RGB picture (height, width, 3), for videos."""
 
+    @abstractmethod
     def text(self, state: S, row: int) -> str:
         """Draw one row as lines of plain text, for terminals."""
-        raise NotImplementedError(f"{type(self).__name__} has no text form.")
 
     def initial_draws(self) -> Tensor | None:
         """Reset draws (M, reset_draws), one row per initial state of a deterministic world; else None."""
@@ -85,12 +94,11 @@ class World(ABC, Generic[S]):
 
     def truncated(self, state: S, terminated: Tensor) -> Tensor:
         """Rows (N,) that reached the time limit without terminating; never both."""
-        return (state.steps >= self.time_limit) & ~terminated
+        return (state.steps >= self._limit) > terminated  # of truth values, `a > b` is `a and not b`
 
     def counters(self, count: int) -> tuple[Tensor, Tensor]:
         """Zero step counts (N,) int64 and returns (N,) float64 for a reset of `count` rows."""
-        steps = torch.zeros(count, dtype=torch.int64, device=self.device)
-        return steps, torch.zeros(count, dtype=torch.float64, device=self.device)
+        return zeros(self.one, count), zeros(self.nothing, count)
 
 
 def where(mask: Tensor, chosen: S, other: S) -> S:
@@ -100,6 +108,12 @@ def where(mask: Tensor, chosen: S, other: S) -> S:
         ours, theirs = getattr(chosen, field.name), getattr(other, field.name)
         values[field.name] = torch.where(mask.view(-1, *[1] * (ours.dim() - 1)), ours, theirs)
     return type(chosen)(**values)
+
+
+def put(state: S, rows: Tensor, fresh: S) -> S:
+    """A copy of `state` whose rows (M,) int64 are the M rows of `fresh`."""
+    new = vars(fresh)
+    return type(state)(**{name: old.index_copy(0, rows, new[name]) for name, old in vars(state).items()})
 
 
 def choose(u: Tensor, count: int) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, UserError, World, where
+from envs.core import State, UserError, World, put, where
 from envs.registry import WORLDS, make_world
 
 S = TypeVar("S", bound=State)
@@ -70,16 +70,31 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
 
     The uniforms u are (N, step_draws + reset_draws) float64; the latter count only where an episode ends.
     """
-    after, observation, reward, terminated, success = world.step(state, action, u[:, : world.step_draws])
-    truncated = world.truncated(after, terminated)
+    after, step = _step(world, state, action, u[:, : world.step_draws])
     fresh = world.reset(u[:, world.step_draws :])
-    state = where(terminated | truncated, fresh, after)
-    return state, Step(
-        observation=state.observation,
+    state = where(step.done, fresh, after)
+    return state, dataclasses.replace(step, observation=state.observation)
+
+
+def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
+    """The same numbers with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
+    after, step = _step(world, state, action, u[:, : world.step_draws])
+    rows = step.done.nonzero().squeeze(1)  # (M,)
+    if len(rows) == 0:
+        return after, step
+    state = put(after, rows, world.reset(u[rows, world.step_draws :]))
+    return state, dataclasses.replace(step, observation=state.observation)
+
+
+def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
+    """One step in every row, before any reset."""
+    after, observation, reward, terminated, success = world.step(state, action, u)
+    return after, Step(
+        observation=observation,
         final_observation=observation,
         reward=reward.float(),
         terminated=terminated,
-        truncated=truncated,
+        truncated=world.truncated(after, terminated),
         success=success,
         episode_return=after.returns,
         episode_length=after.steps,
@@ -109,6 +124,7 @@ class TensorFleet:
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device = world.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._advance = advance_finished if self.device.type == "cpu" else advance
         self.state: State | None = None
 
     def draws(self, count: int) -> Tensor:
@@ -126,7 +142,7 @@ class TensorFleet:
     def step(self, action: Tensor) -> Step:
         """One action (N,) int64 in every world."""
         u = self.draws(self.world.step_draws + self.world.reset_draws)
-        self.state, step = advance(self.world, self._started(), action, u)
+        self.state, step = self._advance(self.world, self._started(), action, u)
         return step
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

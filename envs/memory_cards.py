@@ -10,9 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.arrays import integers, order, pick, take, where, write, zeros
 from envs.core import State, UserError, World
 
 HIDDEN = 0
+MOST_TABLED = 6  # pairs up to which the card to turn up is looked up among all sets of removed cards
+MOST = 31  # pairs whose cards fit as bits into one integer
 
 
 @dataclass
@@ -20,7 +23,7 @@ class CardState(State):
     """N tables of 2P cards."""
 
     cards: Tensor  # (N, 2P) int64, values 1..P, each twice
-    removed: Tensor  # (N, 2P) bool
+    removed: Tensor  # (N,) int64, bit i is set when card i has been removed
     current: Tensor  # (N,) int64, index of the card that lies face up
 
 
@@ -33,46 +36,90 @@ class MemoryCards(World[CardState]):
     """
 
     step_draws = 1
+    runs_on_numpy = True
 
     def __init__(self, pairs: int = 5, time_limit: int = 50, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
-        if pairs < 2:
-            raise UserError(f"pairs of Memory Cards must be at least 2, not {pairs}.")
+        if not 2 <= pairs <= MOST:
+            raise UserError(f"pairs of Memory Cards must be from 2 to {MOST}, not {pairs}.")
         self.pairs = pairs
         self.num_actions = 2 * pairs
         self.reset_draws = 2 * pairs + 1
         self.observation_space = gymnasium.spaces.MultiDiscrete([pairs + 2] * self.num_actions)
         self.values = torch.arange(1, pairs + 1, device=self.device).repeat(2)  # (2P,)
-        self.places = torch.arange(self.num_actions, device=self.device)  # (2P,)
+        self.bits = torch.tensor([1 << card for card in range(self.num_actions)], device=self.device)  # (2P,)
+        self.all_removed = self.bits.sum()
+        self.gap = torch.tensor(pairs + 1, device=self.device)
+        self.right, self.wrong = torch.tensor([0.0, -1.0], dtype=torch.float64, device=self.device)
+        self.tabled = pairs <= MOST_TABLED
+        if self.tabled:
+            self._make_tables()
 
     def reset(self, u: Tensor) -> CardState:
         """Shuffle by the order of u[:, :-1] and turn up the card that u[:, -1] chooses."""
-        cards = self.values[u[:, :-1].argsort(dim=1, stable=True)]  # (N, 2P)
-        removed = torch.zeros_like(cards, dtype=torch.bool)
-        current = turn_up(removed, u[:, -1])
         steps, returns = self.counters(len(u))
+        cards = take(self.values, order(u[:, :-1]).reshape(-1)).reshape(-1, self.num_actions)  # (N, 2P)
+        removed = zeros(self.one, len(u))
+        current = self.turn_up(removed, u[:, -1])
         return CardState(self.observe(cards, removed, current), steps, returns, cards, removed, current)
-
-    def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
-        """The table as the player sees it, (N, 2P) int64."""
-        face_up = self.places == current[:, None]
-        return cards.masked_fill(~face_up, HIDDEN).masked_fill(removed, self.pairs + 1)
 
     def step(self, state: CardState, action: Tensor, u: Tensor) -> tuple[CardState, Tensor, Tensor, Tensor, Tensor]:
         """One guess: the place of the partner."""
-        pair = torch.stack([state.current, action], 1)  # (N, 2)
-        values = state.cards.gather(1, pair)
-        match = (values[:, 0] == values[:, 1]) & (action != state.current)
-        match = match & ~state.removed.gather(1, action[:, None])[:, 0]
-        chosen = (self.places == pair[:, :1]) | (self.places == pair[:, 1:])  # (N, 2P)
-        removed = state.removed | (match[:, None] & chosen)
-        terminated = removed.all(1)
-        reward = match.double() - 1.0
-        current = torch.where(terminated, state.current, turn_up(removed, u[:, 0]))
-        observation = self.observe(state.cards, removed, current)
-        returns = state.returns + reward
-        state = CardState(observation, state.steps + 1, returns, state.cards, removed, current)
-        return state, observation, reward, terminated, terminated
+        cards, shown = state.cards, state.current
+        # Partners leave together, so a removed card never equals the one that lies face up.
+        match = (pick(cards, action) == pick(cards, shown)) & (action != shown)  # (N,)
+        pair = take(self.bits, action) | take(self.bits, shown)
+        removed = where(match, state.removed | pair, state.removed)
+        terminated = removed == self.all_removed
+        reward = where(match, self.right, self.wrong)
+        current = self.turn_up(removed, u[:, 0])
+        observation = self.observe(cards, removed, current)
+        steps, returns = state.steps + self.one, state.returns + reward
+        after = CardState(observation, steps, returns, cards, removed, current)
+        return after, observation, reward, terminated, terminated
+
+    def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
+        """The table as the player sees it, (N, 2P) int64."""
+        table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
+        face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
+        seen: Tensor = write(table, current, face_up)
+        return seen
+
+    def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
+        """A card (N,) uniform among those that remain, chosen by u (N,); 0 if none is left.
+
+        Args:
+            removed: the removed cards as the bits of one integer, (N,).
+            u: uniforms (N,) from [0, 1).
+        """
+        if not self.tabled:
+            return self._turn_up(removed, u)
+        rank = integers(u * take(self.left, removed))
+        card: Tensor = take(self.card, removed * self.ranks + rank)
+        return card
+
+    def _gaps(self, removed: Tensor) -> Tensor:
+        """The table (N, 2P) without the card that lies face up: P + 1 where a card has been removed, else HIDDEN."""
+        return ((removed[:, None] & self.bits) != 0) * self.gap
+
+    def _turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
+        """As `turn_up`, for any number of cards."""
+        rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
+        left = rank[:, -1]
+        wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself
+        card: Tensor = integers(rank >= wanted[:, None]).argmax(1)
+        return card
+
+    def _make_tables(self) -> None:
+        """For few cards the two questions about the removed ones are look-ups, one row for each set of them."""
+        removed = torch.arange(1 << self.num_actions, device=self.device)
+        self.gaps = self._gaps(removed)  # (2**2P, 2P)
+        self.left = (self.gaps == HIDDEN).sum(1).double()  # (2**2P,)
+        # A last rank serves products u * left that rounding lifts to left itself.
+        ranks = torch.arange(self.num_actions + 1, device=self.device)
+        self.ranks = torch.tensor(len(ranks), device=self.device)
+        middle = (ranks + 0.5) / self.left[:, None].clip(min=1.0)
+        self.card = self._turn_up(removed.repeat_interleave(len(ranks)), middle.clip(max=1.0).flatten())
 
     def frame(self, state: CardState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Two rows of cards: backs, the face-up card with as many pips as its value, gaps."""
@@ -80,12 +127,11 @@ class MemoryCards(World[CardState]):
         rows = [np.concatenate(cards[: self.pairs], 1), np.concatenate(cards[self.pairs :], 1)]
         return np.concatenate(rows, 0)
 
-
-def turn_up(removed: Tensor, u: Tensor) -> Tensor:
-    """A place (N,) uniform among the cards not removed (N, 2P), chosen by u (N,); 0 if none is left."""
-    rank = (~removed).long().cumsum(1)  # (N, 2P), 1-based among the remaining
-    wanted = torch.minimum((u * rank[:, -1]).long() + 1, rank[:, -1])
-    return (rank >= wanted[:, None]).long().argmax(1)
+    def text(self, state: CardState, row: int) -> str:
+        """Two rows of cards: backs (#), the face-up card's value, gaps (.)."""
+        names = {HIDDEN: "#", self.pairs + 1: "."}
+        cards = [f"{names.get(value, value)!s:>2}" for value in state.observation[row].tolist()]
+        return " ".join(cards[: self.pairs]) + "\n" + " ".join(cards[self.pairs :])
 
 
 def _card(value: int, pairs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

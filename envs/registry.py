@@ -25,10 +25,31 @@ class Entry:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
 
+def _rooms(size: int, across: int, **kwargs: int) -> Entry:
+    return Entry("envs.gridverse.tasks:MemoryRooms", {"size": size, "rooms": (across, across), **kwargs})
+
+
 WORLDS: dict[str, Entry] = {
     **{f"Gridverse/Memory-{n}x{n}-v0": Entry("envs.gridverse.tasks:Memory", {"size": n}) for n in (5, 7, 9, 11, 13)},
+    **{f"Gridverse/Memory-FourRooms-{n}x{n}-v0": _rooms(n, 2) for n in (7, 13)},
+    "Gridverse/Memory-NineRooms-13x13-v0": _rooms(13, 3),
+    **{f"Gridverse/Memory-NineRooms-13x13-{n}Beacons-v0": _rooms(13, 3, beacons=n) for n in (2, 3)},
+    **{f"Gridverse/Memory-SixteenRooms-{n}x{n}-v0": _rooms(n, 4) for n in (13, 15, 17, 21)},
+    "Gridverse/Memory-TwentyFiveRooms-13x13-v0": _rooms(13, 5),
+    "Gridverse/Memory-Empty-13x13-v0": Entry("envs.gridverse.tasks:MemoryEmpty", {"size": 13, "rooms": (5, 5)}),
+    "Gridverse/Memory-13x13-Hallucinated-v0": Entry(
+        "envs.gridverse.tasks:MemoryEmpty", {"size": 13, "rooms": (5, 5), "phantom_rooms": (5, 5)}
+    ),
+    "Gridverse/Memory-13x13-HallucinatedCorridor-v0": Entry(
+        "envs.gridverse.tasks:Memory", {"size": 13, "phantom_rooms": (5, 5)}
+    ),
+    **{f"Gridverse/Keydoor-{n}x{n}-v0": Entry("envs.gridverse.tasks:Keydoor", {"size": n}) for n in (5, 7, 9)},
+    "Gridverse/Yaml-v0": Entry("envs.gridverse.yaml_world:Yaml"),
     "POMDP/CarFlag-v0": Entry("envs.car_flag:CarFlag"),
     "POMDP/MemoryCards-v0": Entry("envs.memory_cards:MemoryCards"),
+    "POMDP/Hallway-v0": Entry("envs.hallway:Hallway"),
+    "POMDP/HeavenHell-v0": Entry("envs.heaven_hell:HeavenHell"),
+    "POMDP/File-v0": Entry("envs.pomdp_file:File"),
 }
 
 

@@ -9,41 +9,61 @@ import numpy as np
 from gymnasium.utils import seeding
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class RowStreams:
     """N numpy generators that hand out the numbers a single environment with the same seed would draw.
 
-    Drawing in blocks keeps the Python loop over rows out of the step.
+    Drawing in blocks keeps the Python loop over rows out of the step. The default block is an odd number of
+    cache lines: with a power of two the next numbers of all rows would fall into the same few places of the cache.
     """
 
-    def __init__(self, count: int, block: int = 1024) -> None:
+    def __init__(self, count: int, block: int = 520) -> None:
         self.block = block
         children = np.random.SeedSequence().spawn(count)
         self.generators = [np.random.Generator(np.random.PCG64(child)) for child in children]
         self.buffer: Floats = np.empty((count, block))
         self.cursor = np.full(count, block)  # (N,), first number not yet used
+        self._everybody: Rows = np.arange(count)
+        self._block_start: Rows = self._everybody * block  # (N,)
+        self._furthest = block  # no cursor is beyond it
 
     def seed(self, seeds: Sequence[int | None]) -> None:
         """Start the streams of the rows that have a seed anew; the others go on."""
         for row, seed in enumerate(seeds):
             if seed is not None:
                 self.generators[row], _ = seeding.np_random(seed)
-                self.cursor[row] = self.block
+                self.cursor[row] = self._furthest = self.block
 
-    def draw(self, rows: Mask, count: int) -> Floats:
-        """The next `count` uniforms of the chosen rows (N,) bool as (N, count); the other rows hold zeros."""
-        for row in np.flatnonzero(rows & (self.cursor + count > self.block)).tolist():
-            self._refill(row)
-        taken = np.zeros((len(self.cursor), count))
-        index = self.cursor[rows, None] + np.arange(count)
-        taken[rows] = np.take_along_axis(self.buffer[rows], index, 1)
-        self.cursor[rows] += count
+    def draw(self, rows: Rows | None, count: int) -> Floats:
+        """The next `count` uniforms of each of the different rows (M,) as (M, count); None stands for all N rows."""
+        chosen = self._everybody if rows is None else rows
+        if count == 0:
+            return np.empty((len(chosen), 0))
+        if self._furthest + count > self.block:
+            self._refill_short(chosen, count)
+        self._furthest += count
+        start = (self._block_start + self.cursor) if rows is None else (self._block_start[rows] + self.cursor[rows])
+        if rows is None:
+            self.cursor += count
+        else:
+            self.cursor[rows] += count
+        index = start[:, None] if count == 1 else start[:, None] + np.arange(count)
+        taken: Floats = self.buffer.reshape(-1).take(index)
         return taken
 
-    def _refill(self, row: int) -> None:
-        used = int(self.cursor[row])
-        fresh = self.generators[row].random(used)
-        self.buffer[row] = np.concatenate([self.buffer[row, used:], fresh])
+    def _refill_short(self, chosen: Rows, count: int) -> None:
+        """Refill the blocks of the chosen rows that have not `count` numbers left."""
+        for row in chosen[self.cursor[chosen] + count > self.block].tolist():
+            self._refill(row, count)
+        self._furthest = int(self.cursor.max())
+
+    def _refill(self, row: int, count: int) -> None:
+        """Move the unused numbers of a row to the front and draw the rest of its block."""
+        if count > self.block:
+            raise ValueError(f"A block of {self.block} numbers cannot give {count} at once.")
+        left = self.block - int(self.cursor[row])
+        self.buffer[row, :left] = self.buffer[row, self.block - left :]
+        self.generators[row].random(out=self.buffer[row, left:])
         self.cursor[row] = 0

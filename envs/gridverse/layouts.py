@@ -1,30 +1,265 @@
-"""Initial grids."""
+"""Initial scenes: corridors, rooms, open ground, and a locked door."""
+
+from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from envs.gridverse.objects import BEACON, COLOURS, EXIT, FLOOR, WALL, pack
+from envs.core import choose
+from envs.errors import UserError
+from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, LOCKED, NONE, NORTH, WALL, YELLOW, pack
+from envs.gridverse.phantoms import lines
+from envs.gridverse.rules import put
+from envs.gridverse.scene import Scene
+from envs.gridverse.splits import splits
 
 
-def memory(size: int) -> tuple[Tensor, Tensor]:
-    """All 24 initial grids of the memory task, codes (24, size*size) int16, and good colours (24,) int64.
+class Corridor:
+    """The memory task: an I-shaped corridor, exits at the ends of the upper bar, beacons at those of the lower.
 
-    An I-shaped corridor: two exits at the ends of the upper bar, two beacons, both of the good exit's colour,
-    at the ends of the lower bar. Row 2p + s is the ordered colour pair p (good, bad) with the good exit on
-    the left (s = 0) or on the right.
+    Both beacons have the good exit's colour. The agent stands in the middle and faces north. Ordered pair of
+    colours (good, bad) from u[:, 0], good exit on the left or the right from u[:, 1].
+
+    Raises:
+        UserError: the grid is smaller than 5 x 5 or has no middle column.
     """
-    pairs = list(itertools.permutations(COLOURS, 2))
-    grids = [_corridor(size, good, bad, right) for good, bad in pairs for right in (False, True)]
-    goods = torch.tensor([good for good, _ in pairs]).repeat_interleave(2)
-    return torch.stack(grids).flatten(1), goods
+
+    draws = 2
+
+    def __init__(self, height: int, width: int, device: torch.device, colours: Sequence[int] = COLOURS) -> None:
+        if min(height, width) < 5 or width % 2 == 0:
+            raise UserError(
+                f"A memory corridor needs at least 5 x 5 cells and an odd width, not a size of {height} x {width}."
+            )
+        self.height, self.width = height, width
+        pairs = list(itertools.permutations(colours, 2))
+        grids = [_corridor(height, width, *pair, right) for pair in pairs for right in (False, True)]
+        self.grids = torch.stack(grids).flatten(1).to(device)  # (2*pairs, H*W)
+        self.goods = torch.tensor([good for good, _ in pairs], device=device).repeat_interleave(2)  # (2*pairs,)
+        self.pairs = len(pairs)
+
+    def initial_draws(self) -> Tensor:
+        """Draws (2*pairs, 2): every ordered pair of colours with the good exit on either side."""
+        grid = torch.cartesian_prod(torch.arange(self.pairs), torch.arange(2)).double()
+        return ((grid + 0.5) / torch.tensor([self.pairs, 2.0], dtype=torch.float64)).to(self.goods.device)
+
+    def __call__(self, u: Tensor) -> Scene:
+        grid = 2 * choose(u[:, 0], self.pairs) + choose(u[:, 1], 2)  # (N,)
+        position = torch.full_like(grid, self.height // 2 * self.width + self.width // 2)
+        heading, held = torch.full_like(grid, NORTH), torch.full_like(grid, pack(NONE))
+        return Scene(self.grids.index_select(0, grid), position, heading, held, self.goods.index_select(0, grid))
 
 
-def _corridor(size: int, good: int, bad: int, right: bool) -> Tensor:
-    grid = torch.full((size, size), pack(WALL), dtype=torch.int16)
-    grid[1, 2:-2] = grid[-2, 2:-2] = grid[2:-2, size // 2] = pack(FLOOR)
+class Scattered:
+    """Agent, beacons and exits on different cells of a floor, drawn without replacement; any heading.
+
+    The exits have different colours; the first is the good one and all beacons have its colour. The floor is a
+    fixed list of cells and, drawn anew in each episode, one opening in every wall segment. Cells are drawn by
+    rank among those still free, so neither sorting nor a list of the free cells is needed.
+
+    Args:
+        base: grid (H, W) of packed codes before openings and objects.
+        floor: flat positions (F,) where objects and the agent may be.
+        openings: rows (first, stride, count), (O, 3): segment o opens at first + stride * k, k < count.
+
+    Raises:
+        UserError: there are more objects than floor, or more exits than colours.
+    """
+
+    def __init__(
+        self,
+        base: Tensor,
+        floor: Tensor,
+        openings: Tensor,
+        beacons: int,
+        exits: int,
+        device: torch.device,
+        colours: Sequence[int] = COLOURS,
+    ) -> None:
+        self.height, self.width = base.shape
+        self.objects, self.beacons = 1 + beacons + exits, beacons
+        self.fixed, self.walls = len(floor), len(openings)
+        _check_scattered(beacons, exits, len(floor) + len(openings), colours)
+        hues = list(itertools.permutations(colours, exits))
+        self.base, self.floor = base.flatten().to(device), floor.to(device)
+        self.first, self.stride, segments = openings.to(device).unbind(1)  # each (O,)
+        left = len(floor) + len(openings) - torch.arange(self.objects, device=device)
+        self.counts = torch.cat([segments, left, torch.tensor([4, len(hues)], device=device)])  # (draws,)
+        self.draws = len(self.counts)
+        self.hues = torch.tensor(hues, device=device)  # (permutations, exits), colours of the exits
+        codes = [[pack(BEACON, colour=hue[0])] * beacons + [pack(EXIT, colour=c) for c in hue] for hue in hues]
+        self.codes = torch.tensor(codes, dtype=torch.int16, device=device)  # (permutations, beacons + exits)
+
+    def initial_draws(self) -> None:
+        """There are too many initial states to list."""
+        return None
+
+    def __call__(self, u: Tensor) -> Scene:
+        drawn = torch.minimum((u * self.counts).long(), self.counts - 1)  # (N, draws)
+        opened = self.first + self.stride * drawn[:, : self.walls]  # (N, O)
+        ranks = distinct(drawn[:, self.walls : self.walls + self.objects])  # (N, objects)
+        places = self._places(ranks, opened)
+        palette = drawn[:, -1]
+        cells = self.base.expand(len(u), -1)
+        if self.walls:
+            cells = cells.scatter(1, opened, pack(FLOOR))
+        cells = cells.scatter(1, places[:, 1:], self.codes.index_select(0, palette))
+        held = torch.full_like(palette, pack(NONE))
+        return Scene(cells, places[:, 0], drawn[:, -2], held, self.hues.index_select(0, palette)[:, 0])
+
+    def _places(self, ranks: Tensor, opened: Tensor) -> Tensor:
+        """Flat positions of floor cells by rank, both (N, objects); openings (N, O) come after the fixed floor."""
+        if not self.walls:
+            return self.floor[ranks]
+        among = opened.gather(1, (ranks - self.fixed).clamp(min=0))
+        return torch.where(ranks < self.fixed, self.floor[ranks.clamp(max=self.fixed - 1)], among)
+
+
+def rooms(
+    height: int,
+    width: int,
+    plan: Sequence[int],
+    beacons: int,
+    exits: int,
+    device: torch.device,
+    colours: Sequence[int] = COLOURS,
+) -> Scattered:
+    """Rooms (down, across) with one opening in the wall between each two neighbours.
+
+    Raises:
+        UserError: the rooms, or what is put into them, do not fit.
+    """
+    base = _bordered(height, width)
+    base[lines(height, width, plan)] = pack(WALL)
+    openings = torch.tensor(_segments(height, width, plan)).view(-1, 3)
+    return Scattered(base, _floor(base), openings, beacons, exits, device, colours)
+
+
+def open_ground(
+    height: int,
+    width: int,
+    plan: Sequence[int],
+    beacons: int,
+    exits: int,
+    device: torch.device,
+    colours: Sequence[int] = COLOURS,
+) -> Scattered:
+    """No inner wall at all; agent and objects start off the lines that would cut the ground into rooms.
+
+    Raises:
+        UserError: the rooms, or what is put into them, do not fit.
+    """
+    base = _bordered(height, width)
+    kept = base.clone()
+    kept[lines(height, width, plan)] = pack(WALL)
+    openings = torch.empty(0, 3, dtype=torch.int64)
+    return Scattered(base, _floor(kept), openings, beacons, exits, device, colours)
+
+
+class LockedRoom:
+    """Keydoor: a wall with one locked yellow door; the agent and the key left of it, the exit in the far corner.
+
+    Draws: column of the wall, row of the door, row and column of the key, row and column of the agent (who may
+    stand on the key), heading.
+
+    Raises:
+        UserError: the grid is smaller than 3 x 5.
+    """
+
+    draws = 7
+
+    def __init__(self, height: int, width: int, device: torch.device) -> None:
+        if height < 3 or width < 5:
+            raise UserError(f"A keydoor grid needs at least 3 x 5 cells, not a size of {height} x {width}.")
+        self.height, self.width, self.rows, self.columns = height, width, height - 2, width - 4
+        grids = [_locked(height, width, x, y) for x in range(2, width - 2) for y in range(1, height - 1)]
+        self.grids = torch.stack(grids).flatten(1).to(device)  # (columns*rows, H*W)
+        self.goal = (height - 2) * width + width - 2  # flat position of the exit
+
+    def initial_draws(self) -> None:
+        """There are too many initial states to list."""
+        return None
+
+    def __call__(self, u: Tensor) -> Scene:
+        wall, door = choose(u[:, 0], self.columns), choose(u[:, 1], self.rows)  # (N,)
+        cells = self.grids.index_select(0, wall * self.rows + door)
+        key, position = (self._left(u[:, i], u[:, i + 1], wall + 1) for i in (2, 4))
+        cells = put(cells, key, torch.full_like(key, pack(KEY, colour=YELLOW)))
+        none = torch.zeros_like(key)
+        return Scene(cells, position, choose(u[:, 6], 4), none + pack(NONE), none)
+
+    def _left(self, y: Tensor, x: Tensor, columns: Tensor) -> Tensor:
+        """A cell (N,) of the left room, which has `columns` (N,) columns, from two uniforms (N,)."""
+        column = torch.minimum((x * columns).long(), columns - 1)
+        return (1 + choose(y, self.rows)) * self.width + 1 + column
+
+
+def distinct(ranks: Tensor) -> Tensor:
+    """Different numbers from ranks (N, M), the m-th of which counts among the numbers not taken before it.
+
+    Rank r among the numbers that are not in an ascending list is r, raised by one for each entry it reaches.
+    """
+    taken: list[Tensor] = []  # ascending, each (N,)
+    found = []
+    for rank in ranks.unbind(1):
+        number = rank
+        for entry in taken:
+            number = number + (number >= entry)
+        found.append(number)
+        taken = _insert(taken, number)
+    return torch.stack(found, 1)
+
+
+def _insert(ascending: list[Tensor], number: Tensor) -> list[Tensor]:
+    merged = []
+    for entry in ascending:
+        merged.append(torch.minimum(entry, number))
+        number = torch.maximum(entry, number)
+    return [*merged, number]
+
+
+def _bordered(height: int, width: int) -> Tensor:
+    grid = torch.full((height, width), pack(WALL), dtype=torch.int16)
+    grid[1:-1, 1:-1] = pack(FLOOR)
+    return grid  # (H, W)
+
+
+def _floor(grid: Tensor) -> Tensor:
+    return (grid.flatten() == pack(FLOOR)).nonzero()[:, 0]  # (F,)
+
+
+def _corridor(height: int, width: int, good: int, bad: int, right: bool) -> Tensor:
+    grid = torch.full((height, width), pack(WALL), dtype=torch.int16)
+    grid[1, 2:-2] = grid[-2, 2:-2] = grid[2:-2, width // 2] = pack(FLOOR)
     grid[1, -2 if right else 1] = pack(EXIT, colour=good)
     grid[1, 1 if right else -2] = pack(EXIT, colour=bad)
     grid[-2, 1] = grid[-2, -2] = pack(BEACON, colour=good)
-    return grid  # (size, size)
+    return grid  # (H, W)
+
+
+def _locked(height: int, width: int, x: int, y: int) -> Tensor:
+    grid = _bordered(height, width)
+    grid[1:-1, x] = pack(WALL)
+    grid[y, x] = pack(DOOR, LOCKED, YELLOW)
+    grid[-2, -2] = pack(EXIT)
+    return grid  # (H, W)
+
+
+def _segments(height: int, width: int, plan: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Openings (first, stride, count): the horizontal segments row by row, then the vertical ones."""
+    ys, xs = splits((height, width), plan)
+    across = [(y * width + x + 1, 1, end - x - 1) for y in ys[1:-1] for x, end in itertools.pairwise(xs)]
+    down = [((y + 1) * width + x, width, end - y - 1) for y, end in itertools.pairwise(ys) for x in xs[1:-1]]
+    return across + down
+
+
+def _check_scattered(beacons: int, exits: int, floor: int, colours: Sequence[int]) -> None:
+    if beacons < 0 or exits < 1:
+        raise UserError(f"There must be at least 1 exit and no negative number of beacons, not {exits} and {beacons}.")
+    if exits > len(colours):
+        raise UserError(f"{exits} exits need as many different colours, but there are {len(colours)}.")
+    if 1 + beacons + exits > floor:
+        raise UserError(f"An agent, {beacons} beacons and {exits} exits do not fit on {floor} cells of floor.")

@@ -1,7 +1,7 @@
-"""Objects of a grid and their encodings.
+"""Objects of a grid.
 
 A cell is one integer code that packs type, status and colour, so that every property of an object is one
-table look-up and a phantom wall (a wall with status PHANTOM) is a row of the tables, not a special case.
+table look-up. A box packs an index into a list of contents where others have status and colour.
 """
 
 from collections.abc import Callable
@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 # Types, as they are numbered in the default encoding.
-NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, BEACON = 0, 1, 2, 3, 4, 5, 6, 10
-# Statuses of a door; and of a wall that is only seen.
+NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = range(11)
+KINDS = (NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON)
+# Statuses of a door.
 OPEN, CLOSED, LOCKED = 0, 1, 2
-PHANTOM = 1
-# Colours.
+# Colours; 0 is none.
 RED, GREEN, BLUE, YELLOW = 1, 2, 3, 4
 COLOURS = (RED, GREEN, BLUE, YELLOW)
 # Headings, and the unit vector (y, x) of each; y points down.
@@ -24,6 +24,8 @@ TURN_LEFT = (WEST, EAST, SOUTH, NORTH)
 TURN_RIGHT = (EAST, WEST, NORTH, SOUTH)
 
 CODES = 512  # four bits of type, two of status, three of colour
+PHANTOM = 512  # a flag on what is seen, never on a cell: this place lies on a phantom line
+SEEN = 1024  # codes with and without the flag
 
 
 def pack(kind: int, status: int = 0, colour: int = 0) -> int:
@@ -33,7 +35,7 @@ def pack(kind: int, status: int = 0, colour: int = 0) -> int:
 
 def kinds(code: Tensor) -> Tensor:
     """Types of codes, any shape."""
-    return code >> 5
+    return code >> 5 & 15
 
 
 def statuses(code: Tensor) -> Tensor:
@@ -46,27 +48,28 @@ def colours(code: Tensor) -> Tensor:
     return code & 7
 
 
-def channels(code: Tensor) -> Tensor:
-    """The 'default' encoding (type, status, colour): codes of shape (...) to (..., 3)."""
-    return torch.stack([kinds(code), statuses(code), colours(code)], -1)
-
-
 def table(rule: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
-    """A property of objects as a look-up table by code, (CODES,)."""
-    return rule(torch.arange(CODES)).to(device)
+    """A property of objects as a look-up table by code, (SEEN,); the phantom flag changes none."""
+    return rule(torch.arange(SEEN)).to(device)
 
 
 def blocks_movement(code: Tensor) -> Tensor:
-    """Walls and doors that are not open; a phantom wall lets the agent pass."""
-    solid = (kinds(code) == WALL) & (statuses(code) != PHANTOM)
-    return solid | (kinds(code) == DOOR) & (statuses(code) != OPEN)
+    """Walls, boxes, and doors that are not open."""
+    kind = kinds(code)
+    return (kind == WALL) | (kind == BOX) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
 def blocks_vision(code: Tensor) -> Tensor:
-    """Whatever blocks movement, and what is hidden itself."""
-    return blocks_movement(code) | (kinds(code) == HIDDEN)
+    """Walls, doors that are not open, and what is hidden itself."""
+    kind = kinds(code)
+    return (kind == WALL) | (kind == HIDDEN) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
-def summed(code: Tensor) -> Tensor:
-    """The published observation of a cell: type index + colour index (status is not seen)."""
-    return kinds(code) + colours(code)
+def holdable(code: Tensor) -> Tensor:
+    """Keys: what can be picked up."""
+    return kinds(code) == KEY
+
+
+def is_kind(kind: int) -> Callable[[Tensor], Tensor]:
+    """The property of having this type."""
+    return lambda code: kinds(code) == kind

@@ -1,11 +1,35 @@
-"""How the agent moves and turns."""
+"""How the agent moves, turns and uses its hand, on tensors and on numpy arrays (see `envs.arrays`)."""
+
+from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from envs.gridverse.objects import DIRECTIONS, TURN_LEFT, TURN_RIGHT, blocks_movement, table
+from envs.arrays import copied, integers, pick, take, where, write
+from envs.gridverse.objects import (
+    CLOSED,
+    DIRECTIONS,
+    DOOR,
+    FLOOR,
+    KEY,
+    LOCKED,
+    NONE,
+    OPEN,
+    SEEN,
+    TURN_LEFT,
+    TURN_RIGHT,
+    blocks_movement,
+    holdable,
+    is_kind,
+    pack,
+    statuses,
+    table,
+)
+from envs.gridverse.scene import Scene
 
-FORWARD, BACKWARD, LEFT, RIGHT, LEFT_TURN, RIGHT_TURN = range(6)
+# The canonical actions; a task lists those it has.
+FORWARD, BACKWARD, LEFT, RIGHT, LEFT_TURN, RIGHT_TURN, ACTUATE, PICK_N_DROP = range(8)
+ACTION_NAMES = ("forward", "backward", "left", "right", "turn left", "turn right", "actuate", "pick or drop")
 
 
 def looking(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -13,30 +37,105 @@ def looking(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
     return DIRECTIONS[heading], DIRECTIONS[TURN_RIGHT[heading]]
 
 
-class Motion:
-    """Moves and turns by look-up: one row per heading, one column per action; turns move by nothing."""
-
-    def __init__(self, width: int, device: torch.device) -> None:
-        headings = range(len(DIRECTIONS))
-        self.offset = torch.tensor([_offsets(h, width) for h in headings], device=device)  # (4, 6)
-        turned = [[h, h, h, h, TURN_LEFT[h], TURN_RIGHT[h]] for h in headings]
-        self.heading = torch.tensor(turned, device=device)  # (4, 6)
-        self.blocked = table(blocks_movement, device)  # (CODES,)
-
-    def __call__(self, cells: Tensor, position: Tensor, heading: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Next flat position (N,) and heading (N,) on grids cells (N, H*W)."""
-        target = position + self.offset[heading, action]  # (N,)
-        blocked = self.blocked[at(cells, target)]
-        return torch.where(blocked, position, target), self.heading[heading, action]
-
-
 def at(cells: Tensor, position: Tensor) -> Tensor:
     """Codes (N,) int64 of the cells at flat positions (N,)."""
-    return cells.gather(1, position[:, None])[:, 0].long()
+    codes: Tensor = integers(pick(cells, position))
+    return codes
+
+
+def put(cells: Tensor, position: Tensor, code: Tensor) -> Tensor:
+    """New grids (N, H*W) with the codes (N,) at flat positions (N,)."""
+    changed: Tensor = write(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
+    return changed
+
+
+class Front:
+    """The flat position (N,) of the cell ahead of the agent, which is inside the grid because its border is wall."""
+
+    runs_on_numpy = True
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.ahead = torch.tensor([y * width + x for y, x in DIRECTIONS], device=device)  # (4,)
+
+    def __call__(self, scene: Scene) -> Tensor:
+        place: Tensor = scene.position + take(self.ahead, scene.heading)
+        return place
+
+
+class Motion:
+    """Moves and turns by look-up, one entry per heading and action; what is no move moves by nothing."""
+
+    draws = 0
+    runs_on_numpy = True
+
+    def __init__(self, width: int, device: torch.device, moves: bool = True, turns: bool = True) -> None:
+        headings = range(len(DIRECTIONS))
+        self.actions = len(ACTION_NAMES)
+        self.offset = torch.tensor([_offsets(h, width) for h in headings], device=device).flatten() * moves  # (4*8,)
+        turned = [[h, h, h, h, TURN_LEFT[h], TURN_RIGHT[h], h, h] for h in headings]
+        kept = [[h] * self.actions for h in headings]
+        self.turned = torch.tensor(turned if turns else kept, device=device).flatten()  # (4*8,)
+        self.blocked = table(blocks_movement, device)  # (SEEN,)
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        entry = scene.heading * self.actions + action  # (N,)
+        target = scene.position + take(self.offset, entry)
+        blocked = take(self.blocked, at(scene.cells, target))
+        position = where(blocked, scene.position, target)
+        return scene._replace(position=position, heading=take(self.turned, entry))
+
+
+class ActuateDoor:
+    """Opens the door in front: a closed one at once, a locked one with a key of its colour, which is kept."""
+
+    draws = 0
+    runs_on_numpy = True
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.front = Front(width, device)
+        closed = table(lambda code: is_kind(DOOR)(code) & (statuses(code) == CLOSED), device)
+        locked = table(lambda code: is_kind(DOOR)(code) & (statuses(code) == LOCKED), device)
+        code = torch.arange(SEEN, device=device)
+        self.opened = torch.where(closed | locked, _with_status(code, OPEN), code)  # (SEEN,)
+        self.locked = locked  # (SEEN,)
+        self.key = pack(KEY) + (code & 7)  # (SEEN,), the key that opens this door
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        place = self.front(scene)
+        code = at(scene.cells, place)
+        barred = take(self.locked, code) & (take(self.key, code) != scene.held)
+        still = barred | (action != ACTUATE)
+        return scene._replace(cells=put(scene.cells, place, where(still, code, take(self.opened, code))))
+
+
+class PickAndDrop:
+    """Exchanges what is in the hand with what is in front, where that is floor or can be held."""
+
+    draws = 0
+    runs_on_numpy = True
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.front = Front(width, device)
+        self.open = table(lambda code: is_kind(FLOOR)(code) | holdable(code), device)  # (SEEN,)
+        code = torch.arange(SEEN, device=device)
+        self.taken = torch.where(table(holdable, device), code, pack(NONE))  # (SEEN,), what the hand gets
+        self.left = torch.where(code == pack(NONE), pack(FLOOR), code)  # (SEEN,), what the hand leaves
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        place = self.front(scene)
+        code = at(scene.cells, place)
+        acts = take(self.open, code) & (action == PICK_N_DROP)
+        left = where(acts, take(self.left, scene.held), code)
+        held = where(acts, take(self.taken, code), scene.held)
+        return scene._replace(cells=put(scene.cells, place, left), held=held)
+
+
+def _with_status(code: Tensor, status: int) -> Tensor:
+    return (code & ~(3 << 3)) | status << 3
 
 
 def _offsets(heading: int, width: int) -> list[int]:
-    """Change of the flat position for each action."""
+    """Change of the flat position for each canonical action."""
     (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
     ahead, right = ahead_y * width + ahead_x, right_y * width + right_x
-    return [ahead, -ahead, -right, right, 0, 0]
+    return [ahead, -ahead, -right, right, 0, 0, 0, 0]

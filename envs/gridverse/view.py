@@ -1,68 +1,173 @@
-"""What the agent sees: a window that turns with it, cut by walls."""
+"""What the agent sees: a window that turns with it, cut by what blocks sight."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from envs.arrays import gather, integers, take
+from envs.errors import UserError
 from envs.gridverse.objects import DIRECTIONS, HIDDEN, blocks_vision, pack, table
 from envs.gridverse.rules import looking
+from envs.registry import near_names
+
+Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent
+
+
+class Visibility(Protocol):
+    """Which cells of a window are lit."""
+
+    draws: int
+
+    def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
+        """Lit cells from see-through cells `clear`, both (N, rows, columns) bool, for an agent at (row, column)."""
+
+
+class Transparent:
+    """Everything is lit."""
+
+    draws = 0
+
+    def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
+        return torch.ones_like(clear)
+
+
+class Occluded:
+    """Two floods start at an agent in the last row, one to the left and one to the right, never back.
+
+    Each goes on from a clear cell ahead, sideways and diagonally ahead. Opaque cells are lit themselves.
+    """
+
+    draws = 0
+
+    def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
+        if agent[0] != clear.shape[1] - 1:
+            raise UserError("The view 'partially_occluded' needs the agent in the last row of its window.")
+        left = _flood(clear[..., : agent[1] + 1].flip(-1)).flip(-1)
+        right = _flood(clear[..., agent[1] :])
+        return torch.cat([left, right[..., 1:]], -1)
+
+
+VISIBILITIES: dict[str, Visibility] = {"fully_transparent": Transparent(), "partially_occluded": Occluded()}
 
 
 class View:
-    """A window of rows x columns; the agent stands in the middle of the last row and looks at the first."""
+    """A window on the grid around an agent that always looks at the window's first row.
 
-    def __init__(self, height: int, width: int, rows: int, columns: int, device: torch.device) -> None:
-        self.height, self.width, self.rows, self.columns = height, width, rows, columns
-        self.offset = torch.tensor([_window(h, rows, columns) for h in range(len(DIRECTIONS))], device=device)
+    Args:
+        area: rows and columns that are seen, relative to the agent; negative rows lie ahead of it.
+        visibility: a name of VISIBILITIES or a Visibility.
+
+    Raises:
+        UserError: the area does not hold the agent, or there is no such visibility.
+    """
+
+    def __init__(
+        self,
+        height: int,
+        width: int,
+        area: Area = ((-1, 0), (-1, 1)),
+        visibility: str | Visibility = "partially_occluded",
+        device: str | torch.device = "cpu",
+    ) -> None:
+        (top, bottom), (left, right) = area
+        if not (top <= 0 <= bottom and left <= 0 <= right):
+            raise UserError(f"The view's area must hold the agent's own cell (0, 0), but it is {area}.")
+        self.height, self.width, self.visibility = height, width, _visibility(visibility)
+        self.rows, self.columns, self.agent = bottom - top + 1, right - left + 1, (-top, -left)
+        self.draws = self.visibility.draws
+        self.offset = torch.tensor([_window(h, area) for h in range(len(DIRECTIONS))], device=device)
         self.flat = self.offset[..., 0] * width + self.offset[..., 1]  # (4, rows*columns)
-        self.opaque = table(blocks_vision, device)  # (CODES,)
+        self.transparent = ~table(blocks_vision, torch.device(device))  # (SEEN,)
         # The agent never stands on the border and never inside something opaque, so the cells that touch it
         # are always inside the grid and always lit.
-        self.close = rows <= 2 and columns <= 3
+        touching = top >= -1 and bottom <= 0 and left >= -1 and right <= 1
+        self.close = touching and isinstance(self.visibility, Occluded | Transparent)
+        self.runs_on_numpy = self.close
 
-    def __call__(self, cells: Tensor, position: Tensor, heading: Tensor) -> Tensor:
-        """Codes (N, rows*columns) int64 of the window, row by row, on grids cells (N, H*W)."""
+    def __call__(
+        self, cells: Tensor, position: Tensor, heading: Tensor, u: Tensor, flags: Tensor | None = None
+    ) -> Tensor:
+        """Codes (N, rows*columns) int64 of the window, row by row, on grids cells (N, H*W).
+
+        Codes bear the flag of their place, flags (H*W,) int64, which is PHANTOM on a phantom line and 0 elsewhere.
+        Cells that are not seen are hidden.
+        """
         if self.close:
-            return cells.gather(1, position[:, None] + self.flat[heading]).long()
-        codes = self._cut(cells, position, heading)
-        lit = visible(~self.opaque[codes].view(-1, self.rows, self.columns)).flatten(1)
-        return codes.masked_fill(~lit, pack(HIDDEN))
+            return _codes(cells, position[:, None] + take(self.flat, heading), flags)
+        index, inside = self._index(position, heading)
+        codes = _codes(cells, index, flags).masked_fill(~inside, pack(HIDDEN))
+        clear = self.transparent[codes].view(-1, self.rows, self.columns)
+        return codes.masked_fill(~self.visibility(clear, self.agent, u).flatten(1), pack(HIDDEN))
 
-    def _cut(self, cells: Tensor, position: Tensor, heading: Tensor) -> Tensor:
-        """The window's codes before occlusion; cells outside the grid are hidden."""
+    def _index(self, position: Tensor, heading: Tensor) -> tuple[Tensor, Tensor]:
+        """The window's flat positions, moved into the grid, and which of them were there, (N, rows*columns)."""
         offset = self.offset[heading]  # (N, rows*columns, 2)
         y = (position // self.width)[:, None] + offset[..., 0]
         x = (position % self.width)[:, None] + offset[..., 1]
         inside = (y >= 0) & (y < self.height) & (x >= 0) & (x < self.width)
-        index = y.clamp(0, self.height - 1) * self.width + x.clamp(0, self.width - 1)
-        return cells.gather(1, index).long().masked_fill(~inside, pack(HIDDEN))
+        return y.clamp(0, self.height - 1) * self.width + x.clamp(0, self.width - 1), inside
+
+
+def window(size: Sequence[int]) -> Area:
+    """The area of a window of size = (rows, columns) in which the agent stands in the middle of the last row.
+
+    Raises:
+        UserError: it has no middle column or no row.
+    """
+    if not isinstance(size, Sequence) or len(size) != 2:
+        raise UserError(f"A view is two numbers (rows, columns), not {size!r}.")
+    rows, columns = size
+    if rows < 1 or columns < 1 or columns % 2 == 0:
+        raise UserError(f"A view needs at least 1 row and an odd number of columns, not {rows} x {columns}.")
+    return (1 - rows, 0), (-(columns // 2), columns // 2)
 
 
 def visible(clear: Tensor) -> Tensor:
-    """Cells that the agent sees, from the see-through cells `clear`, both (N, rows, columns) bool.
+    """Cells that an agent in the middle of the last row sees, from the see-through cells, (N, rows, columns) bool."""
+    return Occluded()(clear, (clear.shape[1] - 1, clear.shape[2] // 2), clear)
 
-    Two floods start at the agent; each goes on from a clear cell ahead, sideways and diagonally ahead, one to
-    the left and one to the right, never back. Opaque cells are seen themselves.
-    """
-    left = _flood(clear[..., : clear.shape[-1] // 2 + 1].flip(-1)).flip(-1)
-    right = _flood(clear[..., clear.shape[-1] // 2 :])
-    return torch.cat([left, right[..., 1:]], -1)
+
+def _codes(cells: Tensor, index: Tensor, flags: Tensor | None) -> Tensor:
+    """Codes int64 at flat positions, both (N, cells of the window)."""
+    codes: Tensor = integers(gather(cells, index))
+    return codes if flags is None else codes + flags[index]
 
 
 def _flood(clear: Tensor) -> Tensor:
-    """The flood to the right of an agent in the first column of the last row."""
-    _, rows, columns = clear.shape
-    lit = torch.zeros_like(clear)
-    lit[:, -1, 0] = True
-    for row in reversed(range(rows)):
-        for column in range(columns):
-            for before in ((row + 1, column), (row, column - 1), (row + 1, column - 1)):
-                if before[0] < rows and before[1] >= 0:
-                    lit[:, row, column] |= lit[:, before[0], before[1]] & clear[:, before[0], before[1]]
-    return lit
+    """The flood to the right of an agent in the first column of the last row, (N, rows, columns) bool.
+
+    A row is one number, column c its bit c. Adding the see-through cells to those of them where the light enters
+    carries it along each run of such cells and onto the cell that ends the run.
+    """
+    place = torch.arange(clear.shape[2], device=clear.device)  # (columns,)
+    rows = (clear.long() << place).sum(2).flip(1).unbind(1)  # each (N,), the agent's row first
+    entered, lit = torch.ones_like(rows[0]), []
+    for row in rows:
+        reached = (((entered & row) + row) ^ row) | entered
+        passed = reached & row
+        entered = passed | passed << 1  # straight ahead and diagonally
+        lit.append(reached)
+    return (torch.stack(lit[::-1], 1)[..., None] >> place & 1).bool()
 
 
-def _window(heading: int, rows: int, columns: int) -> list[tuple[int, int]]:
+def _visibility(visibility: str | Visibility) -> Visibility:
+    if not isinstance(visibility, str):
+        return visibility
+    if visibility not in VISIBILITIES:
+        raise UserError(f"There is no visibility {visibility!r}; {near_names(visibility, VISIBILITIES)}")
+    return VISIBILITIES[visibility]
+
+
+def _window(heading: int, area: Area) -> list[tuple[int, int]]:
     """Offsets (y, x) of the window's cells from the agent."""
     (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
-    steps = [(rows - 1 - row, column - columns // 2) for row in range(rows) for column in range(columns)]
-    return [(a * ahead_y + r * right_y, a * ahead_x + r * right_x) for a, r in steps]
+    (top, bottom), (left, right) = area
+    return [
+        (-row * ahead_y + column * right_y, -row * ahead_x + column * right_x)
+        for row in range(top, bottom + 1)
+        for column in range(left, right + 1)
+    ]

@@ -5,14 +5,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from envs.car_flag import CarState, observe
+from envs.car_flag import CarState
 from envs.core import where
-from envs.gridverse.objects import BEACON, pack
-from envs.gridverse.tasks import GridState
 from envs.memory_cards import CardState
 
 DATA = Path(__file__).parents[1] / "data" / "envs"
-SIZES = (5, 7, 9, 11, 13)
 
 
 def load(name):
@@ -28,30 +25,15 @@ def counters(count):
     return torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.float64)
 
 
-def codes(kind, status, colour):
-    """Packed grids (E, H*W)."""
-    packed = pack(tensor(kind), tensor(status), tensor(colour))
-    return packed.flatten(1).to(torch.int16)
-
-
-def memory_state(world, trace):
-    cells = codes(trace["init_type"], trace["init_status"], trace["init_color"])
-    y, x, heading = tensor(trace["init_agent"]).T
-    position = y * world.size + x
-    good = (tensor(trace["init_color"]) * (tensor(trace["init_type"]) == BEACON)).flatten(1).amax(1)
-    observation = world.observe(cells, position, heading)
-    return GridState(observation, *counters(len(cells)), cells, position, heading, good)
-
-
 def car_state(world, trace):
     position, velocity, _ = tensor(trace["init_state"], torch.float64).T
     heaven = tensor(trace["heaven"], torch.float64)
-    return CarState(observe(position, velocity, heaven), *counters(len(heaven)), position, velocity, heaven)
+    return CarState(world.observe(position, velocity, heaven), *counters(len(heaven)), position, velocity, heaven)
 
 
 def card_state(world, trace):
     cards, current = tensor(trace["cards"]), tensor(trace["init_current"])
-    removed = torch.zeros_like(cards, dtype=torch.bool)
+    removed = torch.zeros_like(current)
     observation = world.observe(cards, removed, current)
     return CardState(observation, *counters(len(cards)), cards, removed, current)
 

@@ -4,12 +4,11 @@ import io
 
 import pytest
 import torch
+from world_keywords import IDS, keywords
 
 from envs.core import UserError
 from envs.fleet import TensorFleet, make_fleet
-from envs.registry import WORLDS, make_world
-
-IDS = sorted(WORLDS)
+from envs.registry import make_world
 
 
 def roll(fleet, steps, seed=0):
@@ -25,10 +24,10 @@ def equal(ours, theirs):
 
 @pytest.mark.parametrize("id", IDS)
 def test_step_fields(id):
-    fleet = make_fleet(id, 5, seed=1, env_kwargs={"time_limit": 8})
+    fleet = make_fleet(id, 5, seed=1, env_kwargs=keywords(id, time_limit=8))
     assert isinstance(fleet, TensorFleet)
     observation = fleet.reset()
-    assert observation.shape == (5, *fleet.observation_space.shape)
+    assert observation.shape == (5, *(fleet.observation_space.shape or (1,)))
     total, length = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.int64)
     for step in roll(fleet, 40):
         assert step.reward.dtype == torch.float32
@@ -42,8 +41,9 @@ def test_step_fields(id):
 
 @pytest.mark.parametrize("id", IDS)
 def test_the_final_observation_is_the_one_before_the_reset(id):
-    fleet = make_fleet(id, 32, seed=2, env_kwargs={"time_limit": 6})
+    fleet = make_fleet(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
     fleet.reset()
+    ended = []
     for _ in range(6):
         before, world = fleet.state, fleet.world
         stream = torch.Generator()
@@ -55,19 +55,19 @@ def test_the_final_observation_is_the_one_before_the_reset(id):
         _, observation, reward, *_ = world.step(before, action, u[:, : world.step_draws])
         assert torch.equal(step.final_observation, observation)
         assert torch.equal(step.reward, reward.float())
-    assert step.truncated.any()
-    assert (step.observation != step.final_observation)[step.done].any()
+        ended.append((step.observation != step.final_observation)[step.done])
+    assert any(changed.any() for changed in ended)
 
 
 @pytest.mark.parametrize("id", IDS)
 def test_a_saved_state_continues_bit_for_bit(id):
-    fleet = make_fleet(id, 6, seed=3, env_kwargs={"time_limit": 9})
+    fleet = make_fleet(id, 6, seed=3, env_kwargs=keywords(id, time_limit=9))
     fleet.reset()
     roll(fleet, 13)
     file = io.BytesIO()
     torch.save(fleet.state_dict(), file)
     file.seek(0)
-    other = make_fleet(id, 6, seed=99, env_kwargs={"time_limit": 9})
+    other = make_fleet(id, 6, seed=99, env_kwargs=keywords(id, time_limit=9))
     other.load_state_dict(torch.load(file, weights_only=True))
     assert fleet.exact_resume
     assert all(map(equal, roll(fleet, 30, seed=5), roll(other, 30, seed=5)))

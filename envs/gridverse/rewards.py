@@ -1,0 +1,126 @@
+"""What a step pays and what ends an episode, on tensors and on numpy arrays (see `envs.arrays`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from envs.arrays import take
+from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, colours, is_kind, statuses, table
+from envs.gridverse.rules import Front, at
+from envs.gridverse.scene import Transition
+
+
+class Living:
+    """The same for every step."""
+
+    runs_on_numpy = True
+
+    def __init__(self, reward: float, device: torch.device) -> None:
+        self.rewards = torch.full((SEEN,), reward, dtype=torch.float64, device=device)  # whatever the agent stands on
+
+    def __call__(self, step: Transition) -> Any:
+        return take(self.rewards, step.under)
+
+
+class ReachExit:
+    """`reward` on any exit, else 0."""
+
+    runs_on_numpy = True
+
+    def __init__(self, reward: float, device: torch.device) -> None:
+        self.rewards = table(is_kind(EXIT), device).double() * reward  # (SEEN,)
+
+    def __call__(self, step: Transition) -> Any:
+        return take(self.rewards, step.under)
+
+
+class MemoryExit:
+    """`right` on the exit of the good colour, `wrong` on any other exit, else 0."""
+
+    runs_on_numpy = True
+
+    def __init__(self, right: float, wrong: float, device: torch.device) -> None:
+        self.rewards = torch.tensor([0.0, right, wrong], dtype=torch.float64, device=device)
+        self.exit = table(is_kind(EXIT), device).long()  # (SEEN,)
+
+    def __call__(self, step: Transition) -> Any:
+        wrong = (colours(step.under) != step.after.good) + 1  # (N,), 1 or 2
+        return take(self.rewards, take(self.exit, step.under) * wrong)
+
+
+class MemoryPay:
+    """MemoryExit and Living added up beforehand: one look-up by good colour and by what the agent stands on."""
+
+    runs_on_numpy = True
+
+    def __init__(self, right: float, wrong: float, living: float, device: torch.device) -> None:
+        good, code = torch.arange(8)[:, None], torch.arange(SEEN)  # all pairs
+        exits = torch.tensor([wrong, right], dtype=torch.float64)
+        pay = exits[(colours(code) == good).long()]  # (8, SEEN)
+        self.rewards = torch.where(is_kind(EXIT)(code), pay + living, 0.0 + living).flatten().to(device)
+
+    def __call__(self, step: Transition) -> Any:
+        return take(self.rewards, step.after.good * SEEN + step.under)
+
+
+class PickDrop:
+    """`pick` when the hand gets an object of a type that it had not, `drop` when it loses it, else 0."""
+
+    runs_on_numpy = True
+
+    def __init__(self, kind: int, pick: float, drop: float, device: torch.device) -> None:
+        self.holds = table(is_kind(kind), device).long()  # (SEEN,)
+        self.rewards = torch.tensor([drop, 0.0, pick], dtype=torch.float64, device=device)
+
+    def __call__(self, step: Transition) -> Any:
+        change = take(self.holds, step.after.held) - take(self.holds, step.before.held)
+        return take(self.rewards, change + 1)
+
+
+class OpenDoor:
+    """`opened` when the door that was in front before the step becomes open, `closed` when it ceases to be, else 0."""
+
+    runs_on_numpy = True
+
+    def __init__(self, opened: float, closed: float, width: int, device: torch.device) -> None:
+        self.front = Front(width, device)
+        door = table(is_kind(DOOR), device)
+        # A door that is not open is 1, an open one 2, and anything else 0: only 1 to 2 and 2 to 1 are changes.
+        self.state = door.long() + (door & (table(statuses, device) == OPEN))  # (SEEN,)
+        rewards = torch.zeros(9, dtype=torch.float64)
+        rewards[3 * 1 + 2], rewards[3 * 2 + 1] = opened, closed
+        self.rewards = rewards.to(device)
+
+    def __call__(self, step: Transition) -> Any:
+        place = self.front(step.before)
+        before, after = (take(self.state, at(each.cells, place)) for each in (step.before, step.after))
+        return take(self.rewards, 3 * before + after)
+
+
+class Closer:
+    """`closer` or `further` by the change of the Manhattan distance, walls aside, to a place that never moves."""
+
+    runs_on_numpy = True
+
+    def __init__(self, height: int, width: int, goal: int, closer: float, further: float, device: torch.device) -> None:
+        y, x = torch.arange(height)[:, None], torch.arange(width)
+        self.distance = ((y - goal // width).abs() + (x - goal % width).abs()).flatten().to(device)  # (H*W,)
+        self.rewards = torch.tensor([closer, 0.0, further], dtype=torch.float64, device=device)
+
+    def __call__(self, step: Transition) -> Any:
+        before, after = (take(self.distance, each.position) for each in (step.before, step.after))
+        return take(self.rewards, (after - before).clip(-1, 1) + 1)
+
+
+class OnKind:
+    """The ending: the agent stands on an object of this type."""
+
+    runs_on_numpy = True
+
+    def __init__(self, kind: int, device: torch.device) -> None:
+        self.ends = table(is_kind(kind), device)  # (SEEN,)
+
+    def __call__(self, step: Transition) -> Any:
+        return take(self.ends, step.under)

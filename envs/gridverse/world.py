@@ -1,0 +1,197 @@
+"""Grid worlds, put together from a layout, rules, rewards, endings, a view and an encoding."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from envs.arrays import beside, take
+from envs.core import State, World
+from envs.gridverse import render
+from envs.gridverse.encodings import Objects, encode
+from envs.gridverse.objects import HIDDEN, WALL, pack
+from envs.gridverse.phantoms import Phantoms
+from envs.gridverse.rules import ACTION_NAMES, at
+from envs.gridverse.scene import Ending, Layout, Reward, Rule, Scene, Transition
+from envs.gridverse.view import View
+
+
+@dataclass
+class GridState(State):
+    """N grids with one agent each: a Scene with an observation and counters."""
+
+    cells: Tensor  # (N, H*W) int16, packed objects row by row
+    position: Tensor  # (N,) int64, y*W + x
+    heading: Tensor  # (N,) int64
+    held: Tensor  # (N,) int64, code of the object in the hand
+    good: Tensor  # (N,) int64, colour of the good exit; 0 where the task has none
+
+
+@dataclass(frozen=True)
+class Task:
+    """What happens in a grid world, however it is seen."""
+
+    runs_on_numpy = True  # as far as its parts do
+
+    layout: Layout
+    actions: tuple[int, ...]  # canonical numbers of the actions, in the order that an agent has them
+    rules: tuple[Rule, ...]
+    rewards: tuple[Reward, ...]
+    endings: tuple[Ending, ...]
+    objects: Objects
+
+
+class GridWorld(World[GridState]):
+    """A task and how it is seen.
+
+    An observation is the window's cells, row by row, each as the C numbers of its encoding ("summed" has one, the
+    others type, status and colour): MultiDiscrete of rows * columns * C. As a dictionary it has the entries
+    `grid` (rows, columns, C), `agent_id_grid` (rows, columns), 1 at the agent, and `item` (C,), what is in the
+    hand; the observation tensor then holds the flattened entries in the order of the space.
+
+    Success is an end with a positive float64 return.
+
+    Args:
+        encoding: "summed", "default", "no-overlap" or "compact".
+        phantoms: structure that is only seen, see `envs.hallucination`.
+
+    Raises:
+        UserError: there is no such encoding, or the time limit is below 1.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        view: View,
+        encoding: str = "summed",
+        dictionary: bool = False,
+        phantoms: Phantoms | None = None,
+        time_limit: int = 500,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__(time_limit, device)
+        self.task, self.view, self.encoding = task, view, encoding
+        self.dictionary, self.phantoms = dictionary, phantoms
+        self.height, self.width = task.layout.height, task.layout.width
+        self.num_actions = len(task.actions)
+        self.action_names = tuple(ACTION_NAMES[action] for action in task.actions)
+        self.reset_draws = task.layout.draws + view.draws
+        self.step_draws = sum(rule.draws for rule in task.rules) + view.draws
+        plain = task.actions == tuple(range(len(task.actions)))
+        self._canonical = None if plain else torch.tensor(task.actions, device=self.device)
+        self._flags = None if phantoms is None else phantoms.flags
+        encoded = encode(encoding, task.objects, pack(WALL) if phantoms is None else phantoms.look, self.device)
+        self._numbers = encoded.numbers  # (SEEN, C)
+        self._shown = view.rows * view.columns * len(encoded.sizes)
+        self._agent = _one_hot(view).to(self.device)[None]  # (1, rows*columns)
+        parts = (view, *task.rules, *task.rewards, *task.endings)
+        self.runs_on_numpy = all(getattr(part, "runs_on_numpy", False) for part in parts)
+        self.observation_space = _space(view, encoded.sizes, dictionary)
+
+    def initial_draws(self) -> Tensor | None:
+        """Reset draws, one row per initial state, where the layout has few of them and a view draws nothing."""
+        return None if self.view.draws else self.task.layout.initial_draws()
+
+    def reset(self, u: Tensor) -> GridState:
+        """Start N episodes from uniforms u (N, reset_draws)."""
+        drawn = self.task.layout.draws
+        scene = self._initial(u[:, :drawn])
+        steps, returns = self.counters(len(u))
+        return GridState(self.observe(scene, u[:, drawn:]), steps, returns, *scene)
+
+    def step(self, state: GridState, action: Tensor, u: Tensor) -> tuple[GridState, Tensor, Tensor, Tensor, Tensor]:
+        """Rules, then rewards and endings, then the view."""
+        canonical = action if self._canonical is None else take(self._canonical, action)
+        before = scene_of(state)
+        after, left = self._changed(before, canonical, u)
+        step = Transition(before, canonical, after, at(after.cells, after.position))
+        reward = reduce(operator.add, [pay(step) for pay in self.task.rewards])
+        terminated = reduce(operator.or_, [ends(step) for ends in self.task.endings])
+        returns = state.returns + reward
+        observation = self.observe(after, left)
+        state = GridState(observation, state.steps + self.one, returns, *after)
+        return state, observation, reward, terminated, terminated & (returns > self.nothing)
+
+    def observe(self, scene: Scene, u: Tensor) -> Tensor:
+        """The observation (N, d) int64 of a scene, with uniforms u (N, view.draws)."""
+        codes = self.view(scene.cells, scene.position, scene.heading, u, self._flags)
+        shown: Tensor = take(self._numbers, codes.reshape(-1)).reshape(-1, self._shown)
+        if not self.dictionary:
+            return shown
+        agent = take(self._agent, scene.held * 0)
+        return beside([agent, shown, take(self._numbers, scene.held)])
+
+    def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""
+        return render.draw(self._picture(state, row))
+
+    def text(self, state: GridState, row: int) -> str:
+        """The whole grid as lines of characters, the agent as ^ v < >, and below it the window as it is seen."""
+        return render.text(self._picture(state, row))
+
+    def _initial(self, u: Any) -> Scene:
+        """The layout's scenes. A layout runs on tensors only: resets are rare."""
+        if isinstance(u, Tensor):
+            return self.task.layout(u)
+        arrays: list[Any] = [each.numpy() for each in self.task.layout(torch.from_numpy(u))]
+        return Scene(*arrays)
+
+    def _changed(self, scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
+        """The scene after all rules, and the uniforms that they left for the view."""
+        for rule in self.task.rules:
+            scene = rule(scene, action, u[:, : rule.draws] if rule.draws else u)
+            u = u[:, rule.draws :] if rule.draws else u
+        return scene, u
+
+    def _picture(self, state: GridState, row: int) -> render.Drawing:
+        """One row for the pencil. A view that draws is shown with all that it could see."""
+        one = GridState(*(torch.as_tensor(value[row : row + 1]) for value in vars(state).values()))
+        u = torch.zeros(1, self.view.draws, dtype=torch.float64, device=self.device)
+        window = self.view(one.cells, one.position, one.heading, u, self._flags)[0]
+        seen = self.view.offset[one.heading[0]][window != pack(HIDDEN)] + _point(one.position[0], self.width)
+        cells = one.cells[0].long() + (0 if self._flags is None else self._flags)
+        return render.Drawing(
+            grid=cells.view(self.height, self.width).cpu().numpy(),
+            window=window.view(self.view.rows, self.view.columns).cpu().numpy(),
+            seen={(y, x) for y, x in seen.tolist()},
+            place=divmod(int(one.position[0]), self.width),
+            heading=int(one.heading[0]),
+            held=int(one.held[0]),
+            phantom=pack(WALL) if self.phantoms is None else self.phantoms.look,
+        )
+
+
+def scene_of(state: GridState) -> Scene:
+    """A state without its counters."""
+    return Scene(state.cells, state.position, state.heading, state.held, state.good)
+
+
+def _point(position: Tensor, width: int) -> Tensor:
+    return torch.stack([position // width, position % width])  # (2,)
+
+
+def _one_hot(view: View) -> Tensor:
+    """Where the agent is in its window, (rows*columns,) int64."""
+    marked = torch.zeros(view.rows, view.columns, dtype=torch.int64)
+    marked[view.agent] = 1
+    return marked.flatten()
+
+
+def _space(view: View, sizes: tuple[int, ...], dictionary: bool) -> gymnasium.Space[Any]:
+    cell = np.array(sizes)  # (C,)
+    if not dictionary:
+        return spaces.MultiDiscrete(np.tile(cell, view.rows * view.columns))
+    parts = {
+        "grid": np.tile(cell, (view.rows, view.columns, 1)),
+        "agent_id_grid": np.full((view.rows, view.columns), 2),
+        "item": cell,
+    }
+    return spaces.Dict({name: spaces.MultiDiscrete(part) for name, part in sorted(parts.items())})

@@ -1,0 +1,298 @@
+"""What holds in every grid world, whatever the agent does."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs import WORLDS
+from envs.core import UserError, put, where
+from envs.fleet import advance
+from envs.gridverse.objects import (
+    CLOSED,
+    DOOR,
+    EXIT,
+    FLOOR,
+    KEY,
+    LOCKED,
+    NORTH,
+    OPEN,
+    YELLOW,
+    blocks_movement,
+    kinds,
+    pack,
+)
+from envs.gridverse.rules import ACTUATE, FORWARD, PICK_N_DROP
+from envs.gridverse.tasks import StockWorld
+from envs.gridverse.view import View
+from envs.registry import make_world
+
+IDS = [id for id, entry in sorted(WORLDS.items()) if entry.entry.startswith("envs.gridverse.tasks:")]
+KEYDOOR = [id for id in IDS if "Keydoor" in id]
+ROWS = 6
+EPISODES = {
+    "seed": st.integers(0, 2**31),
+    "plan": st.lists(st.integers(0, 5), min_size=8, max_size=8),  # favours straight walks over single steps
+}
+few = settings(max_examples=8, deadline=None, derandomize=True, database=None)
+
+
+def worlds(id):
+    return make_world(id, time_limit=40)
+
+
+def uniforms(world, seed, rows=ROWS):
+    return torch.rand(rows, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def actions(world, seed, plan):
+    """Actions (T, ROWS): each entry of the plan is held for some steps, with random ones in between."""
+    held = torch.tensor(plan).repeat_interleave(4)[:, None].expand(-1, ROWS) % world.num_actions
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.randint(world.num_actions, held.shape, generator=generator)
+    return torch.where(torch.rand(held.shape, generator=generator) < 0.5, held, random)
+
+
+def none(rows=ROWS):
+    return torch.empty(rows, 0, dtype=torch.float64)
+
+
+def path(world, seed, plan):
+    """All states of ROWS episodes; a row goes on after its end, which changes nothing in what is tested."""
+    states = [world.reset(uniforms(world, seed))]
+    for action in actions(world, seed, plan):
+        states.append(world.step(states[-1], action, none())[0])
+    return states
+
+
+def same(ours, theirs):
+    return all(torch.equal(getattr(ours, f.name), getattr(theirs, f.name)) for f in dataclasses.fields(ours))
+
+
+def row(state, index):
+    return type(state)(*(value[index : index + 1] for value in vars(state).values()))
+
+
+@pytest.mark.parametrize("id", IDS)
+@few
+@given(**EPISODES)
+def test_no_wall_is_ever_entered(id, seed, plan):
+    world = worlds(id)
+    for state in path(world, seed, plan):
+        under = state.cells.gather(1, state.position[:, None]).long()
+        assert not blocks_movement(under).any()
+        y, x = state.position // world.width, state.position % world.width
+        assert ((y > 0) & (y < world.height - 1) & (x > 0) & (x < world.width - 1)).all()
+        assert ((state.heading >= 0) & (state.heading < 4)).all()
+
+
+@pytest.mark.parametrize("id", KEYDOOR)
+@few
+@given(**EPISODES)
+def test_there_is_always_one_key_one_door_and_one_exit(id, seed, plan):
+    for state in path(worlds(id), seed, plan):
+        kind = kinds(state.cells.long())
+        assert ((kind == KEY).sum(1) + (state.held == pack(KEY, colour=YELLOW)) == 1).all()
+        assert ((kind == DOOR).sum(1) == 1).all()
+        assert ((kind == EXIT).sum(1) == 1).all()
+
+
+@pytest.mark.parametrize("id", sorted(set(IDS) - set(KEYDOOR)))
+@few
+@given(**EPISODES)
+def test_a_memory_world_never_changes(id, seed, plan):
+    first, *others = path(worlds(id), seed, plan)
+    assert all(torch.equal(state.cells, first.cells) and not state.held.any() for state in others)
+
+
+@pytest.mark.parametrize("id", IDS)
+@few
+@given(mask=st.lists(st.booleans(), min_size=ROWS, max_size=ROWS), **EPISODES)
+def test_a_masked_reset_touches_no_other_row(id, mask, seed, plan):
+    world = worlds(id)
+    state, fresh = path(world, seed, plan)[-1], world.reset(uniforms(world, seed + 1))
+    rows = torch.tensor(mask).nonzero()[:, 0]
+    for mixed in (
+        where(torch.tensor(mask), fresh, state),
+        put(state, rows, world.reset(uniforms(world, seed + 1)[rows])),
+    ):
+        for index in range(ROWS):
+            assert same(row(mixed, index), row(fresh if mask[index] else state, index))
+
+
+@pytest.mark.parametrize("id", IDS)
+@few
+@given(**EPISODES)
+def test_a_batch_is_as_many_batches_of_one(id, seed, plan):
+    world = worlds(id)
+    together, u = path(world, seed, plan), uniforms(world, seed)
+    moves = actions(world, seed, plan)
+    for index in (0, ROWS - 1):
+        state = world.reset(u[index : index + 1])
+        for action, whole in zip(moves[:, index : index + 1], together[1:], strict=True):
+            state = world.step(state, action, none(1))[0]
+            assert same(state, row(whole, index))
+
+
+@pytest.mark.parametrize("id", IDS)
+@few
+@given(cut=st.integers(0, 31), **EPISODES)
+def test_copying_the_state_and_replaying_gives_the_same_episode(id, cut, seed, plan):
+    world = worlds(id)
+    states = path(world, seed, plan)
+    state = copy.deepcopy(states[cut])
+    for action, expected in zip(actions(world, seed, plan)[cut:], states[cut + 1 :], strict=True):
+        state = world.step(state, action, none())[0]
+        assert same(state, expected)
+
+
+@pytest.mark.parametrize("id", IDS)
+@few
+@given(**EPISODES)
+def test_a_step_writes_into_no_state(id, seed, plan):
+    world = worlds(id)
+    state = world.reset(uniforms(world, seed))
+    for action in actions(world, seed, plan):
+        kept = copy.deepcopy(state)
+        after = world.step(state, action, none())[0]
+        assert same(state, kept)
+        state = after
+
+
+@pytest.mark.parametrize("id", KEYDOOR)
+def test_a_player_who_knows_the_way_wins(id):
+    """Key, door, exit from a fixed start: every reward term is paid once, in order."""
+    world = make_world(id)
+    size = world.width
+    state = world.reset(uniforms(world, 0, 1))
+    cells = torch.full((size, size), pack(FLOOR), dtype=torch.int16)
+    cells[[0, -1]] = cells[:, [0, -1]] = pack(3)
+    cells[1:-1, 2] = pack(3)
+    cells[1, 2], cells[1, 1], cells[-2, -2] = pack(DOOR, LOCKED, YELLOW), pack(KEY, colour=YELLOW), pack(EXIT)
+    start = torch.tensor([2 * size + 1])
+    state = dataclasses.replace(state, cells=cells.view(1, -1), position=start, heading=torch.tensor([NORTH]))
+    script = [PICK_N_DROP, FORWARD, 5, ACTUATE, *[FORWARD] * (size - 3), 5, *[FORWARD] * (size - 3)]
+    rewards = []
+    for action in script:
+        state, _, reward, terminated, success = world.step(state, torch.tensor([action]), none(1))
+        rewards.append(round(float(reward), 9))
+    steps = [0.15] * (size - 4)
+    assert rewards == [0.95, -0.25, -0.05, 0.95, 0.15, *steps, -0.05, *steps, 5.15]
+    assert bool(terminated)
+    assert bool(success)
+
+
+@pytest.mark.parametrize(
+    ("status", "held", "opens"), [(CLOSED, 0, True), (LOCKED, 0, False), (LOCKED, 4, True), (LOCKED, 1, False)]
+)
+def test_doors_open_at_once_or_with_the_key_of_their_colour(status, held, opens):
+    world = make_world("Gridverse/Keydoor-5x5-v0")
+    state = world.reset(uniforms(world, 0, 1))
+    door = (kinds(state.cells.long()) == DOOR).nonzero()[0, 1]
+    cells = state.cells.clone()
+    cells[0, door] = pack(DOOR, status, YELLOW)
+    below = door + world.width if door < world.width * 3 else door - world.width
+    hand = torch.tensor([pack(KEY, colour=held) if held else 0])
+    cells[0, below] = pack(FLOOR)
+    state = dataclasses.replace(
+        state, cells=cells, position=below[None], heading=torch.tensor([0 if below > door else 1]), held=hand
+    )
+    after = world.step(state, torch.tensor([ACTUATE]), none(1))[0]
+    assert after.cells[0, door] == pack(DOOR, OPEN if opens else status, YELLOW)
+    assert torch.equal(after.held, hand)
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs"),
+    [
+        ("Gridverse/Memory-NineRooms-13x13-3Beacons-v0", {}),
+        ("Gridverse/Memory-13x13-Hallucinated-v0", {"encoding": "compact"}),
+        ("Gridverse/Keydoor-5x5-v0", {"view": (7, 7), "dictionary": True}),
+    ],
+)
+def test_a_step_with_its_resets_is_one_graph(id, kwargs):
+    """Traced as a whole without a break, and the traced form gives the same numbers."""
+    world = make_world(id, time_limit=5, **kwargs)
+    torch._dynamo.reset()
+    traced = torch.compile(advance, backend="eager", fullgraph=True, dynamic=False)
+    ours = theirs = world.reset(uniforms(world, 0))
+    for time, action in enumerate(actions(world, 0, [0, 1, 7, 6])):
+        ours, _ = traced(world, ours, action, uniforms(world, time))
+        theirs, _ = advance(world, theirs, action, uniforms(world, time))
+        assert same(ours, theirs)
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("kwargs", [{}, {"view": (7, 7), "dictionary": True, "phantom_rooms": (2, 2)}])
+def test_a_world_and_all_it_makes_is_on_its_device(id, kwargs):
+    """On the device that holds no numbers, which an operation with a tensor of another device mostly refuses."""
+    world = make_world(id, "meta", **kwargs)
+    u = torch.empty(4, world.reset_draws, dtype=torch.float64, device="meta")
+    state, step = advance(world, world.reset(u), torch.empty(4, dtype=torch.int64, device="meta"), u)
+    held = tensors([world, state, step])
+    assert len(held) > 30
+    assert {tensor.device.type for tensor in held} == {"meta"}
+
+
+def tensors(part):
+    """All tensors that belong to parts of ours."""
+    if isinstance(part, torch.Tensor):
+        return [part]
+    if isinstance(part, list | tuple):
+        return [tensor for each in part for tensor in tensors(each)]
+    ours = type(part).__module__.startswith("envs.")
+    return [tensor for each in vars(part).values() for tensor in tensors(each)] if ours else []
+
+
+def test_the_registered_ids():
+    assert len(IDS) == 21
+    assert all(isinstance(make_world(id), StockWorld) for id in IDS)
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "words"),
+    [
+        ("Memory-5x5", {"size": 3}, "odd and at least 5, not 3"),
+        ("Memory-NineRooms-13x13", {"size": 6}, "3 x 3 rooms do not fit into a grid of 6 x 6 cells"),
+        ("Memory-NineRooms-13x13", {"rooms": (0, 3)}, "two positive numbers"),
+        ("Memory-NineRooms-13x13", {"rooms": 3}, "two positive numbers"),
+        ("Memory-FourRooms-7x7", {"beacons": 30}, "do not fit on 20 cells of floor"),
+        ("Memory-FourRooms-7x7", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
+        ("Memory-FourRooms-7x7", {"exits": 0}, "at least 1 exit"),
+        ("Memory-Empty-13x13", {"rooms": (7, 7)}, "do not fit"),
+        ("Keydoor-5x5", {"size": 4}, "at least 3 x 5 cells"),
+        ("Keydoor-5x5", {"view": (2, 4)}, "odd number of columns, not 2 x 4"),
+        ("Keydoor-5x5", {"view": (3,)}, "two numbers"),
+        ("Keydoor-5x5", {"phantom_rooms": (3, 3)}, "do not fit"),
+        ("Keydoor-5x5", {"phantom_cells": "flor-cue", "phantom_rooms": (1, 1)}, "did you mean floor-cue"),
+        ("Keydoor-5x5", {"veiw": (7, 7)}, "did you mean view"),
+        ("Keydor-5x5", {}, "did you mean Gridverse/Keydoor-5x5-v0"),
+    ],
+)
+def test_misuse_is_one_clear_sentence(id, kwargs, words):
+    with pytest.raises(UserError, match=words) as error:
+        make_world(f"Gridverse/{id}-v0", **kwargs)
+    assert "\n" not in str(error.value)
+
+
+def test_views_must_hold_the_agent_and_have_a_known_sight():
+    with pytest.raises(UserError, match="must hold the agent's own cell"):
+        View(5, 5, ((-3, -1), (-1, 1)))
+    with pytest.raises(UserError, match="no visibility 'occluded'; did you mean partially_occluded"):
+        View(5, 5, visibility="occluded")
+
+
+def test_text_shows_the_hand_and_the_heading():
+    world = make_world("Gridverse/Keydoor-5x5-v0")
+    state = world.reset(uniforms(world, 0, 1))
+    assert world.text(state, 0).split("\n")[-1] == "holds nothing"
+    held = dataclasses.replace(state, held=torch.tensor([pack(KEY, colour=YELLOW)]))
+    assert world.text(held, 0).split("\n")[-1] == "holds Ky"
+    assert (world.frame(held, 0) != world.frame(state, 0)).any()
+    for heading, sign in enumerate("^v<>"):
+        turned = dataclasses.replace(state, heading=torch.tensor([heading]))
+        y, x = divmod(int(state.position), 5)
+        assert world.text(turned, 0).split("\n")[y][2 * x] == sign

@@ -1,0 +1,163 @@
+"""Gridverse YAML files are the registered worlds and the recorded originals, step for step."""
+
+import golden_traces as golden
+import grid_traces as grid
+import gymnasium
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import envs
+from envs.gridverse.yaml_file import stock_files
+from envs.registry import make_world
+
+NEAR = [[-1, 0], [-1, 1]]  # the registered worlds' window; the files have 7 x 7
+NAMES = [*grid.KEYDOOR, *grid.MEMORY, "memory_four_rooms_7x7", "memory_four_rooms_13x13", "memory_nine_rooms_13x13"]
+CASES = [(".".join(name.rsplit("_", 1)), name, grid.IDS[name]) for name in NAMES]
+
+
+def near(tmp_path, file, **observation):
+    """The world of a stock file with another observation function, by default the small window."""
+    data = yaml.safe_load(stock_files()[file].read_text())
+    data["observation_function"] |= {"area": NEAR} | observation
+    path = tmp_path / f"{file}.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return make_world("Gridverse/Yaml-v0", path=path)
+
+
+def replayed(world, name):
+    trace = golden.load(name)
+    return trace, grid.state(world, trace), grid.replay(world, trace)
+
+
+def compare(trace, state, ours, window):
+    assert np.array_equal(state.observation.numpy(), trace[f"init_{window}"])
+    for theirs, key in ((window, "observation"), ("terminated",) * 2, ("truncated",) * 2):
+        assert np.array_equal(ours[key], trace[theirs]), key
+    assert ours["reward"].tobytes() == trace["reward"].astype(np.float64).tobytes()  # to the last bit
+    last = trace["ep_start"][1:] - 1
+    assert np.array_equal(ours["returns"][last], trace["ep_return"])
+    assert np.array_equal(ours["success"][last], trace["ep_success_dtqn"])
+
+
+@pytest.mark.parametrize(("file", "name", "id"), CASES)
+def test_recorded_episodes_have_no_difference(tmp_path, file, name, id):
+    compare(*replayed(near(tmp_path, file), name), "obs")
+
+
+@pytest.mark.parametrize("size", [5, 7, 9])
+def test_the_stock_window_of_keydoor_as_recorded(size):
+    world = make_world("Gridverse/Yaml-v0", path=f"keydoor.{size}x{size}")
+    trace, state, ours = replayed(world, f"keydoor_{size}x{size}")
+    compare(trace, state, ours, "obs_view7x7")
+    shown = grid.channels(ours["cells"])
+    for channel, key in zip(shown, ("type", "status", "color"), strict=True):
+        assert np.array_equal(channel.reshape(trace[f"grid_{key}"].shape), trace[f"grid_{key}"]), key
+    assert np.array_equal(np.stack(grid.channels(ours["held"]), 1), trace["held"])
+
+
+@pytest.mark.parametrize(("file", "name", "id"), CASES)
+def test_the_registered_world_with_the_same_draws(tmp_path, file, name, id):
+    ours, theirs = near(tmp_path, file), make_world(id)
+    assert (ours.reset_draws, ours.step_draws) == (theirs.reset_draws, theirs.step_draws)
+    assert ours.observation_space == theirs.observation_space and ours.num_actions == theirs.num_actions
+    assert ours.action_names == theirs.action_names
+    generator = torch.Generator().manual_seed(4)
+    u = torch.rand(32, ours.reset_draws, dtype=torch.float64, generator=generator)
+    states, nothing = [ours.reset(u), theirs.reset(u)], torch.zeros(32, 0, dtype=torch.float64)
+    for _ in range(60):
+        action = torch.randint(ours.num_actions, (32,), generator=generator)
+        (a, *one), (b, *two) = (w.step(s, action, nothing) for w, s in zip((ours, theirs), states, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
+        assert all(torch.equal(x, y) for x, y in zip(vars(a).values(), vars(b).values(), strict=True))
+        states = [a, b]
+
+
+@pytest.mark.parametrize("encoding", ["default", "no-overlap", "compact"])
+def test_encodings_are_those_of_the_objects_that_the_file_lists(encoding):
+    ours = make_world("Gridverse/Yaml-v0", path="keydoor.5x5", encoding=encoding)
+    theirs = make_world("Gridverse/Keydoor-5x5-v0", view=(7, 7), encoding=encoding)
+    u = torch.rand(9, ours.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert ours.observation_space == theirs.observation_space
+    assert torch.equal(ours.reset(u).observation, theirs.reset(u).observation)
+
+
+def test_there_are_25_stock_files_of_ten_kinds():
+    assert len(stock_files()) == 25
+    kinds = {name.partition(".")[0] for name in stock_files()}
+    assert kinds == {
+        "crossing", "dynamic_obstacles", "empty", "four_rooms", "keydoor", "memory",
+        "memory_four_rooms", "memory_nine_rooms", "nine_rooms", "teleport",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(stock_files()))
+def test_gymnasium_makes_every_stock_file(name):
+    env = gymnasium.make("Gridverse/Yaml-v0", path=name, time_limit=30)
+    observation, _ = env.reset(seed=1)
+    ended = []
+    for _ in range(40):
+        assert observation in env.observation_space
+        observation, _, terminated, truncated, _ = env.step(env.action_space.sample())
+        ended.append(terminated or truncated)
+        if ended[-1]:
+            observation, _ = env.reset()
+    assert any(ended)
+    assert env.action_space.n == (8 if name.startswith("keydoor") else 6)
+    vector = gymnasium.make_vec("Gridverse/Yaml-v0", num_envs=3, path=str(stock_files()[name]))
+    assert vector.reset(seed=0)[0].shape == (3, 49)
+
+
+def test_an_action_space_of_ones_own(tmp_path):
+    data = yaml.safe_load(stock_files()["keydoor.5x5"].read_text())
+    data["action_space"] = ["TURN_RIGHT", "MOVE_FORWARD"]
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data))
+    mine = make_world("Gridverse/Yaml-v0", path=tmp_path / "mine.yaml")
+    stock = make_world("Gridverse/Yaml-v0", path="keydoor.5x5")
+    u = torch.rand(20, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    for action, meaning in ((0, 5), (1, 0)):
+        a = mine.step(mine.reset(u), torch.full((20,), action), u[:, :0])
+        b = stock.step(stock.reset(u), torch.full((20,), meaning), u[:, :0])
+        assert all(torch.equal(x, y) for x, y in zip(a[1:], b[1:], strict=True))
+    assert mine.action_names == ("turn right", "forward")
+
+
+SIGHTS = [
+    {"name": "fully_transparent", "area": [[-6, 2], [-3, 1]]},
+    {"name": "raytracing", "area": [[-3, 3], [-3, 3]]},
+    {"name": "raytracing", "area": [[-6, 0], [-3, 3]], "absolute_counts": False, "threshold": 0.5},
+    {"name": "stochastic_raytracing", "area": [[-6, 0], [-3, 3]]},
+    {"name": "from_visibility", "area": [[-6, 0], [-3, 3]], "visibility_function": {"name": "raytracing"}},
+    {"name": "from_visibility", "area": [[-3, 0], [-3, 2]], "visibility_function": {"name": "partially_occluded"}},
+]
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_observation_functions_hide_some_cells_and_change_none(tmp_path, sight):
+    (top, bottom), (left, right) = sight["area"]
+    clear = near(tmp_path, "keydoor.7x7", name="fully_transparent", area=sight["area"])
+    world = near(tmp_path, "keydoor.7x7", **sight)
+    u = torch.rand(200, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    all_seen, seen = clear.reset(u).observation, world.reset(u).observation
+    assert seen.shape == (200, (bottom - top + 1) * (right - left + 1))
+    hidden = seen == 1
+    assert torch.equal(seen[~hidden], all_seen[~hidden])
+    own = -top * (right - left + 1) - left
+    assert not hidden[:, own].any()
+    if sight["name"] != "fully_transparent":
+        assert (hidden & (all_seen != 1)).any()
+
+
+def test_fully_transparent_sees_behind_the_agent_and_through_walls(tmp_path):
+    world = near(tmp_path, "empty.4x4", name="fully_transparent", area=[[-3, 3], [-3, 3]])
+    state = world.reset(torch.zeros(1, 0))
+    window = state.observation.view(7, 7)
+    floor, wall, goal = 2, 3, 4
+    assert window[3].tolist() == [1, 1, wall, floor, floor, wall, 1]  # east is up, so this is column x = 1
+    assert window[2].tolist() == [1, 1, wall, floor, goal, wall, 1]
+    assert window[4].tolist() == [1, 1, *[wall] * 4, 1] and window[5].tolist() == [1] * 7
+
+
+def test_importing_the_table_reads_no_file():
+    assert envs.WORLDS["Gridverse/Yaml-v0"].entry == "envs.gridverse.yaml_world:Yaml"

@@ -1,0 +1,261 @@
+"""Whatever is wrong with a gridverse YAML file is told in one sentence that names the file and the key."""
+
+import copy
+
+import pytest
+import yaml
+
+from envs.errors import UserError
+from envs.gridverse.yaml_file import stock_files
+from envs.gridverse.yaml_world import Yaml
+from envs.registry import make_world
+
+REMOVE = object()
+
+
+def broken(tmp_path, name, keys, value):
+    """A copy of a stock file with one value changed; returns its path."""
+    data = yaml.safe_load(stock_files()[name].read_text())
+    entry = data
+    for key in keys[:-1]:
+        entry = entry[key]
+    if value is REMOVE:
+        del entry[keys[-1]]
+    else:
+        entry[keys[-1]] = copy.deepcopy(value)
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path
+
+
+def complaint(path):
+    with pytest.raises(UserError) as caught:
+        Yaml(path)
+    text = str(caught.value)
+    assert text.endswith(".") and ". " not in text and "\n" not in text, text
+    assert str(path) in text
+    return text.replace(str(path), "FILE")
+
+
+REWARD, RULE = ("reward_functions", 0), ("transition_functions", 0)
+NEAR = {"name": "getting_closer", "distance_function": "manhattan", "object_type": "Exit"}
+CHANGES = [
+    # What is not known: the sentence lists what is.
+    (
+        "keydoor.5x5",
+        ("reset_function", "name"),
+        "maze",
+        "reset_function.name: 'maze' is not known here; known are crossing, ",
+    ),
+    (
+        "keydoor.5x5",
+        (*RULE, "name"),
+        "fly",
+        "transition_functions[0].name: 'fly' is not known here; known are actuate_box, ",
+    ),
+    (
+        "keydoor.5x5",
+        (*REWARD, "name"),
+        "gold",
+        "reward_functions[0].name: 'gold' is not known here; known are actuate_door, ",
+    ),
+    (
+        "keydoor.5x5",
+        ("terminating_function", "name"),
+        7,
+        "terminating_function.name: 7 is not known here; known are bump_into_wall, ",
+    ),
+    (
+        "keydoor.5x5",
+        ("observation_function", "name"),
+        "x",
+        "'x' is not known here; known are from_visibility, fully_transparent, ",
+    ),
+    ("keydoor.5x5", ("observation_function", "name"), ["x"], "['x'] is not known here; known are"),
+    (
+        "keydoor.5x5",
+        ("state_space", "objects", 2),
+        "Dragon",
+        "state_space.objects[2]: 'Dragon' is not known here; known are Floor, Wall",
+    ),
+    (
+        "keydoor.5x5",
+        ("state_space", "colors", 1),
+        "PINK",
+        "state_space.colors[1]: 'PINK' is not known here; known are NONE, RED",
+    ),
+    ("empty.4x4", ("action_space", 3), "JUMP", "action_space[3]: 'JUMP' is not known here; known are MOVE_FORWARD"),
+    ("crossing.5x5", ("reset_function", "object_type"), "Lava", "reset_function.object_type: 'Lava' is not known here"),
+    (
+        "empty.4x4",
+        ("reward_functions", 1, "distance_function"),
+        "taxi",
+        "'taxi' is not known here; known are manhattan, euclidean",
+    ),
+    # Names of older files.
+    ("keydoor.5x5", (*RULE, "name"), "update_agent", "older files, today it is move_agent and turn_agent"),
+    ("keydoor.5x5", ("terminating_function", "name"), "reach_goal", "today it is reach_exit"),
+    ("keydoor.5x5", ("observation_function", "name"), "minigrid_observation", "today it is partially_occluded"),
+    ("keydoor.5x5", ("state_space", "objects", 2), "Goal", "today it is Exit"),
+    ("keydoor.5x5", ("state_space", "shape"), [5, 5], "no key 'shape' here (today the reset function has the shape)"),
+    # Keys too many and too few.
+    ("keydoor.5x5", ("reward_function",), [], "FILE: there is no key 'reward_function' here; known are state_space, "),
+    ("keydoor.5x5", ("observation_space",), REMOVE, "FILE: the key 'observation_space' is missing"),
+    ("keydoor.5x5", ("reset_function", "shape"), REMOVE, "FILE: reset_function: the key 'shape' is missing"),
+    (
+        "keydoor.5x5",
+        ("reset_function", "size"),
+        5,
+        "reset_function: there is no key 'size' here; known are name, shape",
+    ),
+    (
+        "keydoor.5x5",
+        (*REWARD, "name"),
+        REMOVE,
+        "reward_functions[0]: must be a function, a mapping with the key 'name'",
+    ),
+    (
+        "keydoor.5x5",
+        (*REWARD, "reward"),
+        1.0,
+        "reward_functions[0]: there is no key 'reward' here; known are name, reward_on",
+    ),
+    ("keydoor.5x5", ("observation_function", "area"), REMOVE, "observation_function: the key 'area' is missing"),
+    # Wrong forms.
+    ("keydoor.5x5", ("reset_function",), "keydoor", "reset_function: must be a function"),
+    ("keydoor.5x5", ("transition_functions",), [], "transition_functions: must be a list with at least one entry"),
+    ("keydoor.5x5", ("state_space",), ["Floor"], "state_space: must be a mapping with the keys objects, colors"),
+    ("keydoor.5x5", ("reset_function", "shape"), [5], "reset_function.shape: must be two whole numbers"),
+    ("keydoor.5x5", ("reset_function", "shape"), [5, 5.0], "reset_function.shape[1]: must be a whole number, not 5.0"),
+    ("keydoor.5x5", ("reset_function", "shape"), [5, 0], "reset_function.shape: must be two whole numbers"),
+    ("keydoor.5x5", ("reset_function", "shape"), [5, 10**9], "reset_function.shape: must be two whole numbers"),
+    ("keydoor.5x5", (*REWARD, "reward_on"), "much", "reward_functions[0].reward_on: must be a number, not 'much'"),
+    ("keydoor.5x5", (*REWARD, "reward_on"), True, "reward_functions[0].reward_on: must be a number, not True"),
+    ("keydoor.5x5", (*REWARD, "reward_on"), float("inf"), "reward_functions[0].reward_on: must be a number, not inf"),
+    ("empty.4x4", ("reset_function", "random_agent"), 1, "reset_function.random_agent: must be true or false, not 1"),
+    (
+        "keydoor.5x5",
+        ("observation_function", "area"),
+        [[-6, 0], [1, 3]],
+        "observation_function.area: must be [[rows ahead",
+    ),
+    ("keydoor.5x5", ("observation_function", "area"), [-6, 3], "observation_function.area: must be [[rows ahead"),
+    (
+        "keydoor.5x5",
+        ("state_space", "objects"),
+        ["Floor", "Wall", "floor"],
+        "objects[2]: 'floor' stands in the list twice",
+    ),
+    ("empty.4x4", ("action_space", 1), "MOVE_FORWARD", "action_space[1]: 'MOVE_FORWARD' stands in the list twice"),
+    ("keydoor.5x5", ("state_space", "objects", 2), "Box", "a Box has a content and cannot be listed"),
+    # What does not fit together.
+    ("keydoor.5x5", ("reset_function", "shape"), [5, 4], "reset_function: "),
+    ("keydoor.5x5", ("reset_function", "shape"), [3, 5], "reset_function: "),
+    ("memory.5x5", ("reset_function", "shape"), [5, 6], "reset_function: "),
+    ("memory.5x5", ("reset_function", "colors"), ["RED"], "reset_function: "),
+    ("memory.5x5", ("reset_function", "colors"), ["RED", "NONE"], "reset_function: "),
+    (
+        "empty.4x4",
+        ("reset_function", "shape"),
+        [3, 9],
+        "reset_function: An empty grid needs a shape of at least [4, 4], not [3, 9]",
+    ),
+    ("crossing.5x5", ("reset_function", "shape"), [5, 6], "reset_function: A crossing needs an odd height"),
+    ("crossing.5x5", ("reset_function", "num_rivers"), 0, "reset_function: num_rivers must be at least 1, not 0"),
+    ("crossing.5x5", ("reset_function", "object_type"), "Door", "reset_function: object_type of a crossing must be"),
+    (
+        "dynamic_obstacles.5x5",
+        ("reset_function", "num_obstacles"),
+        8,
+        "num_obstacles must be from 0 to 7 in a grid of [5, 5], not 8",
+    ),
+    ("four_rooms.7x7", ("reset_function", "layout"), [4, 2], "reset_function: "),
+    ("memory_four_rooms.7x7", ("reset_function", "num_exits"), 5, "reset_function: "),
+    ("memory_four_rooms.7x7", ("reset_function", "num_exits"), 1, "reset_function: "),
+    ("memory_four_rooms.7x7", ("reset_function", "num_beacons"), 0, "reset_function: "),
+    ("memory_four_rooms.7x7", ("reset_function", "num_beacons"), 99, "reset_function: "),
+    ("teleport.5x5", ("state_space", "objects"), ["Floor", "Wall", "Exit"], "state_space.objects: Telepod is missing"),
+    ("teleport.5x5", ("observation_space", "colors"), ["NONE"], "observation_space.colors: RED is missing"),
+    ("keydoor.5x5", REWARD, {"name": "reach_exit_memory"}, "reward_functions[0]: reach_exit_memory needs a Beacon"),
+    (
+        "memory.5x5",
+        REWARD,
+        NEAR,
+        "reward_functions[0]: getting_closer needs exactly one Exit, and the reset function makes 2",
+    ),
+    (
+        "keydoor.5x5",
+        REWARD,
+        NEAR | {"object_type": "Key"},
+        "needs its Key in the grid, and pickndrop lets the agent lift it",
+    ),
+    (
+        "keydoor.5x5",
+        REWARD,
+        NEAR | {"object_type": "Wall"},
+        "getting_closer needs exactly one Wall, and the reset function makes many",
+    ),
+    (
+        "keydoor.5x5",
+        ("observation_function", "area"),
+        [[-6, 1], [-3, 3]],
+        "observation_function: partially_occluded needs the agent in the last row",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "value", "expected"), CHANGES)
+def test_one_wrong_value_is_named(tmp_path, name, keys, value, expected):
+    assert expected in complaint(broken(tmp_path, name, keys, value))
+
+
+def test_functions_inside_functions_are_named_by_their_whole_path(tmp_path):
+    inner = {"name": "reduce_any", "terminating_functions": [{"name": "overlap", "object_type": "Ghost"}]}
+    value = {"name": "reduce_all", "terminating_functions": [inner]}
+    text = complaint(broken(tmp_path, "keydoor.5x5", ("terminating_function",), value))
+    assert "terminating_function.terminating_functions[0].terminating_functions[0].object_type: 'Ghost'" in text
+    value = {
+        "name": "from_visibility",
+        "area": [[-6, 1], [-3, 3]],
+        "visibility_function": {"name": "partially_occluded"},
+    }
+    text = complaint(broken(tmp_path, "keydoor.5x5", ("observation_function",), value))
+    assert text.startswith("FILE: observation_function.visibility_function: partially_occluded needs the agent")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("state_space: [", "is not YAML (line 1, column "),
+        ("a: b: c", "is not YAML (line 1, column 5: mapping values are not allowed here)."),
+        ("", "must be a mapping"),
+        ("- 1", "must be a mapping"),
+        ("x: !!python/object/apply:os.getcwd []", "is not YAML (line 1, column 4"),
+        ("[" * 5000, "is nested too deeply"),
+        ("x:\n  a: 1\n  b: 2\n  a: 3\n", "the key 'a' in line 4 stands there twice"),
+    ],
+)
+def test_what_is_no_gridverse_file(tmp_path, text, expected):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    assert expected in complaint(path)
+
+
+def test_bytes_folders_and_missing_files(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"\xff\xfe\x00\x80")
+    assert "is not UTF-8" in complaint(path)
+    for wrong in (tmp_path, tmp_path / "other.yaml"):
+        assert "There is no gridverse file" in complaint(wrong)
+    with pytest.raises(UserError, match=r"'keydor.7x7'; among the files that come along, did you mean keydoor.7x7"):
+        make_world("Gridverse/Yaml-v0", path="keydor.7x7")
+    with pytest.raises(UserError, match=r"needs path=, a file or one of crossing.5x5, "):
+        make_world("Gridverse/Yaml-v0")
+
+
+def test_a_file_that_contains_itself_ends_with_a_sentence(tmp_path):
+    text = stock_files()["empty.4x4"].read_text()
+    start, stop = text.index("reward_functions:"), text.index("observation_function:")
+    path = tmp_path / "mine.yaml"
+    path.write_text(text[:start] + "reward_functions: &a\n- name: reduce_sum\n  reward_functions: *a\n\n" + text[stop:])
+    assert "nested more than 8 deep" in complaint(path)

@@ -1,0 +1,195 @@
+"""Phantom rooms are seen, and change nothing else."""
+
+import dataclasses
+from itertools import pairwise
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from envs.core import UserError
+from envs.gridverse.objects import FLOOR, PHANTOM, WALL, kinds, pack
+from envs.gridverse.phantoms import lines
+from envs.hallucination import READINGS, Hallucinate
+from envs.registry import make_world
+
+TWINS = [  # hallucinated, its control twin, and how the one is made from the other
+    ("Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0", "open"),
+    ("Gridverse/Memory-13x13-HallucinatedCorridor-v0", "Gridverse/Memory-13x13-v0", "corridor"),
+]
+OVERLAYS = [
+    ("Gridverse/Keydoor-9x9-v0", (3, 3)),
+    ("Gridverse/Keydoor-9x9-v0", (4, 4)),
+    ("Gridverse/Memory-FourRooms-13x13-v0", (3, 3)),
+    ("Gridverse/Memory-NineRooms-13x13-3Beacons-v0", (4, 4)),
+    ("Gridverse/Memory-SixteenRooms-21x21-v0", (3, 3)),
+    ("Gridverse/Memory-11x11-v0", (4, 4)),
+]
+
+
+def uniforms(world, count, seed=0):
+    return torch.rand(count, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def walk(world, count, steps, seed=0):
+    """Random episodes: the state and all that a step gives, after each step."""
+    generator = torch.Generator().manual_seed(seed)
+    state, none = world.reset(uniforms(world, count)), torch.empty(count, 0, dtype=torch.float64)
+    path = [(state,)]
+    for _ in range(steps):
+        state, *rest = world.step(state, torch.randint(world.num_actions, (count,), generator=generator), none)
+        path.append((state, *rest))
+    return path
+
+
+def same(ours, theirs, but=()):
+    return all(
+        np.array_equal(getattr(ours, f.name), getattr(theirs, f.name))
+        for f in dataclasses.fields(ours)
+        if f.name not in but
+    )
+
+
+def check_twins(phantom, twin):
+    """Equal initial states and transitions under one seed; what is seen differs, and only as it should."""
+    differ = False
+    for (ours, *given), (theirs, *expected) in zip(walk(phantom, 64, 60), walk(twin, 64, 60), strict=True):
+        assert same(ours, theirs, but={"observation"})
+        assert all(torch.equal(a, b) for a, b in zip(given[1:], expected[1:], strict=True))
+        changed = ours.observation != theirs.observation
+        assert (theirs.observation[changed] == 2).all()
+        assert (ours.observation[changed] == 3).all()
+        differ |= bool(changed.any())
+    assert differ
+
+
+@pytest.mark.parametrize(("phantom", "twin", "reading"), TWINS)
+def test_registered_twins(phantom, twin, reading):
+    check_twins(make_world(phantom), make_world(twin))
+    built = Hallucinate(make_world(twin), rooms=(5, 5), reading=reading)
+    assert all(
+        same(ours[0], theirs[0])
+        for ours, theirs in zip(walk(built, 8, 20), walk(make_world(phantom), 8, 20), strict=True)
+    )
+
+
+@pytest.mark.parametrize(("phantom", "twin", "_"), TWINS)
+def test_twins_through_gymnasium_have_the_same_episodes_under_one_seed(phantom, twin, _):
+    """Many episodes of each, so the resets in between agree too."""
+    ours, theirs = gymnasium.make(phantom, time_limit=40), gymnasium.make(twin, time_limit=40)
+    actions = np.random.default_rng(0)
+    ours.reset(seed=5)
+    theirs.reset(seed=5)
+    for _ in range(400):
+        assert same(ours.unwrapped.state, theirs.unwrapped.state, but={"observation"})
+        action = int(actions.integers(6))
+        (_, *given), (_, *expected) = ours.step(action), theirs.step(action)
+        assert given == expected
+        if given[1] or given[2]:
+            ours.reset()
+            theirs.reset()
+
+
+@pytest.mark.parametrize(("id", "rooms"), OVERLAYS)
+def test_a_plan_over_any_world_by_wrapper_and_by_keyword(id, rooms):
+    twin = make_world(id)
+    check_twins(Hallucinate(twin, rooms), twin)
+    keyword = make_world(id, phantom_rooms=list(rooms))
+    pairs = zip(walk(Hallucinate(twin, rooms), 8, 20), walk(keyword, 8, 20), strict=True)
+    assert all(same(ours[0], theirs[0]) for ours, theirs in pairs)
+    through = gymnasium.make(id, phantom_rooms=rooms).unwrapped.world
+    assert torch.equal(through.phantoms.flags, keyword.phantoms.flags)
+
+
+@pytest.mark.parametrize(("cells", "seen"), [("walls", 3), ("floor-cue", 0)])
+def test_what_phantom_cells_look_like(cells, seen):
+    twin = make_world("Gridverse/Memory-Empty-13x13-v0")
+    world = Hallucinate(twin, (5, 5), "open", cells)
+    for (ours, *_), (theirs, *_) in zip(walk(world, 64, 20), walk(twin, 64, 20), strict=True):
+        changed = ours.observation != theirs.observation
+        assert changed.any()
+        assert (ours.observation[changed] == seen).all()
+        assert (theirs.observation != 0).all()  # a cue is no other thing's number
+
+
+def test_lines_stand_where_the_walls_of_real_rooms_stand():
+    for size, rooms, cuts in ((13, 5, [2, 4, 7, 9]), (13, 4, [3, 6, 9]), (13, 3, [4, 8]), (21, 4, [5, 10, 15])):
+        marked = lines(size, size, (rooms, rooms))
+        y, x = torch.arange(size)[:, None], torch.arange(size)
+        inside = (y > 0) & (y < size - 1) & (x > 0) & (x < size - 1)
+        on = torch.isin(y, torch.tensor(cuts)) | torch.isin(x, torch.tensor(cuts))
+        assert torch.equal(marked, inside & on)
+    assert lines(9, 13, (2, 3)).nonzero().unique().numel() > 2  # plans need not be square
+
+
+def test_phantom_walls_do_not_stop_sight():
+    """In a 7 x 7 window every cell of the open world is seen, whatever lines lie between."""
+    twin = make_world("Gridverse/Memory-Empty-13x13-v0", view=(7, 7))
+    world = Hallucinate(twin, (5, 5), "open")
+    ours, theirs = (each.reset(uniforms(twin, 200)).observation for each in (world, twin))
+    assert torch.equal(ours == 1, theirs == 1)
+
+
+def test_a_key_can_be_put_on_a_phantom_line_and_taken_again():
+    world = make_world("Gridverse/Keydoor-9x9-v0", phantom_rooms=(4, 4))
+    plain = make_world("Gridverse/Keydoor-9x9-v0")
+    marked = world.phantoms.flags > 0
+    ours, theirs = walk(world, 512, 200), walk(plain, 512, 200)
+    keys = [(kinds(state[0].cells.long()) == 6) & marked for state in ours]
+    dropped = sum(int((now & ~before).sum()) for before, now in pairwise(keys))
+    taken = sum(int((before & ~now).sum()) for before, now in pairwise(keys))
+    assert dropped > 0
+    assert taken > 0
+    assert all(torch.equal(a[0].held, b[0].held) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_pictures_tell_phantom_walls_from_walls():
+    world = make_world("Gridverse/Memory-13x13-Hallucinated-v0")
+    state = world.reset(uniforms(world, 1))
+    picture = world.frame(state, 0)
+    colours = {tuple(picture[y * 24 + 1, x * 24 + 1] // 4) for y, x in ((0, 0), (2, 1), (1, 1))}
+    assert len(colours) == 3
+    twin = make_world("Gridverse/Memory-Empty-13x13-v0")
+    assert not np.array_equal(twin.frame(twin.reset(uniforms(twin, 1)), 0), picture)
+    grid = world.text(state, 0).split("\n")[:13]
+    assert grid[0] == "##" * 13
+    assert grid[2] == "##" + "::" * 11 + "##"
+
+
+@pytest.mark.parametrize("encoding", ["default", "no-overlap", "compact"])
+def test_every_encoding_shows_a_phantom_wall_as_a_wall(encoding):
+    world = make_world("Gridverse/Memory-13x13-Hallucinated-v0", encoding=encoding)
+    state = world.reset(uniforms(world, 200))
+    codes = world.view(state.cells, state.position, state.heading, state.cells, world.phantoms.flags)
+    seen = state.observation.view(200, 6, 3)
+    wall = world.observe(walls(world), torch.empty(1, 0)).view(-1, 3)[0]
+    assert (seen[codes == (PHANTOM | pack(FLOOR))] == wall).all()
+
+
+def walls(world):
+    """A scene in which everything is wall."""
+    state = world.reset(uniforms(world, 1))
+    scene = world.task.layout(uniforms(world, 1))
+    return scene._replace(cells=torch.full_like(state.cells, pack(WALL)))
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "words"),
+    [
+        ("Gridverse/Memory-13x13-v0", {"reading": "opn"}, "did you mean open"),
+        ("Gridverse/Memory-13x13-v0", {"reading": "open"}, "needs an empty world"),
+        ("Gridverse/Memory-NineRooms-13x13-v0", {"reading": "open"}, "needs an empty world"),
+        ("Gridverse/Memory-Empty-13x13-v0", {"reading": "open", "rooms": (3, 3)}, "needs an empty world"),
+        ("Gridverse/Memory-Empty-13x13-v0", {"reading": "corridor"}, "needs the corridor"),
+        ("Gridverse/Memory-13x13-v0", {"cells": "wals"}, "did you mean walls"),
+        ("Gridverse/Keydoor-5x5-v0", {"rooms": (3, 3)}, "do not fit into a grid of 5 x 5 cells; .* at least 7 x 7"),
+        ("Gridverse/Keydoor-5x5-v0", {"rooms": (2,)}, "two positive numbers"),
+        ("Gridverse/Memory-13x13-Hallucinated-v0", {}, "phantom rooms already"),
+    ],
+)
+def test_misuse_is_one_clear_sentence(id, kwargs, words):
+    with pytest.raises(UserError, match=words) as error:
+        Hallucinate(make_world(id), **kwargs)
+    assert "\n" not in str(error.value)
+    assert set(READINGS) == {"open", "corridor", "overlay"}

@@ -1,0 +1,404 @@
+"""The .pomdp format: every form of its entries, wrong files, and models written back."""
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs import hallway, heaven_hell
+from envs.errors import UserError
+from envs.pomdp_file import File, parse, read, write
+from envs.registry import make_world
+from envs.tables import Tables, numbers
+
+DATA = Path(__file__).parents[1] / "data" / "envs" / "pomdp"
+FILES = sorted(DATA.glob("*.pomdp"))
+ARRAYS = ("T", "O", "R", "start", "reset")
+
+# Three states, two actions, two observations; every row is given.
+HEAD = "discount: 0.9 values: reward states: a b c actions: x y observations: p q\n"
+BODY = "T: * identity O: * uniform\n"
+
+
+def same(ours, theirs, names=True):
+    """Whether two models are equal to the last bit."""
+    keys = ("state_names", "action_names", "observation_names", "discount")
+    arrays = all(getattr(ours, key).tobytes() == getattr(theirs, key).tobytes() for key in ARRAYS)
+    return arrays and (not names or all(getattr(ours, key) == getattr(theirs, key) for key in keys))
+
+
+def table(text, name="T"):
+    return getattr(parse(HEAD + text), name).tolist()
+
+
+# Known models
+
+
+def tiger():
+    half, ear = np.full((2, 2), 0.5), np.array([[0.85, 0.15], [0.15, 0.85]])
+    pay = np.array([[-1.0, -1.0], [-100.0, 10.0], [10.0, -100.0]])
+    R = np.broadcast_to(pay[:, :, None, None], (3, 2, 2, 2))
+    reset = np.zeros((3, 2), bool)
+    names = ("tiger-left", "tiger-right"), ("listen", "open-left", "open-right"), ("hear-left", "hear-right")
+    return Tables(np.stack([np.eye(2), half, half]), np.stack([ear, half, half]), R, half[0], reset, *names, 0.95)
+
+
+def test_the_tiger_is_read():
+    assert same(read(DATA / "tiger.pomdp"), tiger())
+
+
+def test_the_tiger_is_the_same_in_costs_and_other_forms():
+    assert same(read(DATA / "tiger_costs.pomdp"), tiger().numbered())
+
+
+def test_the_tiger_with_an_end_differs_in_its_resets_only():
+    ours, theirs = read(DATA / "tiger_episodic.pomdp"), tiger()
+    assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]
+    assert all(getattr(ours, key).tobytes() == getattr(theirs, key).tobytes() for key in ("T", "O", "R", "start"))
+
+
+def test_the_line_is_read():
+    ours, third = read(DATA / "line.pomdp"), 0.333333
+    assert ours.start.tolist() == [1 / 3, 1 / 3, 0, 1 / 3]
+    assert ours.T[0].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [third, third, 0, third], [0, 0, 1, 0]]
+    assert ours.T[1].tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [third, third, 0, third], [0, 0, 0, 1]]
+    assert ours.O.tolist() == [[[1, 0], [1, 0], [0, 1], [1, 0]]] * 2
+    assert ours.R[:, :, 2].min() == ours.R.sum() / (2 * 4 * 2) == 1
+
+
+def test_the_cheese_maze_has_walls_where_it_should():
+    """Moves from the drawing in the file; the views are those of the drawing's walls."""
+    ours = read(DATA / "cheese.pomdp")
+    cells = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0), (2, 4), (2, 2)]
+    walls = {}
+    for cell, (y, x) in enumerate(cells[:-1]):
+        around = [cells.index(to) if to in cells else cell for to in ((y - 1, x), (y + 1, x), (y, x + 1), (y, x - 1))]
+        assert ours.T[:, cell].argmax(1).tolist() == around
+        walls.setdefault(tuple(to == cell for to in around), set()).add(ours.O[0, cell].argmax())
+    assert ours.reset.tolist() == [[False] * 10 + [True]] * 4
+    assert all(len(views) == 1 for views in walls.values())
+    assert len({view for views in walls.values() for view in views}) == 6
+    assert ours.R[:, :, 10].min() == 1
+    assert not ours.R[:, :, :10].any()
+
+
+# Forms of entries
+
+EYE = np.eye(3).tolist()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("T: * identity", [EYE, EYE]),
+        ("T: x identity T: y uniform", [EYE, [[1 / 3] * 3] * 3]),
+        ("T: * 1 0 0 0 1 0 0 0 1", [EYE, EYE]),
+        ("T:*:*:* 0 T:*:*:c 1", [[[0, 0, 1]] * 3] * 2),
+        (
+            "T : 0 : a 0 1 0\nT: 0:1 0 0 1\nT: x : 2 : 0 1 T: y : * uniform",
+            [np.eye(3)[[1, 2, 0]].tolist(), [[1 / 3] * 3] * 3],
+        ),
+        ("T: * : * : a 1.0 T: y : b 0 .5 5e-1", [[[1, 0, 0]] * 3, [[1, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]]),
+        ("T: * uniform T: 1 : a : * 0 T: 1 : a : b 1", [[[1 / 3] * 3] * 3, [[0, 1, 0], [1 / 3] * 3, [1 / 3] * 3]]),
+        ("T:\n*\n:\n* :\nb # to b\n+1.0", [[[0, 1, 0]] * 3] * 2),
+    ],
+)
+def test_forms_of_transitions(text, expected):
+    assert table(text + "\nO: * uniform") == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("O: * uniform", [[[0.5, 0.5]] * 3] * 2),
+        ("O: * 1 0 0 1 0.25 0.75", [[[1, 0], [0, 1], [0.25, 0.75]]] * 2),
+        ("O: * : * : p 1 O: x : c uniform", [[[1, 0], [1, 0], [0.5, 0.5]], [[1, 0]] * 3]),
+        ("O: 0 : * 0 1 O: 1 : a : q 1 O: y : b : 0 1 O: y : 2 0.5 0.5", [[[0, 1]] * 3, [[0, 1], [1, 0], [0.5, 0.5]]]),
+        ("O: * : * : * 0.5 O: x : a 1 0", [[[1, 0], [0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5]] * 3]),
+    ],
+)
+def test_forms_of_observations(text, expected):
+    assert table("T: * identity " + text, "O") == expected
+
+
+def test_forms_of_rewards():
+    text = """
+    R: x : a : b : q 3
+    R: x : b : * : * -1.5
+    R: x : b : 0 1 2          # a row takes the place of the wildcard
+    R: x : c
+      1 2
+      3 4
+      5 6
+    R: y : * : * : p -2
+    R: 1 : 0 : c : * +7"""
+    expected = np.zeros((2, 3, 3, 2))
+    expected[0, 0, 1, 1] = 3
+    expected[0, 1] = -1.5
+    expected[0, 1, 0] = [1, 2]
+    expected[0, 2] = [[1, 2], [3, 4], [5, 6]]
+    expected[1, :, :, 0] = -2
+    expected[1, 0, 2] = 7
+    assert table(BODY + text, "R") == expected.tolist()
+    costs = parse((HEAD + BODY + text).replace("reward", "cost"))
+    assert costs.R.tobytes() == (0.0 - expected).tobytes()  # no -0.0
+
+
+@pytest.mark.parametrize(
+    "text", ["R: x : * : * : * 1", "R: x : a : * : * 1", "R: * : * : b : * 1", "R: * : * : * : q 1"]
+)
+def test_rewards_take_memory_only_for_what_they_depend_on(text):
+    ours = parse(HEAD + BODY + text).R
+    assert ours.shape == (2, 3, 3, 2)
+    assert (ours.strides[2] == 0) == (": b" not in text)
+    assert (ours.strides[3] == 0) == (": q" not in text)
+    assert ours.max() == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [1 / 3] * 3),
+        ("start: uniform", [1 / 3] * 3),
+        ("start: 0.2 0.3 0.5", [0.2, 0.3, 0.5]),
+        ("start: b", [0, 1, 0]),
+        ("start: 2", [0, 0, 1]),
+        ("start include: a 2", [0.5, 0, 0.5]),
+        ("start include\n:\nb", [0, 1, 0]),
+        ("start exclude: a", [0, 0.5, 0.5]),
+        ("start exclude: 0 c", [0, 1, 0]),
+    ],
+)
+def test_forms_of_start(text, expected):
+    assert table(text + "\n" + BODY, "start") == expected
+    assert parse(text + "\n" + HEAD + BODY).start.tolist() == expected  # its place does not matter
+
+
+@pytest.mark.parametrize(("text", "expected"), [("0", [1]), ("1", [1]), ("1.0", [1]), ("only", [1])])
+def test_start_of_a_single_state(text, expected):
+    head = "discount: 1 values: reward states: only actions: 1 observations: 1 start: "
+    assert parse(head + text + "\nT: 0 identity O: 0 uniform").start.tolist() == expected
+
+
+def test_resets():
+    ours = parse(HEAD + "start: 0.2 0.3 0.5\n" + BODY + "T: x : a reset T: * : c reset T: y : c 1 0 0")
+    assert ours.reset.tolist() == [[True, False, True], [False, False, False]]
+    assert ours.T[0, 0].tolist() == ours.T[0, 2].tolist() == [0.2, 0.3, 0.5]
+    assert ours.T[1, 2].tolist() == [1, 0, 0]  # a later entry takes the reset back
+
+
+def test_the_preamble_may_stand_in_any_order():
+    parts = ["discount: 0.9", "values: reward", "states: a b c", "actions: x y", "observations: p q", "start: b"]
+    rng = np.random.default_rng(0)
+    models = [parse("\n".join([*rng.permutation(parts), BODY])) for _ in range(10)]
+    assert all(same(model, models[0]) for model in models)
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_line_ends_of_all_systems(tmp_path, newline):
+    text = (DATA / "tiger.pomdp").read_text()
+    (tmp_path / "model.pomdp").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", newline).encode())
+    assert same(read(tmp_path / "model.pomdp"), tiger())
+
+
+# Wrong files
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "m:1: found the end of the file, expected one of discount, values, states, actions, observations."),
+        ("\n# nothing but a comment\n", "m:2: found the end of the file, expected one of discount"),
+        ("hello", "m:1: found 'hello', expected one of discount, values"),
+        ("discount: 0.9\nvalues: reward\nstates: 2\nT: 0 identity", "m:4: found 'T' without 'actions', expected"),
+        ("discount: 0.9\nvalues: reward\n", "m:2: found the end of the file without 'states', expected all of"),
+        ("discount 0.9" + HEAD[13:], "m:1: found '0.9', expected ':' after 'discount'."),
+        ("discount: 1.5" + HEAD[13:], "m:1: found '1.5', expected a discount from 0 to 1."),
+        ("discount: nan" + HEAD[13:], "m:1: found 'nan', expected a discount from 0 to 1."),
+        ("discount: 0.9 0.9" + HEAD[13:], "m:1: found '0.9', expected the end of 'discount'."),
+        (HEAD.replace("reward", "rewards"), "m:1: found 'rewards', expected 'reward' or 'cost'."),
+        (HEAD.replace("a b c", "0"), "m:1: found '0', expected a number of states from 1 to 65536."),
+        (HEAD.replace("a b c", "999999999"), "m:1: found '999999999', expected a number of states from 1 to"),
+        (HEAD.replace("a b c", "60000"), "m:1: found 60000 states, 2 actions and 2 observations, expected"),
+        (HEAD.replace("a b c", "3 b"), "m:1: found 'b', expected nothing more after the number of states."),
+        (HEAD.replace("a b c", ""), "m:1: found 'actions', expected the number of states or their names"),
+        (HEAD.replace("a b c", "a 1b"), "m:1: found '1b', expected the number of states or their names"),
+        (HEAD.replace("a b c", "a b a"), "m:1: found 'a', expected names of states that differ from one another."),
+        (HEAD + "states: d e", "m:2: found 'states' a second time, expected it once."),
+        (HEAD + "start: 0.5 0.4 0\n" + BODY, "m:2: found probabilities of start that sum to 0.9, expected a sum of 1."),
+        (HEAD + "start: 0.5 0.5\n" + BODY, "m:3: found 'T', expected probability 3 of 3 from 0 to 1."),
+        (HEAD + "start: d\n" + BODY, "m:2: found 'd', expected a state: a name or a number from 0 to 2; known"),
+        (HEAD + "start include:\n" + BODY, "m:3: found 'T', expected a state: a name or a number from 0 to 2."),
+        (HEAD + "start exclude: a b c\n" + BODY, "m:3: found 'T', expected a state that is not excluded."),
+        (HEAD + "T: z identity", "m:2: found 'z', expected an action: a name or a number from 0 to 1; known are x, y."),
+        (HEAD + "T: x : 3 uniform", "m:2: found '3', expected a state: a name or a number from 0 to 2."),
+        (HEAD + "T: x : 1.0 uniform", "m:2: found '1.0', expected a state"),
+        (HEAD + "T x : a uniform", "m:2: found 'x', expected ':' and an action."),
+        (HEAD + "T: x :\nuniform", "m:3: found 'uniform', expected a state"),
+        (HEAD + "T: x : a identity", "m:2: found 'identity', expected probability 1 of 3 from 0 to 1 or 'uniform' or"),
+        (HEAD + "T: x reset", "m:2: found 'reset', expected probability 1 of 9"),
+        (HEAD + "O: x : a reset", "m:2: found 'reset', expected probability 1 of 2 from 0 to 1 or 'uniform'."),
+        (HEAD + "O: x identity", "m:2: found 'identity', expected probability 1 of 6"),
+        (HEAD + "T: x : a\n0.5 0.5\n\nT: y", "m:5: found 'T', expected probability 3 of 3 from 0 to 1."),
+        (HEAD + "T: x : a 0 0 0 1", "m:2: found '1', expected no more than 3 numbers."),
+        (HEAD + "T: x : a : b : c 1", "m:2: found ':', expected a probability from 0 to 1."),
+        (HEAD + "T: x : a uniform 1", "m:2: found '1', expected nothing more after 'uniform'."),
+        (HEAD + "T: x : a : b 1.5", "m:2: found '1.5', expected a probability from 0 to 1."),
+        (HEAD + "T: x : a : b -0.5", "m:2: found '-0.5', expected a probability from 0 to 1."),
+        (HEAD + "R: x 1", "m:2: found '1', expected ':' and a state."),
+        (HEAD + "R: x : a : b : q one", "m:2: found 'one', expected a number."),
+        (HEAD + "R: x : a : b : q 1e999", "m:2: found '1e999', expected a number."),
+        (HEAD + "R: x : a : b : q uniform", "m:2: found 'uniform', expected a number."),
+        (HEAD + "R: x : a : b 1", "m:2: found the end of the file, expected number 2 of 2."),
+        (HEAD + "R: x : a : b : q __import__('os')", "m:2: found \"__import__('os')\", expected a number."),
+        (HEAD + "T: x identity T: y : * uniform", "m:2: found no entry of O for action 'x' and state 'a', expected"),
+        (HEAD + "T: x identity\nO: * uniform\n", "m:3: found no entry of T for action 'y' and state 'a', expected"),
+        (HEAD + BODY + "\nT: y : b 0.5 0.4 0", "m:4: found probabilities of T for action 'y' and state 'b' that sum"),
+        (HEAD + BODY + "\n\nO: x : c : p 0.51", "m:5: found probabilities of O for action 'x' and state 'c' that sum"),
+    ],
+)  # fmt: skip
+def test_wrong_text_is_one_sentence_with_its_place(text, said):
+    with pytest.raises(UserError) as error:
+        parse(text, "m")
+    assert str(error.value).startswith(said)
+    assert "\n" not in str(error.value)
+
+
+def test_a_name_that_is_nearly_right_is_recognised():
+    text = (DATA / "tiger.pomdp").read_text().replace("R: listen", "R: lisen")
+    with pytest.raises(UserError, match=r"m:29: found 'lisen', expected an action.*; did you mean listen"):
+        parse(text, "m")
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", ":1: found the end of the file, expected one of discount"),
+        (b"discount: 0.9\n\x89PNG\r\n", ":2: found bytes that are no text in UTF-8, expected a .pomdp file"),
+        (b"discount: 0.9\n\n# \0\n", ":3: found bytes that are no text"),
+        (None, ": found no readable file .*, expected a .pomdp file"),
+    ],
+)
+def test_what_is_no_text_is_refused(tmp_path, data, said):
+    path = tmp_path / "model.pomdp"
+    if data is not None:
+        path.write_bytes(data)
+    with pytest.raises(UserError, match="model.pomdp" + said):
+        read(path)
+    with pytest.raises(UserError, match="found no readable file"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_cut_off_anywhere_is_a_model_or_a_sentence(path):
+    text, whole = path.read_text(), 0
+    for end in range(0, len(text), 7):
+        try:
+            parse(text[:end], "m")
+            whole += 1
+        except UserError as error:
+            assert str(error).startswith("m:")
+            assert "\n" not in str(error)
+    assert whole < len(text) / 7 / 2
+
+
+def test_rows_need_not_be_more_exact_than_a_hundred_thousandth():
+    assert parse(HEAD + BODY + "T: x : a 0.333333 0.333333 0.333333").T[0, 0].sum() < 1
+    with pytest.raises(UserError, match=r"sum to 0.99998, expected a sum of 1"):
+        parse(HEAD + BODY + "T: x : a 0.33333 0.33333 0.33332")
+
+
+# Written models
+
+numbers_from_minus_ten = st.one_of(st.just(0.0), st.just(-0.0), st.integers(-3, 3).map(float), st.floats(-10, 10))
+
+
+@st.composite
+def models(draw):
+    """Random models: zeros, resets, rewards that depend on less than everything, names or numbers."""
+    states, actions, observations = (draw(st.integers(1, 4)) for _ in range(3))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+
+    def rows(*shape):
+        weight = rng.random(shape) ** 3 * (rng.random(shape) < 0.7)
+        weight[..., rng.integers(shape[-1])] += 0.01
+        return weight / weight.sum(-1, keepdims=True)
+
+    reset, start = rng.random((actions, states)) < draw(st.sampled_from([0.0, 0.3])), rows(states)
+    T = np.where(reset[:, :, None], start, rows(actions, states, states))
+    shape = (actions, states, draw(st.sampled_from([1, states])), draw(st.sampled_from([1, observations])))
+    size = int(np.prod(shape))
+    values = draw(st.lists(numbers_from_minus_ten, min_size=size, max_size=size))
+    R = np.broadcast_to(np.reshape(values, shape), (*T.shape, observations))
+    prefix = draw(st.sampled_from(["", "s", "long-name_", "é(1,2)="]))
+    names = tuple(tuple(f"{prefix}{n}" for n in numbers(count)) for count in (states, actions, observations))
+    return Tables(T, rows(actions, states, observations), R, start, reset, *names, draw(st.floats(0, 1)))
+
+
+@settings(max_examples=150)
+@given(models())
+def test_a_written_model_is_read_back_to_the_last_bit(model):
+    assert same(parse(write(model)), model)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_files_survive_being_written(path, tmp_path):
+    model, copy = read(path), tmp_path / "copy.pomdp"
+    copy.write_text(write(model), encoding="utf-8")
+    assert same(read(copy), model)
+
+
+@pytest.mark.parametrize("model", [hallway.tables(), heaven_hell.tables(), heaven_hell.tables(1)])
+def test_our_worlds_survive_being_written(model):
+    with pytest.raises(UserError, match=r"A .pomdp file has no place for the state"):
+        write(model)
+    assert same(parse(write(model.numbered())), model, names=False)
+
+
+def test_a_keyword_is_no_name_to_write():
+    model = tiger()
+    wrong = Tables(**(vars(model) | {"state_names": ("reset", "b")}))
+    with pytest.raises(UserError, match="no place for the state 'reset'"):
+        write(wrong)
+
+
+# Worlds
+
+
+def test_a_world_is_made_of_a_file():
+    env = gymnasium.make("POMDP/File-v0", path=str(DATA / "tiger.pomdp"))
+    assert env.observation_space == gymnasium.spaces.Discrete(3)
+    assert env.action_space == gymnasium.spaces.Discrete(3)
+    assert env.reset(seed=0)[0] == 2
+    assert env.step(0)[1] == -1.0
+    assert env.unwrapped.world.action_names == ("listen", "open-left", "open-right")
+    vector = gymnasium.make_vec("POMDP/File-v0", num_envs=3, path=str(DATA / "cheese.pomdp"))
+    assert vector.reset(seed=0)[0].tolist() == [7] * 3
+
+
+def test_a_world_of_a_file_needs_the_file():
+    with pytest.raises(UserError, match=r"POMDP/File-v0 needs the keyword path, the name of a .pomdp file"):
+        make_world("POMDP/File-v0")
+    with pytest.raises(UserError, match=r"tigre.pomdp: found no readable file"):
+        make_world("POMDP/File-v0", path=DATA / "tigre.pomdp")
+
+
+@pytest.mark.parametrize(
+    ("listens", "good", "success"), [(0, True, True), (9, True, True), (10, True, False), (0, False, False)]
+)
+def test_success_is_a_positive_return_at_the_end(listens, good, success):
+    world = File(DATA / "tiger_episodic.pomdp")
+    u = torch.zeros(1, 2, dtype=torch.float64)
+    state = world.reset(u)
+    for _ in range(listens):
+        state, _, reward, terminated, _ = world.step(state, torch.tensor([0]), u)
+        assert (reward.item(), terminated.item()) == (-1.0, False)
+    tiger_is_left = state.hidden.item() == 0
+    door = torch.tensor([2 if tiger_is_left == good else 1])
+    state, _, reward, terminated, won = world.step(state, door, u)
+    assert reward.item() == (10.0 if good else -100.0)
+    assert (terminated.item(), won.item(), state.hidden.item()) == (True, success, 2)

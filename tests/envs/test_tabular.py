@@ -1,0 +1,446 @@
+"""Worlds made from tables: exact draws, the episodes of gym-pomdps, Hallway and HeavenHell."""
+
+import functools
+from pathlib import Path
+
+import golden_traces as golden
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.errors import UserError
+from envs.fleet import TensorFleet
+from envs.registry import make_world
+from envs.sampling import UNITS, draw, piece
+from envs.tables import Tables, numbers
+from envs.tabular import Tabular, TabularState
+
+CASES = [("POMDP/Hallway-v0", "hallway"), ("POMDP/HeavenHell-v0", "heavenhell_3")]
+LIMIT = 4.0  # a score beyond 4 has a chance of about 1 in 10,000
+LAST = 1.0 - 2.0**-53  # the largest uniform
+
+
+@functools.cache
+def example(id):
+    return make_world(id)
+
+
+def uniforms(*shape, seed=0):
+    return torch.rand(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def model(seed, states=4, actions=3, observations=3, by_observation=True, resets=1):
+    """A random model with some zeros; `resets` state-action pairs end the episode."""
+    rng = np.random.default_rng(seed)
+
+    def rows(*shape):
+        weight = rng.random(shape) * (rng.random(shape) < 0.6)
+        weight[..., rng.integers(shape[-1])] += 0.1
+        return weight / weight.sum(-1, keepdims=True)
+
+    reset = np.arange(actions * states).reshape(actions, states) < resets
+    start = rows(states)
+    T = np.where(reset[:, :, None], start, rows(actions, states, states))
+    R = np.round(rng.normal(size=(actions, states, states, observations if by_observation else 1)), 2)
+    R = np.broadcast_to(R, (*T.shape, observations))
+    names = numbers(states), numbers(actions), numbers(observations)
+    return Tables(T, rows(actions, states, observations), R, start, reset, *names, 0.9)
+
+
+# Draws
+
+
+def lengths(chosen, rows, outcomes):
+    """Units of [0, 1) that lead to each outcome, (rows, outcomes) of Python integers."""
+    found = np.zeros((rows, outcomes), object)
+    if not chosen.draws:
+        found[np.arange(rows), chosen.choices] = UNITS
+        return found
+    slots = chosen.slots.astype(int)
+    row = np.repeat(np.arange(rows), slots)
+    left = ((np.arange(len(row)) - chosen.first[row]) * (UNITS // slots[row])).tolist()
+    width = (UNITS // slots[row]).tolist()
+    for slot, middle in enumerate((chosen.cuts * UNITS).astype(int).tolist()):
+        first, second = chosen.choices[2 * slot : 2 * slot + 2]
+        assert left[slot] <= middle <= left[slot] + width[slot]
+        found[row[slot], first] += middle - left[slot]
+        found[row[slot], second] += left[slot] + width[slot] - middle
+    return found
+
+
+def choose(chosen, rows, u):
+    """Outcomes for uniforms u (len(rows),)."""
+    u = torch.as_tensor(u, dtype=torch.float64)[:, None]
+    slots, first, cuts = (torch.from_numpy(table) for table in chosen[:3])
+    return chosen.choices[piece(slots, first, cuts, torch.as_tensor(rows), u, 0).numpy()]
+
+
+weights = st.lists(st.one_of(st.sampled_from([0.0, 1e-300]), st.floats(1e-12, 1.0)), min_size=1, max_size=21).filter(
+    any
+)
+
+
+@given(st.lists(weights, min_size=1, max_size=4))
+def test_every_outcome_has_its_share_and_an_impossible_one_none(lists):
+    table = np.zeros((len(lists), max(map(len, lists))))
+    for row, values in enumerate(lists):
+        table[row, : len(values)] = np.array(values) / sum(values)
+    found = lengths(draw(table), *table.shape)
+    assert [sum(row) for row in found.tolist()] == [UNITS] * len(table)
+    assert ((found > 0) == (table > 0)).all()
+    assert np.abs(found.astype(float) / UNITS - table).max() < 1e-14
+
+
+@given(weights, st.lists(st.floats(0.0, LAST), max_size=20))
+def test_no_uniform_chooses_an_impossible_outcome(values, others):
+    table = np.array([values]) / sum(values)
+    chosen = draw(table)
+    edges = np.concatenate([chosen.cuts, np.arange(chosen.slots[0]) / chosen.slots[0], [0.0, LAST], others])
+    u = np.concatenate([edges, np.nextafter(edges, 0.0), np.nextafter(edges, 1.0)]).clip(0.0, LAST)
+    assert (table[0, choose(chosen, np.zeros(len(u), int), u)] > 0).all()
+
+
+def test_a_row_whose_sum_falls_short_of_one_never_runs_over():
+    table = np.array([[0.1] * 10 + [0.0] * 3])
+    assert table.cumsum()[-1] < 1.0
+    chosen = draw(table)
+    assert choose(chosen, [0] * 3, [0.0, 1.0 - 1e-16, LAST]).max() <= 9
+    assert np.array_equal(lengths(chosen, 1, 13)[0, 10:], [0] * 3)
+
+
+def test_a_uniform_can_be_found_for_every_possible_outcome():
+    table = model(5, states=9, resets=0).T.reshape(27, 9)
+    chosen = draw(table)
+    rows, outcomes = table.nonzero()
+    u = [chosen.uniform(row, outcome) for row, outcome in zip(rows.tolist(), outcomes.tolist(), strict=True)]
+    assert np.array_equal(choose(chosen, rows, u), outcomes)
+    impossible = np.argwhere(table == 0)[0]
+    with pytest.raises(ValueError, match="never chooses"):
+        chosen.uniform(*impossible.tolist())
+
+
+def test_rows_of_one_outcome_take_no_draw():
+    chosen = draw(np.eye(5)[[3, 0, 4]])
+    assert chosen.draws == 0
+    assert chosen.choices.tolist() == [3, 0, 4]
+    assert [chosen.uniform(row, outcome) for row, outcome in enumerate([3, 0, 4])] == [0.0] * 3
+
+
+# Hallway and HeavenHell against the originals
+
+
+@pytest.mark.parametrize(("id", "name"), CASES)
+def test_tables_are_the_originals_without_a_difference(id, name):
+    tables, theirs = example(id).tables, golden.load(name)
+    for key in ("T", "O", "R", "start", "reset"):
+        ours = getattr(tables, key)
+        assert ours.shape == theirs[key].shape
+        assert np.abs(ours.astype(float) - theirs[key]).max() == 0, key
+    assert tables.state_names == tuple(theirs["state_names"].tolist())
+    assert tables.action_names == tuple(theirs["action_names"].tolist())
+    assert tables.observation_names == tuple(theirs["obs_names"].tolist())
+    assert f'"discount": {tables.discount},' in str(theirs["meta_json"])
+
+
+@pytest.mark.parametrize(("id", "name"), CASES)
+def test_every_recorded_step_is_possible(id, name):
+    tables, trace = example(id).tables, golden.load(name)
+    a, s, z = (trace[key].astype(int) for key in ("action", "state_before", "obs"))
+    last, to = trace["terminated"], trace["state_after"].astype(int)
+    assert (trace["init_obs"] == tables.num_observations).all()
+    assert (tables.start[trace["init_state"]] > 0).all()
+    assert np.array_equal(tables.reset[a, s], last)
+    assert np.array_equal(to == -1, last)
+    assert (tables.T[a, s, to][~last] > 0).all()
+    assert (tables.O[a, to, z][~last] > 0).all()
+    assert np.array_equal(tables.R[a, s, to, z][~last], trace["reward"][~last])
+    # The start state of an ending step is not recorded: some start state must explain what was seen and paid.
+    explained = (tables.start > 0) & (tables.O[a[last], :, z[last]] > 0)
+    explained &= tables.R[a[last], s[last], :, z[last]] == trace["reward"][last][:, None]
+    assert explained.any(1).all()
+
+
+def recorded_draws(world, trace):
+    """The uniforms (rows, step_draws) that make the world go and see as was recorded."""
+    tables, rows = world.tables, world.tables.num_states + 1
+    draws = np.zeros((len(trace["action"]), 2))
+    for index, (a, s, z) in enumerate(zip(trace["action"], trace["state_before"], trace["obs"], strict=True)):
+        to = int(trace["state_after"][index])
+        if to == -1:
+            to = int(np.flatnonzero((tables.start > 0) & (tables.O[a, :, z] > 0))[-1])
+        draws[index, 0] = world.transition.uniform(int(a) * rows + int(s), to)
+        draws[index, 1] = world.sight.uniform(int(a) * rows + to, int(z))
+    return torch.from_numpy(draws[:, : world.step_draws])
+
+
+@pytest.mark.parametrize(("id", "name"), CASES)
+def test_recorded_episodes_have_no_difference(id, name):
+    world, trace = make_world(id, time_limit=251), golden.load(name)
+    begin = draw(world.tables.start[None])
+    state = world.reset(golden.tensor([[begin.uniform(0, int(s))] for s in trace["init_state"]], torch.float64))
+    assert np.array_equal(state.hidden.numpy(), trace["init_state"])
+    assert np.array_equal(state.observation[:, 0].numpy(), trace["init_obs"])
+    ours = golden.replay(world, state, trace, recorded_draws(world, trace))
+    hidden = np.where(trace["state_after"] == -1, world.tables.num_states, trace["state_after"])
+    assert np.array_equal(ours["hidden"], hidden)
+    assert np.array_equal(ours["observation"][:, 0], trace["obs"])
+    assert np.array_equal(ours["terminated"], trace["terminated"])
+    assert ours["reward"].tobytes() == trace["reward"].tobytes()
+    ended, last = trace["ep_ended"], trace["ep_start"][1:] - 1
+    assert np.array_equal(ours["returns"][last], trace["ep_return"])
+    assert np.array_equal(ours["success"][last][ended], trace["ep_success_dtqn"][ended])
+    assert not ours["success"][~trace["terminated"]].any()
+
+
+def score(counts, probabilities):
+    """One-sample chi-square of counts (R, C) against rows of probabilities, as a standard normal score."""
+    assert not counts[probabilities == 0].any()
+    expected = counts.sum(1, keepdims=True) * probabilities
+    rare = expected < 5  # pooled, row by row
+    pooled = [(np.where(rare, table, 0.0)).sum(1) for table in (counts, expected)]
+    ours = np.concatenate([counts[~rare], pooled[0]])
+    theirs = np.concatenate([expected[~rare], pooled[1]])
+    ours, theirs = ours[theirs > 0], theirs[theirs > 0]
+    freedom = len(ours) - (counts.sum(1) > 0).sum()
+    if freedom == 0:
+        return 0.0
+    return (((ours - theirs) ** 2 / theirs).sum() - freedom) / np.sqrt(2 * freedom)
+
+
+@pytest.mark.parametrize("id", [id for id, _ in CASES])
+def test_frequencies_follow_the_tables(id):
+    world, n = example(id), 400_000
+    tables, states = world.tables, world.tables.num_states
+    hidden = torch.randint(states, (n,), generator=torch.Generator().manual_seed(1))
+    action = torch.randint(world.num_actions, (n,), generator=torch.Generator().manual_seed(2))
+    state = TabularState(hidden[:, None], *world.counters(n), hidden)
+    after, observation, _, terminated, _ = world.step(state, action, uniforms(n, world.step_draws, seed=3))
+    row, going = (action * states + hidden).numpy(), ~terminated.numpy()
+    moves, looks = (np.zeros((len(tables.T) * states, width)) for width in (states, tables.num_observations))
+    np.add.at(moves, (row[going], after.hidden.numpy()[going]), 1)
+    assert score(moves, tables.T.reshape(moves.shape)) < LIMIT
+    seen_from = (action * states + after.hidden).numpy()
+    np.add.at(looks, (seen_from[going], observation.numpy()[going, 0]), 1)
+    assert score(looks, tables.O.reshape(looks.shape)) < LIMIT
+    last = np.zeros(tables.num_observations)
+    np.add.at(last, observation.numpy()[~going, 0], 1)
+    assert score(last[None], (tables.start @ tables.O[0])[None]) < LIMIT
+    starts = np.bincount(world.reset(uniforms(n, 1, seed=4)).hidden.numpy(), minlength=states)
+    assert score(starts[None].astype(float), tables.start[None]) < LIMIT
+
+
+def test_the_score_sees_a_wrong_table():
+    counts = np.array([[520.0, 480.0], [300.0, 700.0]])
+    assert score(counts, np.array([[0.5, 0.5], [0.3, 0.7]])) < LIMIT
+    assert score(counts, np.array([[0.5, 0.5], [0.2, 0.8]])) > LIMIT
+
+
+# Episodes
+
+
+@pytest.mark.parametrize(("id", "known"), [("POMDP/Hallway-v0", 0.306), ("POMDP/HeavenHell-v0", 0.427)])
+def test_random_players_succeed_as_often_as_in_the_originals(id, known):
+    """Known from 4,000 episodes of at most 250 steps each."""
+    n, fleet, generator = 8_000, TensorFleet(example(id), 8_000, seed=0), torch.Generator().manual_seed(1)
+    fleet.reset()
+    playing, won = torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)
+    for _ in range(250):
+        step = fleet.step(torch.randint(fleet.num_actions, (n,), generator=generator))
+        won, playing = won | (step.success & playing), playing & ~step.done
+    assert not playing.any()
+    error = (known * (1 - known) * (1 / n + 1 / 4_000)) ** 0.5
+    assert abs(won.double().mean() - known) < LIMIT * error
+
+
+def follow(world, state, actions, seed=0):
+    """The states and rewards of a list of actions, taken in every row."""
+    u, path = uniforms(len(actions), len(state.steps), world.step_draws, seed=seed), []
+    for action, draws in zip(actions, u, strict=True):
+        state, _, reward, terminated, success = world.step(state, torch.full_like(state.steps, action), draws)
+        path.append((state, reward, terminated, success))
+    return path
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6])
+def test_heaven_can_be_reached_after_asking_in_any_size(n):
+    world = make_world("POMDP/HeavenHell-v0", n=n)
+    state = world.reset(world.initial_draws())
+    assert sorted(state.hidden.tolist()) == [0, 4 * n + 2]
+    north, south, east, west = range(4)
+    asking = follow(world, state, [south, *[east] * n])
+    told = asking[-1][0]
+    assert sorted(told.observation[:, 0].tolist()) == [4 * n + 1, 4 * n + 2]
+    assert world.observation_space.n == 4 * n + 4
+    for side, observation in ((west, 4 * n + 1), (east, 4 * n + 2)):
+        after, reward, terminated, success = follow(world, told, [*[west] * n, *[north] * (n + 1), *[side] * n, north])[
+            -1
+        ]
+        right = told.observation[:, 0] == observation
+        assert terminated.all()
+        assert after.steps.tolist() == [4 * n + 3] * 2
+        assert torch.equal(reward, torch.where(right, 1.0, -1.0).double())
+        assert torch.equal(success, right)
+
+
+def test_a_map_without_arms_is_refused_and_one_too_large_too():
+    with pytest.raises(UserError, match="n of HeavenHell must be at least 1 cell, not 0"):
+        make_world("POMDP/HeavenHell-v0", n=0)
+    with pytest.raises(UserError, match=r"HeavenHell with n=5000: found .* entries"):
+        make_world("POMDP/HeavenHell-v0", n=5000)
+
+
+def corridor(**changes):
+    """Three states that lead to one another; only the start is a matter of chance, and the third action ends it."""
+    T = np.stack([np.eye(3), np.eye(3)[[1, 2, 0]], np.full((3, 3), 1 / 3)])
+    arrays = {"T": T, "O": np.stack([np.eye(3)] * 3), "R": np.ones((3, 3, 3, 3)), "start": np.full(3, 1 / 3)}
+    reset = np.arange(3)[:, None].repeat(3, 1) == 2
+    return Tables(**(arrays | changes), reset=reset, **dict.fromkeys(NAMES, numbers(3)), discount=0.9)
+
+
+NAMES = ("state_names", "action_names", "observation_names")
+
+
+def test_worlds_of_pure_chance_at_the_start_list_their_initial_states():
+    assert make_world("POMDP/HeavenHell-v0").initial_draws().shape == (2, 1)
+    world = Tabular(corridor())
+    assert sorted(world.reset(world.initial_draws()).hidden.tolist()) == [0, 1, 2]
+
+
+def test_other_worlds_list_none():
+    tables = corridor()
+    moves, looks, pay = tables.T.copy(), tables.O.copy(), tables.R.copy()
+    moves[0, 0], looks[1, 1], pay[2, 0, 1] = [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], 2.0  # the last step's pay is drawn
+    uneven = np.array([0.5, 0.25, 0.25])
+    ends = np.where(tables.reset[:, :, None], uneven, tables.T)
+    for changes in ({"T": moves}, {"O": looks}, {"R": pay}, {"T": ends, "start": uneven}):
+        assert Tabular(corridor(**changes)).initial_draws() is None
+    assert example("POMDP/Hallway-v0").initial_draws() is None
+
+
+def test_a_world_without_chance_takes_no_draws():
+    tables = corridor()
+    certain = Tables(**(vars(tables) | {"T": tables.T[[0, 1, 1]], "reset": np.zeros((3, 3), bool)}))
+    world = Tabular(certain)
+    assert world.step_draws == 0
+    state = world.reset(world.initial_draws())
+    after = world.step(state, torch.ones(3, dtype=torch.int64), torch.empty(3, 0, dtype=torch.float64))[0]
+    assert torch.equal(after.hidden, (state.hidden + 1) % 3)
+    assert torch.equal(after.observation[:, 0], after.hidden)
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 10_000), st.booleans(), st.integers(0, 12))
+def test_steps_pay_and_end_as_the_tables_say(seed, by_observation, resets):
+    tables = model(seed, by_observation=by_observation, resets=resets)
+    world, n = Tabular(tables, time_limit=5), 64
+    state, generator = world.reset(uniforms(n, world.reset_draws, seed=seed)), torch.Generator().manual_seed(seed)
+    assert (tables.start[state.hidden] > 0).all()
+    total = torch.zeros(n, dtype=torch.float64)
+    for _ in range(6):
+        action = torch.randint(world.num_actions, (n,), generator=generator)
+        u = torch.rand(n, world.step_draws, dtype=torch.float64, generator=generator)
+        after, observation, reward, terminated, success = world.step(state, action, u)
+        total += reward
+        check_step(tables, state, action, after, observation[:, 0], reward, terminated)
+        assert torch.equal(success, terminated & (total > 0))
+        assert torch.equal(after.returns, total)
+        assert torch.equal(world.truncated(after, terminated), (after.steps >= 5) & ~terminated)
+        state = after
+
+
+def check_step(tables, state, action, after, z, reward, terminated):
+    cleared = state.hidden == tables.num_states
+    assert (after.hidden[cleared] == tables.num_states).all()
+    assert (z[cleared] == tables.num_observations).all()
+    assert not reward[cleared].any()
+    assert terminated[cleared].all()
+    a, s, to, z, reward, over = (
+        x[~cleared].numpy() for x in (action, state.hidden, after.hidden, z, reward, terminated)
+    )
+    assert np.array_equal(over, tables.reset[a, s])
+    assert np.array_equal(to == tables.num_states, over)
+    to = np.where(over, 0, to)
+    assert (over | ((tables.T[a, s, to] > 0) & (tables.O[a, to, z] > 0))).all()
+    assert np.array_equal(reward[~over], tables.R[a, s, to, z][~over])
+    anywhere = (tables.R[a, s, :, z] == reward[:, None]) & (tables.start > 0) & (tables.O[a, :, z] > 0)
+    assert anywhere.any(1)[over].all()
+
+
+def test_a_model_without_an_end_only_truncates():
+    world = Tabular(model(3, resets=0))
+    assert world.time_limit == 250
+    fleet = TensorFleet(world, 8, seed=0)
+    fleet.reset()
+    for step in range(1, 251):
+        result = fleet.step(torch.zeros(8, dtype=torch.int64))
+        assert not result.terminated.any()
+        assert not result.success.any()
+        assert result.truncated.all() == (step == 250)
+
+
+# Tables
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"T": np.full((3, 4, 4), 0.24)}, "T of action '0' and state '0' sums to 0.96"),
+        ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
+        ({"start": np.array([1.0, 0.5, 0.0, 0.0])}, "start of the model sums to 1.5"),
+        ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
+        ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
+        ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
+        ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
+        ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
+    ],
+)
+def test_wrong_tables_are_refused_in_a_sentence(change, said):
+    with pytest.raises(UserError, match=said):
+        Tables(**(vars(model(1)) | change))
+
+
+# Pictures
+
+
+def at(world, hidden):
+    hidden = torch.tensor([hidden])
+    return TabularState(hidden[:, None] * 0, *world.counters(1), hidden)
+
+
+def test_hallway_is_drawn_with_the_agent_and_its_heading():
+    world = example("POMDP/Hallway-v0")
+    maze = "#############\n#...........#\n###.#.#.#+###\n#############"
+    assert world.text(at(world, 60), 0) == maze
+    assert world.text(at(world, 0), 0).split("\n")[1] == "#^..........#"
+    assert world.text(at(world, 4 * 10 + 1), 0).split("\n")[1] == "#..........>#"
+    assert world.text(at(world, 4 * 12 + 2), 0).split("\n")[2] == "###.#v#.#+###"
+    assert world.text(at(world, 4 * 14 + 3), 0).split("\n")[2] == "###.#.#.#<###"
+    frames = [world.frame(at(world, hidden), 0) for hidden in range(61)]
+    assert {frame.shape for frame in frames} == {(4 * 24, 13 * 24, 3)}
+    assert len({frame.tobytes() for frame in frames}) == 61
+    up, right = (frames[heading][24:48, 24:48] for heading in (0, 1))
+    assert np.array_equal(np.rot90(up, -1), right)  # clockwise
+
+
+def test_heaven_and_hell_are_drawn_on_their_sides():
+    world = make_world("POMDP/HeavenHell-v0", n=1)
+    assert world.text(at(world, 0), 0) == "#####\n#+.-#\n##@##\n##.?#\n#####"
+    assert world.text(at(world, 6 + 5), 0) == "#####\n#-.+#\n##.##\n##.@#\n#####"
+    assert world.text(at(world, 12), 0) == "#####\n#...#\n##.##\n##.?#\n#####"
+    frames = [world.frame(at(world, hidden), 0) for hidden in range(13)]
+    assert len({frame.tobytes() for frame in frames}) == 13
+
+
+def test_other_models_are_drawn_as_names():
+    world = make_world("POMDP/File-v0", path=str(Path(golden.DATA) / "pomdp" / "tiger.pomdp"))
+    start = world.reset(torch.tensor([[0.0], [LAST]], dtype=torch.float64))
+    assert {world.text(start, row).split("\n")[0][12:] for row in (0, 1)} == {"tiger-left", "tiger-right"}
+    assert world.text(start, 0).split("\n")[1:] == ["observation none yet", "step        0", "return      0"]
+    u = torch.tensor([[0.0, world.sight.uniform(state, 0)] for state in start.hidden.tolist()], dtype=torch.float64)
+    heard = world.step(start, torch.tensor([0, 0]), u)[0]
+    assert world.text(heard, 0).split("\n")[1:] == ["observation hear-left", "step        1", "return      -1"]
+    pictures = [world.frame(state, row) for state in (start, heard) for row in (0, 1)]
+    assert all(picture.dtype == np.uint8 and picture.shape == pictures[0].shape for picture in pictures)
+    assert len({picture.tobytes() for picture in pictures}) == 4

@@ -1,0 +1,199 @@
+"""Previous action, step count, one-hot and antialiased observations, single and vector."""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+from hypothesis import given
+from hypothesis import strategies as st
+
+import envs.vector_wrappers as vector_wrappers
+import envs.wrappers as wrappers
+from envs.checker import check_vector_env
+from envs.errors import UserError
+from envs.features import antialias, join_choice, join_count, one_hot
+
+CAR, CARDS = ("POMDP/CarFlag-v0", {"time_limit": 12}), ("POMDP/MemoryCards-v0", {"pairs": 3, "time_limit": 9})
+CASES = [
+    (CAR, "PreviousAction", {}),
+    (CAR, "StepCount", {}),
+    (CAR, "Antialias", {"bins": 7, "entries": [0]}),
+    (CARDS, "PreviousAction", {}),
+    (CARDS, "StepCount", {"limit": 5}),
+    (CARDS, "OneHot", {}),
+]
+
+
+class AsDict(gymnasium.Wrapper):
+    """Cards, and how many are gone, as a dictionary."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        gone = spaces.Discrete(7)
+        share = spaces.Box(0.0, 1.0, (1,), np.float32)
+        self.observation_space = spaces.Dict(cards=env.observation_space, gone=gone, share=share)
+
+    def reset(self, **kwargs):
+        observation, info = self.env.reset(**kwargs)
+        return self.shape(observation), info
+
+    def step(self, action):
+        observation, *rest = self.env.step(action)
+        return self.shape(observation), *rest
+
+    def shape(self, cards):
+        gone = (cards == 4).sum()
+        return {"cards": cards, "gone": gone, "share": np.array([gone / 6], np.float32)}
+
+
+def made(world):
+    return gymnasium.make(world[0], **world[1])
+
+
+@pytest.mark.parametrize(("world", "name", "kwargs"), CASES)
+def test_single_wrappers_pass_gymnasiums_check(world, name, kwargs):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*different from the unwrapped version.*")
+        check_env(getattr(wrappers, name)(made(world), **kwargs), skip_render_check=True)
+
+
+@pytest.mark.parametrize(("world", "name", "kwargs"), CASES)
+def test_vector_wrappers_do_what_single_ones_do(world, name, kwargs):
+    """In all autoreset modes, with masked resets, final observations included."""
+
+    def make_vector(count, mode):
+        vector = gymnasium.make_vec(world[0], num_envs=count, autoreset_mode=mode, **world[1])
+        return getattr(vector_wrappers, name)(vector, **kwargs)
+
+    check_vector_env(make_vector, lambda: getattr(wrappers, name)(made(world), **kwargs))
+
+
+@pytest.mark.parametrize("name", ["PreviousAction", "StepCount", "OneHot"])
+def test_dictionaries(name):
+    def make_vector(count, mode):
+        vector = gymnasium.vector.SyncVectorEnv([lambda: AsDict(made(CARDS))] * count, autoreset_mode=mode)
+        return getattr(vector_wrappers, name)(vector, **({"limit": 9} if name == "StepCount" else {}))
+
+    check_vector_env(make_vector, lambda: getattr(wrappers, name)(AsDict(made(CARDS))))
+
+
+def test_wrappers_go_around_each_other():
+    env = wrappers.Antialias(wrappers.StepCount(wrappers.PreviousAction(made(CAR))), bins=5, entries=[0, 6])
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.shape == observation.shape == (5 + 1 + 1 + 3 + 5,)
+    assert observation[-5:].tolist() == [1, 0, 0, 0, 0]
+    observation, *_ = env.step(2)
+    assert observation[7:10].tolist() == [0, 0, 1]
+    np.testing.assert_allclose(observation[-5:], [1 - 4 / 12, 4 / 12, 0, 0, 0], atol=1e-6)
+
+
+def test_previous_action_of_whole_numbers_is_one_more_number():
+    env = wrappers.PreviousAction(made(CARDS))
+    assert env.observation_space == spaces.MultiDiscrete([5] * 6 + [7])
+    assert env.reset(seed=0)[0][-1] == 6
+    assert [env.step(action)[0][-1] for action in (3, 0, 5)] == [3, 0, 5]
+    assert env.reset()[0][-1] == 6
+
+
+def test_previous_action_counts_from_the_first_action():
+    class Shifted(gymnasium.ActionWrapper):
+        action_space = spaces.Discrete(3, start=-1)
+
+        def action(self, action):
+            return action + 1
+
+    env = wrappers.PreviousAction(Shifted(made(CAR)))
+    env.reset(seed=0)
+    assert env.step(-1)[0][3:].tolist() == [1, 0, 0]
+    assert env.step(1)[0][3:].tolist() == [0, 0, 1]
+
+
+def test_step_count_is_the_share_of_the_limit_and_stops_there():
+    env = wrappers.StepCount(made(CAR), limit=4)
+    assert env.reset(seed=0)[0][-1] == 0
+    assert [float(env.step(1)[0][-1]) for _ in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+    assert env.reset()[0][-1] == 0
+    assert wrappers.StepCount(made(CAR)).limit == 12
+
+
+def test_a_row_that_starts_over_forgets():
+    env = gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, time_limit=2, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = vector_wrappers.PreviousAction(env)
+    env.reset(seed=0)
+    env.step(np.array([0, 1]))
+    observation, *_, info = env.step(np.array([2, 0]))
+    assert observation[:, 3:].tolist() == [[0, 0, 0]] * 2
+    assert [final[3:].tolist() for final in info["final_obs"]] == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_one_hot_of_all_kinds_of_whole_numbers():
+    space = spaces.Dict(
+        a=spaces.Discrete(3, start=-1), b=spaces.MultiDiscrete([[2, 3]], start=[[0, 5]]), c=spaces.MultiBinary(2)
+    )
+    feature = one_hot(space)
+    batch = {"a": np.array([-1, 1]), "b": np.array([[[1, 7]], [[0, 5]]]), "c": np.array([[0, 1], [1, 1]], np.int8)}
+    hot = feature.encode(batch)
+    assert hot["a"].tolist() == [[1, 0, 0], [0, 0, 1]]
+    assert hot["b"].tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
+    assert hot["c"].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
+    assert all(feature.space[name].contains(hot[name][0]) for name in hot)
+
+
+@given(st.lists(st.floats(-1.5, 2.5, width=32), min_size=1, max_size=8), st.integers(2, 30))
+def test_antialiased_weights_sum_to_one_and_give_the_value_back(values, bins):
+    space = spaces.Box(np.float32([-1.5, 0]), np.float32([2.5, 9]))
+    feature = antialias(space, bins, [0])
+    batch = np.column_stack([np.float32(values), np.full(len(values), 4, np.float32)])
+    coded = feature.encode(batch)
+    weights, places = coded[:, :bins].astype(float), np.linspace(-1.5, 2.5, bins)
+    assert coded.dtype == np.float32
+    assert all(feature.space.contains(each) for each in coded)
+    assert (coded[:, bins] == 4).all()
+    assert ((weights > 0).sum(1) <= 2).all()
+    np.testing.assert_allclose(weights.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(weights @ places, values, atol=1e-5)
+
+
+def test_antialias_takes_all_entries_by_default_and_clips_what_lies_outside():
+    feature = antialias(spaces.Box(0, 1, (2,), np.float32), 3, None)
+    assert feature.encode(np.array([[-5.0, 0.5], [2.0, 1.0]])).tolist() == [[1, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 1]]
+
+
+class Continuous(gymnasium.Wrapper):
+    action_space = spaces.Box(-1, 1, (1,))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: wrappers.OneHot(made(CAR)), "whole numbers"),
+        (lambda: wrappers.Antialias(made(CARDS)), "Antialias needs a flat Box"),
+        (lambda: wrappers.Antialias(made(CAR), bins=1), "at least 2, not 1"),
+        (lambda: wrappers.Antialias(made(CAR), entries=[3]), "from 0 to 2, not 3"),
+        (lambda: antialias(spaces.Box(-np.inf, 1, (2,)), 4, None), "bounds for entry 0"),
+        (lambda: wrappers.PreviousAction(Continuous(made(CAR))), "Discrete actions"),
+        (lambda: wrappers.StepCount(gymnasium.make("CartPole-v1")), "limit=..."),
+        (lambda: wrappers.StepCount(made(CAR), limit=0), "at least 1 step"),
+        (lambda: wrappers.OneHot(gymnasium.make_vec(CARDS[0], num_envs=2)), "envs.vector_wrappers.OneHot"),
+        (lambda: vector_wrappers.PreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),
+        (lambda: wrappers.StepCount("CarFlag"), "not str"),
+        (lambda: join_choice(spaces.Box(0, 1, (3, 3)), 2, "x"), "flat"),
+        (lambda: join_count(spaces.Dict(x=spaces.Discrete(2)), 2, "x"), "already has an entry 'x'"),
+    ],
+)
+def test_wrong_use_is_one_sentence(build, words):
+    with pytest.raises(UserError, match=words) as error:
+        build()
+    assert "\n" not in str(error.value)
+
+
+def test_a_vector_environment_must_say_when_its_rows_start_over():
+    env = gymnasium.make_vec(CAR[0], num_envs=2)
+    env.metadata = {}
+    with pytest.raises(UserError, match="autoreset_mode"):
+        vector_wrappers.StepCount(env)

@@ -1,0 +1,22 @@
+"""All ids, and what those need that are made from a file."""
+
+from pathlib import Path
+
+from envs import WORLDS
+from envs.registry import make_world
+
+IDS = sorted(WORLDS)
+DATA = Path(__file__).parents[1] / "data" / "envs"
+FILES = {
+    "Gridverse/Yaml-v0": {"path": "dynamic_obstacles.5x5"},
+    "POMDP/File-v0": {"path": str(DATA / "pomdp" / "tiger.pomdp")},
+}
+
+
+def keywords(id, **kwargs):
+    """The keywords without which a world cannot be made, and others."""
+    return {**FILES.get(id, {}), **kwargs}
+
+
+def build(id, *args, **kwargs):
+    return make_world(id, *args, **keywords(id, **kwargs))
