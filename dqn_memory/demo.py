@@ -29,6 +29,7 @@ from dqn_memory.introspection import attention_maps, sensitivity
 from dqn_memory.networks import QNetwork
 from dqn_memory.playing import Episode, action_names, play_in
 from dqn_memory.video import save_video
+from envs.baselines import beside
 
 BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
 
@@ -160,7 +161,8 @@ def won(config: TrainConfig, score: Score, step: int) -> str:
     """How many episodes end well."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, place = config.network.architecture, config.world.env
-    return f"{agent} wins {wins} of {score.episodes} {kind} of {place} after {step:,} steps"
+    known = beside(wins / score.episodes, place, config.world.kwargs(training=False))
+    return f"{agent} wins {wins} of {score.episodes} {kind} of {place} after {step:,} steps{known}"
 
 
 def explain(decision: Decision) -> str:

@@ -26,6 +26,7 @@ from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.playing import action_names, play_in
 from dqn_memory.video import check_target, save_video
+from envs.baselines import beside
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 
@@ -97,8 +98,8 @@ def mean_interval(values: np.ndarray[Any, np.dtype[Any]], exhaustive: bool) -> M
     return mean, mean - half, mean + half
 
 
-def as_text(args: Args, where: str, score: Score) -> str:
-    """A few lines for people."""
+def as_text(args: Args, where: str, score: Score, known: str) -> str:
+    """A few lines for people; `known` says what others reach in this world."""
     if score.exhaustive:
         how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic world once"
     else:
@@ -108,7 +109,7 @@ def as_text(args: Args, where: str, score: Score) -> str:
         digits = 1 if name == "length" else 3
         between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
         lines.append(f"{name:<8} {mean:8.{digits}f}{between}")
-    lines[2] += f"   {int(score.success.sum()):,} of {score.episodes:,}"
+    lines[2] += f"   {int(score.success.sum()):,} of {score.episodes:,}{known}"
     return "\n".join(lines)
 
 
@@ -150,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = {"run": str(folder), "step": step, "architecture": architecture, "env": arena.env}
         print(as_json(args, facts, score))
     else:
-        print(as_text(args, f"{folder} at step {step:,}: {architecture} in {arena.env}", score))
+        known = beside(float(score.success.mean()), arena.env, arena.env_kwargs)
+        print(as_text(args, f"{folder} at step {step:,}: {architecture} in {arena.env}", score, known))
     if args.video:
         save_video(Path(args.video), episodes, action_names(arena))
         print(f"wrote {args.video}", file=sys.stderr)

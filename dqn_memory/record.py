@@ -20,6 +20,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_toml, parse
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.experiment import Run
+from envs import baselines
 
 RAW = ("config.toml", "environment.json", "metrics.jsonl")
 COLUMNS = (
@@ -107,10 +108,17 @@ def table(records: Sequence[Record], title: str) -> str:
     lines += [
         "run on the wall, evaluations included, `processor` what its threads used of a machine that had other work"
     ]
-    lines += ["too. A + behind a revision: with uncommitted changes.", ""]
+    lines += ["too. A + behind a revision: with uncommitted changes.", "", *known_lines(records)]
     lines += [" | ".join(("", *COLUMNS, "")).strip(), " | ".join(("", *["---"] * len(COLUMNS), "")).strip()]
     lines += [" | ".join(("", *record.row(), "")).strip() for record in records]
     return "\n".join(lines) + "\n"
+
+
+def known_lines(records: Sequence[Record]) -> list[str]:
+    """What success is to be read against, a line a world of which something is known."""
+    worlds = dict.fromkeys(record.config.world.env for record in records if not record.config.world.path)
+    known = [f"Success in {env}: {found.words}." for env in worlds if (found := baselines.lines(env))]
+    return [*known, ""] if known else []
 
 
 @one_line_errors

@@ -26,6 +26,7 @@ from dqn_memory.meter import Clock, Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
+from envs.baselines import beside
 from envs.fleet import make_fleet
 
 KIND = "dqn-memory q-network"  # what a checkpoint's header says
@@ -272,8 +273,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         score = run_training(training, run)
     low, high = score.interval()
     kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
+    world = training.config.world
+    known = beside(float(score.success.mean()), world.env, world.kwargs(training=False))
     print(
-        f"{run.path}: success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}, "
+        f"{run.path}: success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{known}, "
         f"return {score.returns.mean():.2f}, length {score.lengths.mean():.1f}"
     )
 

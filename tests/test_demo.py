@@ -13,7 +13,17 @@ from trained import contents, one_line
 
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import read_config
-from dqn_memory.demo import Decision, explain, find_decision, fresh_folder, learning_curve, main, typical, window_at
+from dqn_memory.demo import (
+    Decision,
+    explain,
+    find_decision,
+    fresh_folder,
+    learning_curve,
+    main,
+    typical,
+    window_at,
+    won,
+)
 from dqn_memory.evaluation import Score
 from dqn_memory.playing import Episode
 from envs.registry import WORLDS
@@ -96,6 +106,12 @@ def test_the_episode_shown_is_the_won_one_of_middle_length():
     score = Score(np.array([False, True, True, False, True]), np.zeros(5), lengths, True)
     assert typical(score) == 1
     assert typical(Score(np.zeros(5, bool), np.zeros(5), lengths, True)) == 4
+
+
+def test_wins_stand_beside_what_others_reach():
+    score = Score(np.array([True, True, False]), np.zeros(3), np.ones(3, np.int64), True)
+    said = won(read_config(TrainConfig, "demo"), score, 1_000)
+    assert "wins 2 of 3 initial states" in said and said.endswith(", best known 1.00)")
 
 
 def test_the_greedy_curve_ends_with_the_final_evaluation():

@@ -134,7 +134,7 @@ def test_step_equals_sequence(memory, gate, order, projection):
 
 def test_stateful_memories():
     stateful = {name for name in MEMORY if build(name, attention=False).stateful}
-    assert stateful == {"rnn", "lstm", "gru", "darqn", "darqn_released"}
+    assert stateful == {"rnn", "lstm", "gru", "darqn", "darqn_released", "mamba"}
     assert not build("gru").stateful
 
 

@@ -1,0 +1,148 @@
+"""The best that is known of each world: a lower and an upper bound on success and on return, and of what kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from envs.baselines import car, cards, keydoor, plan, policy, rooms, search, shortest
+from envs.baselines.known import Level
+from envs.baselines.model import full_state
+from envs.baselines.playing import crowd, exactly, level, play, random_player
+from envs.car_flag import CarFlag
+from envs.core import World
+from envs.errors import UserError
+from envs.gridverse.layouts import LockedRoom, Scattered
+from envs.gridverse.world import GridWorld
+from envs.memory_cards import MemoryCards
+from envs.tabular import Tabular
+
+SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
+POINT_BASED = "lower by point-based player"
+EXACT, BELIEF_OPTIMAL = "exact", "belief-optimal"
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is computed."""
+
+    episodes: int  # of players that act on tensors
+    scripted: int  # of players that are asked row by row
+    seed: int
+    gap: float  # between the bounds on a tabular world's discounted value
+    size: int  # of the bounds, after which the search for it gives up
+
+
+@dataclass(frozen=True)
+class Best:
+    """Bounds on the best success and the best return; of a tabular world also on the discounted value."""
+
+    lower: Level
+    upper: Level
+    discounted: dict[str, float] | None = None
+
+
+def random_level(world: World[Any], effort: Effort) -> Level:
+    """A uniformly random policy, measured."""
+    player = random_player(world.num_actions, effort.seed + 1, world.device)
+    return level(play(world, player, effort.episodes, effort.seed), "measured")
+
+
+def best(world: World[Any], effort: Effort) -> Best:
+    """The best that is known of a world, found by what the world is made of.
+
+    Raises:
+        UserError: nobody has written a player for such a world.
+    """
+    for kind, bound in BOUNDS.items():
+        if isinstance(world, kind):
+            return bound(world, effort)
+    raise UserError(
+        f"No player is known for {type(world).__name__}; known are {', '.join(k.__name__ for k in BOUNDS)}."
+    )
+
+
+def of_car(world: CarFlag, effort: Effort) -> Best:
+    """The signpost player wins from every start, and nobody gets more than 1."""
+    outcomes = car.every_start(world)
+    found = exactly(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
+    upper = exactly(1.0, 1.0, EXACT)
+    return Best(found if found == upper else level(outcomes, SCRIPTED), upper)
+
+
+def of_cards(world: MemoryCards, effort: Effort) -> Best:
+    """The exact optimum with a perfect memory."""
+    success, returns = cards.solve(world.pairs, world.time_limit).best(world.pairs)
+    optimum = exactly(min(success, 1.0), returns, EXACT)
+    return Best(optimum, optimum)
+
+
+def of_tables(world: Tabular, effort: Effort) -> Best:
+    """The policy of the discounted lower bound, played, below the undiscounted player who sees the state.
+
+    Where chance ends with the start, the undiscounted optimum is found exactly instead.
+    """
+    model, found, discounted = policy.solve(world.tables, effort.gap, effort.size)
+    if world.initial_draws() is not None:
+        optimum = of_few_starts(world).lower
+        return Best(optimum, optimum, discounted)
+    outcomes = play(world, policy.belief_player(model, found), effort.episodes, effort.seed)
+    return Best(level(outcomes, POINT_BASED), exactly(1.0, full_state(model, world.time_limit), FULL_STATE), discounted)
+
+
+def of_grid(world: GridWorld, effort: Effort) -> Best:
+    """By the layout: an exact search where there are few initial states, a scripted player elsewhere.
+
+    Raises:
+        UserError: a scripted player would have to read another observation than the published one.
+    """
+    layout = world.task.layout
+    if isinstance(layout, Scattered | LockedRoom) and not _published(world):
+        raise UserError("The scripted players read the summed 2 x 3 window; give the world no other view or encoding.")
+    if isinstance(layout, Scattered):
+        return _scattered(world, layout, effort)
+    if isinstance(layout, LockedRoom):
+        return _keydoor(world, layout, effort)
+    return of_few_starts(world)
+
+
+def of_few_starts(world: World[Any]) -> Best:
+    """The optimal policy on beliefs, played from every initial state."""
+    found = search.solve(search.explore(world), world.time_limit)
+    outcomes = search.every_start(world, found)
+    success, returns = float(outcomes.success.double().mean()), float(outcomes.returns.mean())
+    if abs(returns - found.value) > ROUNDING:
+        raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
+    optimum = exactly(success, returns, BELIEF_OPTIMAL)
+    return Best(optimum, optimum)
+
+
+def _published(world: GridWorld) -> bool:
+    return world.encoding == "summed" and not world.dictionary and (world.view.rows, world.view.columns) == (2, 3)
+
+
+def _scattered(world: GridWorld, layout: Scattered, effort: Effort) -> Best:
+    """A gambler for the success, a patient seeker for the return."""
+    drawn = plan.scattered(layout, world.phantoms)
+    gambler, patient = (
+        play(world, crowd(partial(rooms.Seeker, drawn, bold)), effort.scripted, effort.seed) for bold in (True, False)
+    )
+    lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
+    return Best(lower, level(shortest.way_out(world, effort.episodes, effort.seed), FULL_STATE))
+
+
+def _keydoor(world: GridWorld, layout: LockedRoom, effort: Effort) -> Best:
+    drawn = plan.keydoor(layout)
+    outcomes = play(world, crowd(partial(keydoor.Opener, drawn)), effort.scripted, effort.seed)
+    return Best(level(outcomes, SCRIPTED), exactly(*shortest.keydoor(world.height), FULL_STATE))
+
+
+BOUNDS: dict[type[Any], Callable[[Any, Effort], Best]] = {
+    CarFlag: of_car,
+    MemoryCards: of_cards,
+    Tabular: of_tables,
+    GridWorld: of_grid,
+}

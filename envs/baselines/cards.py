@@ -1,0 +1,255 @@
+"""Memory Cards with a perfect memory: the exact optimum of return and of success.
+
+What such a player knows is: the values of the cards it has seen, and which guesses were wrong. A wrong guess does not
+show the guessed card, but says that it is not the partner. Up to the names of cards and values that is a table with one
+column for every card never seen and, in a column, one bit for every seen card whose partner it cannot be (a `Table`).
+All decks that fit the table are equally likely, and how many do is a permanent, so the optimum is a finite-horizon
+dynamic program over tables.
+
+A card whose partner is known is matched at once. That loses nothing: whoever waits pays for it, and all other cards
+would be turned up in the same order, only sooner, had the pair been removed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.baselines.playing import Player
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Table = tuple[int, tuple[int, ...]]  # seen cards that lie there; for every unseen card the bits of those it is not for
+EMPTY: Table = (0, ())
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be guessed for one face-up card, one entry a choice."""
+
+    column: tuple[int, ...]  # the unseen card that is guessed; equal columns are listed once
+    chance: tuple[float, ...]  # that it is the partner
+    right: tuple[Table, ...]  # the table after a match
+    wrong: tuple[Table, ...]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Optimal values with k = 0..horizon steps to go, before the next card is turned up."""
+
+    number: dict[Table, int]
+    returns: Floats  # (horizon + 1, tables), expected undiscounted return
+    success: Floats  # (horizon + 1, tables), greatest probability of an empty table in k steps
+
+    def best(self, pairs: int) -> tuple[float, float]:
+        """The greatest probability of success and, by another policy perhaps, the greatest return."""
+        start = self.number[full(pairs)]
+        return float(self.success[-1, start]), float(self.returns[-1, start])
+
+
+def full(pairs: int) -> Table:
+    """Nothing is known of any card."""
+    return 0, (0,) * (2 * pairs)
+
+
+@cache
+def tidy(table: Table) -> Table:
+    """One form for tables that differ in the names of cards only."""
+    rows, columns = table
+    orders = itertools.product(*(itertools.permutations(group) for group in _alike(rows, columns)))
+    moved = ([bit for group in order for bit in group] for order in orders)
+    return rows, min(tuple(sorted(_renamed(column, order) for column in columns)) for order in moved)
+
+
+@cache
+def decks(table: Table) -> int:
+    """Ways to give every seen card a partner, a number proportional to the decks that fit."""
+    rows, columns = table
+    if rows == 0:
+        return 1
+    last = rows - 1
+    return sum(decks(tidy(without(table, last, j))) for j, column in enumerate(columns) if not column >> last & 1)
+
+
+def without(table: Table, row: int, column: int) -> Table:
+    """The table when a seen card and an unseen one have been matched."""
+    rows, columns = table
+    low = (1 << row) - 1
+    kept = columns[:column] + columns[column + 1 :]
+    return rows - 1, tuple(c & low | c >> 1 & ~low for c in kept)
+
+
+def ruled_out(table: Table, row: int, column: int) -> Table:
+    """The table after a wrong guess."""
+    rows, columns = table
+    return rows, (*columns[:column], columns[column] | 1 << row, *columns[column + 1 :])
+
+
+def shown(table: Table, column: int) -> Table:
+    """The table when an unseen card turns out to have a new value; it becomes the last of the seen ones."""
+    rows, columns = table
+    return rows + 1, columns[:column] + columns[column + 1 :]
+
+
+@cache
+def options(table: Table, row: int) -> Options:
+    """All guesses at the partner of a seen card that may be right."""
+    found: dict[int, tuple[int, float, Table, Table]] = {}
+    for j, column in enumerate(table[1]):
+        chance = partner(table, row, j)
+        if chance > 0.0 and column not in found:
+            found[column] = (j, chance, tidy(without(table, row, j)), tidy(ruled_out(table, row, j)))
+    return Options(*zip(*found.values(), strict=True))
+
+
+def partner(table: Table, row: int, column: int) -> float:
+    """The chance that a seen and an unseen card belong together."""
+    if table[1][column] >> row & 1:
+        return 0.0
+    return decks(tidy(without(table, row, column))) / decks(tidy(table))
+
+
+def turns(table: Table) -> Iterator[tuple[float, Table, int | None]]:
+    """What the next card may be: chance, the table then, and its row, None where it was matched at once."""
+    rows, columns = table
+    each = 1.0 / max(rows + len(columns), 1)
+    for row in range(rows):
+        yield each, table, row
+    for j in range(len(columns)):
+        known = [partner(table, row, j) for row in range(rows)]
+        yield from ((each * p, tidy(without(table, row, j)), None) for row, p in enumerate(known) if p > 0.0)
+        fresh = 1.0 - sum(known)
+        if fresh > 1e-12:
+            yield each * fresh, shown(table, j), rows
+
+
+def solve(pairs: int, horizon: int) -> Solution:
+    """Value iteration over every table that a player can come to; pairs up to 5 take seconds."""
+    number = _tables(pairs)
+    sums, maxima = _arrays(number)
+    empty = number[EMPTY]
+    returns, success = np.zeros((2, horizon + 1, len(number)))
+    success[:, empty] = 1.0
+    for k in range(horizon):
+        returns[k + 1] = _swept(returns[k], sums, maxima, cost=1.0)
+        success[k + 1] = _swept(success[k], sums, maxima, cost=0.0)
+        success[k + 1, empty] = 1.0
+    return Solution(number, returns, success)
+
+
+def memory_player(solution: Solution, pairs: int) -> Player:
+    """Forget nothing, and guess what leaves the greatest expected return."""
+    memories: list[Memory] = []
+    steps = len(solution.returns) - 1
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        nonlocal steps
+        steps -= 1
+        if not memories:
+            memories.extend(Memory(pairs, solution) for _ in range(len(observation)))
+        rows, on = observation.tolist(), running.tolist()
+        chosen = [memory(row, steps) if alive else 0 for memory, row, alive in zip(memories, rows, on, strict=True)]
+        return torch.tensor(chosen, device=observation.device)
+
+    return act
+
+
+class Memory:
+    """One player's perfect memory, with the names of the cards."""
+
+    def __init__(self, pairs: int, solution: Solution) -> None:
+        self.gone, self.solution = pairs + 1, solution
+        self.values: dict[int, int] = {}  # of the cards that it has seen
+        self.wrong: set[tuple[int, int]] = set()  # (card, guess)
+
+    def __call__(self, row: list[int], steps: int) -> int:
+        """The guess at the partner of the card that lies face up, with `steps` steps to go after it."""
+        current = next(card for card, value in enumerate(row) if 0 < value < self.gone)
+        self.values[current] = row[current]
+        seen = [card for card in self.values if row[card] != self.gone]
+        pair = [card for card in seen if card != current and self.values[card] == row[current]]
+        if pair:
+            return pair[0]
+        unseen = [card for card, value in enumerate(row) if value != self.gone and card not in self.values]
+        excluded = (sum(((card, guess) in self.wrong) << bit for bit, card in enumerate(seen)) for guess in unseen)
+        guess = unseen[_best((len(seen), tuple(excluded)), seen.index(current), steps, self.solution)]
+        self.wrong.add((current, guess))
+        return guess
+
+
+def _best(table: Table, row: int, steps: int, solution: Solution) -> int:
+    """The column whose guess is worth most."""
+    choices, values = options(table, row), solution.returns[steps]
+    worth = [
+        p * values[solution.number[right]] + (1.0 - p) * (values[solution.number[wrong]] - 1.0 if p < 1.0 else 0.0)
+        for p, right, wrong in zip(choices.chance, choices.right, choices.wrong, strict=True)
+    ]
+    return choices.column[int(np.argmax(worth))]
+
+
+def _alike(rows: int, columns: tuple[int, ...]) -> list[list[int]]:
+    """Seen cards with as many exclusions in as crowded columns: only their order is open."""
+    sign = {row: tuple(sorted(c.bit_count() for c in columns if c >> row & 1)) for row in range(rows)}
+    order = sorted(range(rows), key=lambda row: sign[row])
+    return [list(group) for _, group in itertools.groupby(order, key=lambda row: sign[row])]
+
+
+def _renamed(column: int, order: list[int]) -> int:
+    return sum((column >> row & 1) << place for place, row in enumerate(order))
+
+
+def _tables(pairs: int) -> dict[Table, int]:
+    """Every table that can come up, numbered."""
+    number: dict[Table, int] = {}
+    waiting = [full(pairs)]
+    while waiting:
+        table = waiting.pop()
+        if table in number:
+            continue
+        number[table] = len(number)
+        for _, then, row in turns(table):
+            if row is None:
+                waiting.append(then)
+            else:
+                choices = options(then, row)
+                waiting.extend(choices.right)
+                waiting.extend(t for t, p in zip(choices.wrong, choices.chance, strict=True) if p < 1.0)
+    return number
+
+
+Sums = tuple[Any, Any, Any]  # of a turn: table, chance, and the value that it leads to: a table or a decision
+Maxima = tuple[Any, Any, Any, Any]  # of an option: first of its decision, chance, right, wrong
+
+
+def _arrays(number: dict[Table, int]) -> tuple[Sums, Maxima]:
+    """The dynamic program as flat arrays; a decision's number counts on from the tables'."""
+    sums: list[tuple[int, float, int]] = []
+    choices: list[tuple[float, int, int]] = []
+    starts: list[int] = []
+    decided: dict[tuple[Table, int], int] = {}
+    for table, name in number.items():
+        for chance, then, row in turns(table):
+            if row is not None and (then, row) not in decided:
+                decided[then, row] = len(number) + len(decided)
+                starts.append(len(choices))
+                guess = options(then, row)
+                each = zip(guess.chance, guess.right, guess.wrong, strict=True)
+                choices += [(p, number[right], number.get(wrong, 0)) for p, right, wrong in each]
+            sums.append((name, chance, number[then] if row is None else decided[then, row]))
+    columns = (np.array(column) for column in zip(*sums, strict=True))
+    return tuple(columns), (np.array(starts), *(np.array(column) for column in zip(*choices, strict=True)))  # type: ignore[return-value]
+
+
+def _swept(values: Floats, sums: Sums, maxima: Maxima, cost: float) -> Floats:
+    """Values (tables,) with one step more to go."""
+    starts, chance, right, wrong = maxima
+    decisions = np.maximum.reduceat(chance * values[right] + (1.0 - chance) * (values[wrong] - cost), starts)
+    table, weight, target = sums
+    worth = np.concatenate([values, decisions])[target]
+    return np.asarray(np.bincount(table, weight * worth, minlength=len(values)), np.float64)

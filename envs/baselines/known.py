@@ -1,0 +1,109 @@
+"""The two lines that a score is read against: a uniformly random policy, and the best that is known.
+
+The numbers were computed by `python -m envs.baselines` and are shipped in `lines.toml`; reading them computes nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SHIPPED = Path(__file__).parent / "lines.toml"
+LEVELS = ("random", "lower", "upper")
+DOUBT = 2.0  # standard errors within which two numbers are not told apart
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A mean and its standard error, which is 0 where nothing was sampled."""
+
+    mean: float
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Level:
+    """How well one kind of player does. `kind` says what sort of number it is."""
+
+    success: Measure
+    returns: Measure  # undiscounted
+    kind: str
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What is known of a world: `lower` and `upper` bound the best expected success and the best expected return.
+
+    The best success and the best return need not be one player's.
+    """
+
+    id: str
+    time_limit: int
+    random: Level
+    lower: Level
+    upper: Level
+    episodes: int  # of every sampled number but those of a scripted player
+    scripted_episodes: int  # 0 where there is none
+    seed: int
+    revision: str
+    discounted: Mapping[str, float] | None = None  # discount, and bounds lower and upper on the discounted value
+
+    @property
+    def words(self) -> str:
+        """Success in a few words: "random 0.45, best known 1.00", or "... 0.35 to 0.99" where it is only bounded."""
+        lower, upper = (f"{level.success.mean:.2f}" for level in (self.lower, self.upper))
+        best = upper if lower == upper else f"{lower} to {upper}"
+        return f"random {self.random.success.mean:.2f}, best known {best}"
+
+
+def lines(id: str) -> Lines | None:
+    """The shipped lines of a world with its default options; None where there are none."""
+    return shipped().get(id.removeprefix("envs:"))
+
+
+@cache
+def shipped() -> Mapping[str, Lines]:
+    """All shipped lines by id."""
+    return parse(SHIPPED.read_text(encoding="utf-8"))
+
+
+def relative(score: float, lines: Lines) -> str:
+    """The two lines, to stand beside a success rate, with a remark where it does not rise above the lower one."""
+    return lines.words if above(score, lines) else f"{lines.words}: not above random"
+
+
+def above(score: float, lines: Lines) -> bool:
+    """Whether a success rate is above that of random actions by more than the latter's error."""
+    return score > lines.random.success.mean + DOUBT * lines.random.success.error
+
+
+def beside(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
+    """`relative` in brackets with a space before it; empty where nothing is known of the world with such options."""
+    known = None if options else lines(id)
+    return "" if known is None else f" ({relative(score, known)})"
+
+
+def parse(text: str) -> dict[str, Lines]:
+    """Lines from the text of `lines.toml`."""
+    return {id: from_plain(id, entry) for id, entry in tomllib.loads(text).items()}
+
+
+def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
+    """Lines from plain dicts and numbers, as `plain` gives them."""
+    fields: dict[str, Any] = {name: _level(value) if name in LEVELS else value for name, value in entry.items()}
+    return Lines(id=id, **fields)
+
+
+def plain(lines: Lines) -> dict[str, Any]:
+    """Plain dicts and numbers, without the id."""
+    entry = dataclasses.asdict(lines)
+    return {name: value for name, value in entry.items() if name != "id" and value is not None}
+
+
+def _level(entry: Mapping[str, Any]) -> Level:
+    return Level(Measure(**entry["success"]), Measure(**entry["returns"]), entry["kind"])

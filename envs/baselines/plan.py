@@ -1,0 +1,155 @@
+"""What a scripted player knows of a world's plan beforehand, and where on it it may be standing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from envs.baselines.chart import ROW
+from envs.errors import UserError
+from envs.gridverse.layouts import LockedRoom, Scattered
+from envs.gridverse.objects import DOOR, EXIT, FLOOR, WALL
+from envs.gridverse.phantoms import Phantoms
+
+Array = np.ndarray[Any, np.dtype[Any]]
+ON_THE_WAY = 0.1  # worth of seeing a cell that holds nothing and leads on
+NEVER, ALWAYS, PERHAPS = 0, 1, 2  # whether a cell looks like a wall
+
+
+@dataclass(frozen=True)
+class Plan:
+    """V equally likely plans of H x W cells, but for what is drawn on them."""
+
+    wall: Array  # (V, H, W) int64, NEVER, ALWAYS or PERHAPS
+    start: Array  # (V, H, W) bool, where an episode may begin
+    porous: Array  # (V, H, W) bool, looks like a wall and lets everybody pass
+    marks: Mapping[str, Array]  # each (V, H, W) float64, where something may be, and what seeing the cell is worth
+
+    @cached_property
+    def tables(self) -> dict[str, Array]:
+        """Everything as flat tables of the plans with a margin as wide as they are, which nothing can leave."""
+        clear = self.wall == NEVER
+        named = {"wall": self.wall, "porous": self.porous, "clear": clear, "inside": clear | True, **self.marks}
+        margin = ((0, 0), (self.wall.shape[1],) * 2, (self.wall.shape[2],) * 2)
+        return {name: np.pad(table, margin).ravel() for name, table in named.items()}
+
+    @cached_property
+    def row(self) -> int:
+        """Cells in a row of the tables."""
+        return 3 * self.wall.shape[2]
+
+    @cached_property
+    def poses(self) -> tuple[Array, Array]:
+        """Every start: cell (C,) in the tables, and true heading (C,), clockwise from north, of the first heading."""
+        _, height, width = self.wall.shape
+        variant, y, x = np.nonzero(self.start)
+        cells = (variant * 3 * height + height + y) * self.row + width + x
+        return np.tile(cells, 4), np.repeat(np.arange(4), len(cells))
+
+
+def scattered(layout: Scattered, phantoms: Phantoms | None) -> Plan:
+    """Agent and objects anywhere on a floor, between walls with openings or between phantom walls.
+
+    Raises:
+        UserError: there are openings and phantom walls, which could hide them.
+    """
+    shape = (layout.height, layout.width)
+    base, floor = layout.base.cpu().numpy(), layout.floor.cpu().numpy()
+    lines = np.zeros(len(base), bool) if phantoms is None else phantoms.flags.cpu().numpy() > 0
+    real = base >> 5 == WALL
+    wall = np.where(real | (lines & porous_walls(phantoms)), ALWAYS, NEVER)
+    worth = np.where(real, 0.0, ON_THE_WAY)
+    worth[floor] = 1.0
+    for first, stride, count in zip(*_segments(layout), strict=True):
+        opening = first + stride * np.arange(count)
+        wall[opening], worth[opening] = PERHAPS, 1.0 / count
+    if len(layout.first) and porous_walls(phantoms):
+        raise UserError("Nobody has written a player for phantom walls that are laid over walls with openings.")
+    start = np.isin(np.arange(len(base)), floor) | (wall == PERHAPS)
+    porous = ~real & (wall == ALWAYS)
+    wall, start, porous, worth = (each.reshape(1, *shape) for each in (wall, start, porous, worth))
+    return Plan(wall, start, porous, {"object": worth})
+
+
+def porous_walls(phantoms: Phantoms | None) -> bool:
+    """Whether some floor looks like a wall."""
+    return phantoms is not None and phantoms.look >> 5 == WALL
+
+
+def keydoor(layout: LockedRoom) -> Plan:
+    """A wall with a door, both anywhere, the key left of it, and the exit in the far corner."""
+    kind = layout.grids.cpu().numpy().reshape(-1, layout.height, layout.width) >> 5  # (V, H, W)
+    column = (kind == DOOR).argmax(2).max(1)  # (V,), of the wall
+    left = (kind == FLOOR) & (np.arange(layout.width) < column[:, None, None])
+    marks = {"key": left, "door": kind == DOOR, "exit": kind == EXIT}
+    wall = np.where(kind == WALL, ALWAYS, NEVER)
+    return Plan(wall, left, np.zeros_like(left), {name: mark.astype(float) for name, mark in marks.items()})
+
+
+def _segments(layout: Scattered) -> tuple[list[int], list[int], list[int]]:
+    """First cell, stride and number of cells of every wall segment that has an opening."""
+    first, stride, counts = layout.first.tolist(), layout.stride.tolist(), layout.counts.tolist()
+    return first, stride, counts[: len(first)]
+
+
+class Whereabouts:
+    """All plans, places and headings of the start that fit what has been seen since, equally likely."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.tables = plan, plan.tables
+        self.origin, self.turn = plan.poses  # (C,), see there
+        self.known: dict[tuple[str, int], float] = {}
+
+    def cells(self, place: int) -> Array:
+        """The cell (C,) in the tables that a charted place is for each candidate."""
+        ahead, right = -((place + ROW // 2) // ROW), (place + ROW // 2) % ROW - ROW // 2
+        north, east = ahead * self.plan.row, right * self.plan.row
+        return self.origin + np.array([right - north, ahead + east, north - right, -ahead - east])[self.turn]
+
+    def saw(self, place: int, value: int) -> None:
+        """Keep the candidates for which a place may look so."""
+        cells = self.cells(place)
+        unlike = NEVER if value == WALL else ALWAYS
+        self._keep(self.tables["inside"][cells] & (self.tables["wall"][cells] != unlike))
+
+    def found(self, mark: str, place: int) -> None:
+        """Keep the candidates that have a mark at a place."""
+        self._keep(self.tables[mark][self.cells(place)] > 0.0)
+
+    def passed(self, place: int, through: bool) -> None:
+        """Keep the candidates for which a place that looks like a wall lets pass, or does not."""
+        self._keep(self.tables["porous"][self.cells(place)] == through)
+
+    def worth(self, mark: str, place: int) -> float:
+        """The mean of a table over the candidates: what seeing a place is worth, or the chance that it is so."""
+        if (mark, place) not in self.known:
+            self.known[mark, place] = float(self.tables[mark][self.cells(place)].mean())
+        return self.known[mark, place]
+
+    def porous(self, place: int) -> float:
+        """The chance that a place that looks like a wall lets pass."""
+        return self.worth("porous", place)
+
+    def clear(self, place: int) -> bool:
+        """Whether a place is certainly no wall."""
+        return self.worth("clear", place) == 1.0
+
+    def certain(self, mark: str) -> int | None:
+        """The one place that a mark has for all candidates, each of which has it once; None where they differ."""
+        size = 3 * self.plan.wall.shape[1] * self.plan.row  # of one plan's table
+        where = np.flatnonzero(self.tables[mark] > 0.0)  # (V,)
+        (goal_y, goal_x), (y, x) = (divmod(each, self.plan.row) for each in (where[self.origin // size], self.origin))
+        south, east = goal_y - y, goal_x - x
+        ahead = np.choose(self.turn, (-south, east, south, -east))
+        right = np.choose(self.turn, (east, south, -east, -south))
+        places = np.unique(right - ahead * ROW)
+        return int(places[0]) if len(places) == 1 else None
+
+    def _keep(self, fits: Array) -> None:
+        if not fits.all():
+            self.origin, self.turn = self.origin[fits], self.turn[fits]
+            self.known.clear()

@@ -1,0 +1,99 @@
+"""Play one episode in each of many worlds and keep what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from envs.baselines.known import Level, Measure
+from envs.core import State, World, where
+
+Player = Callable[[Tensor, Tensor], Tensor]
+"""From observations (N, d) and the rows still running (N,) bool to actions (N,) int64. A player keeps its own memory
+between calls, so each game needs a fresh one."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What came of N episodes."""
+
+    success: Tensor  # (N,) bool, the world's own verdict
+    returns: Tensor  # (N,) float64, undiscounted
+    lengths: Tensor  # (N,) int64
+
+
+def measure(values: Tensor) -> Measure:
+    """Mean of sampled values (N,), N > 1, with its standard error."""
+    sample = values.double()
+    return Measure(float(sample.mean()), float(sample.std(correction=1)) / len(sample) ** 0.5)
+
+
+def level(outcomes: Outcomes, kind: str) -> Level:
+    """Mean success and return of sampled episodes."""
+    return Level(measure(outcomes.success), measure(outcomes.returns), kind)
+
+
+def exactly(success: float, returns: float, kind: str) -> Level:
+    """Numbers that were computed and not sampled."""
+    return Level(Measure(success), Measure(returns), kind)
+
+
+@torch.no_grad()
+def play(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
+    """One episode in each of `episodes` rows.
+
+    Every row counts exactly once, however long it takes: what ends early is not counted more often.
+    """
+    generator = torch.Generator(world.device).manual_seed(seed)
+    return finish(world, world.reset(_draws(generator, episodes, world.reset_draws)), player, generator)
+
+
+@torch.no_grad()
+def finish(world: World[Any], state: State, player: Player, generator: torch.Generator | None = None) -> Outcomes:
+    """Play all rows of a state to their ends; without a generator the world's steps must be deterministic."""
+    rows = len(state.steps)
+    running = torch.ones(rows, dtype=torch.bool, device=world.device)
+    success = torch.zeros_like(running)
+    while running.any():
+        action = player(state.observation, running)
+        u = no_chance(world, rows) if generator is None else _draws(generator, rows, world.step_draws)
+        after, _, _, terminated, won = world.step(state, action, u)
+        success |= won & running
+        state = where(running, after, state)  # an ended episode stands still
+        running = running & ~(terminated | world.truncated(after, terminated))
+    return Outcomes(success, state.returns, state.steps)
+
+
+def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu") -> Player:
+    """Uniformly random actions from a stream of their own."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        return torch.randint(num_actions, (len(running),), generator=generator, device=device)
+
+    return act
+
+
+def crowd(make: Callable[[], Callable[[list[int]], int]]) -> Player:
+    """One scripted player a row, each from the list of its own observation to an action."""
+    players: list[Callable[[list[int]], int]] = []
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        players.extend(make() for _ in range(len(observation) - len(players)))
+        rows = zip(players, observation.tolist(), running.tolist(), strict=True)
+        return torch.tensor([player(row) if alive else 0 for player, row, alive in rows], device=observation.device)
+
+    return act
+
+
+def no_chance(world: World[Any], rows: int) -> Tensor:
+    """Uniforms (rows, step_draws) for a step of a deterministic world, which do not matter."""
+    return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)
+
+
+def _draws(generator: torch.Generator, rows: int, count: int) -> Tensor:
+    return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)

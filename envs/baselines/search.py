@@ -1,0 +1,198 @@
+"""The exact optimum of a deterministic world with few initial states, found among sets of possible states.
+
+Such a world hides only which initial state it started from. What a player with perfect memory knows is then the set
+of states that fit everything seen so far, and the best expected return is a finite AND-OR search over such sets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.baselines.playing import Outcomes, Player, finish, no_chance
+from envs.core import State, World
+from envs.errors import UserError
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Belief = tuple[int, ...]  # sorted numbers of states, all equally likely
+COUNTERS = ("steps", "returns")  # fields that are no part of where the world stands
+MOST_STATES = 200_000
+SAME = 1e-12  # difference of two values that is taken for rounding
+
+
+@dataclass(frozen=True)
+class Graph:
+    """All reachable states of a deterministic world, numbered from 0."""
+
+    initial: Array  # (M,) int64
+    observation: Array  # (S,) int64, equal where two states look the same
+    follower: Array  # (S, A) int64, -1 where the episode ends
+    reward: Array  # (S, A) float64
+    looks: Mapping[bytes, int]  # the observation's number by its bytes
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best policy on beliefs: (expected return, action) of each, and where each (action, observation) leads."""
+
+    graph: Graph
+    start: Mapping[int, Belief]  # by first observation
+    best: Mapping[Belief, tuple[float, int]]
+    following: Mapping[tuple[Belief, int], Mapping[int, Belief]]
+    value: float
+
+
+def explore(world: World[Any]) -> Graph:
+    """Number every state that can be reached from `world.initial_draws()`.
+
+    Raises:
+        UserError: the world has no such list, which only a deterministic world has, or too many states.
+    """
+    draws = world.initial_draws()
+    if draws is None:
+        raise UserError(f"{type(world).__name__} is not deterministic with a list of initial states to search from.")
+    wave = world.reset(draws)
+    numbers: dict[bytes, int] = {}
+    looks: dict[bytes, int] = {}
+    initial = _number(wave, numbers)
+    observation, followers, rewards = [_looks(wave, looks)], [], []
+    while len(wave.steps):
+        known = len(numbers)
+        after, reward, ended = _every_action(world, wave)
+        names = _number(after, numbers, ~ended)
+        followers.append(names.reshape(len(wave.steps), -1))
+        rewards.append(reward.reshape(len(wave.steps), -1))
+        wave = _pick(after, _first(names, known))
+        observation.append(_looks(wave, looks))
+        if len(numbers) > MOST_STATES:
+            raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
+    return Graph(initial, np.concatenate(observation), np.concatenate(followers), np.concatenate(rewards), looks)
+
+
+def solve(graph: Graph, horizon: int) -> Plan:
+    """The greatest expected undiscounted return within `horizon` steps; initial states are equally likely."""
+    start = _split(graph, graph.initial.tolist())
+    following = _reachable(graph, start.values())
+    best: dict[Belief, tuple[float, int]] = {belief: (0.0, 0) for belief, action in following if action == 0}
+    for _ in range(horizon):
+        improved = {belief: _backup(graph, belief, following, best) for belief in best}
+        settled = all(improved[belief][0] == best[belief][0] for belief in best)
+        best = improved
+        if settled:
+            break
+    share = {belief: len(belief) / len(graph.initial) for belief in start.values()}
+    return Plan(graph, start, best, following, sum(share[b] * best[b][0] for b in start.values()))
+
+
+def planned_player(plan: Plan) -> Player:
+    """Act by the plan; every row keeps the set of states that fit what it has seen (N rows)."""
+    beliefs: list[Belief] = []
+    actions: list[int] = []
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        if not beliefs:
+            beliefs.extend([()] * len(observation))
+            actions.extend([0] * len(observation))
+        rows = np.ascontiguousarray(observation.cpu().numpy())
+        for row in np.flatnonzero(running.cpu().numpy()).tolist():
+            look = plan.graph.looks[rows[row].tobytes()]
+            last = beliefs[row]
+            beliefs[row] = plan.following[last, actions[row]][look] if last else plan.start[look]
+            actions[row] = plan.best[beliefs[row]][1]
+        return torch.tensor(actions, device=observation.device)
+
+    return act
+
+
+def every_start(world: World[Any], plan: Plan) -> Outcomes:
+    """The plan from every initial state."""
+    draws = world.initial_draws()
+    if draws is None:
+        raise UserError(f"{type(world).__name__} has no list of initial states.")
+    return finish(world, world.reset(draws), planned_player(plan))
+
+
+def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array]:
+    """The followers of M states under all A actions, rewards and endings: M*A rows, a state's actions together."""
+    rows = len(wave.steps)
+    repeated = _pick(wave, np.arange(rows).repeat(world.num_actions))
+    action = torch.arange(world.num_actions, device=world.device).repeat(rows)
+    after, _, reward, terminated, _ = world.step(repeated, action, no_chance(world, len(action)))
+    return after, reward.cpu().numpy(), terminated.cpu().numpy()
+
+
+def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
+    """Each row's number (M,), new ones for states not met before, -1 where a row is not wanted."""
+    names = [field.name for field in dataclasses.fields(state) if field.name not in COUNTERS]
+    parts = [getattr(state, name).cpu().numpy().reshape(len(state.steps), -1) for name in names]
+    keys = np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1) for part in parts], 1)
+    result = np.full(len(keys), -1)
+    for row, key in enumerate(keys):
+        if wanted is None or wanted[row]:
+            result[row] = numbers.setdefault(key.tobytes(), len(numbers))
+    return result
+
+
+def _looks(state: State, looks: dict[bytes, int]) -> Array:
+    """Each row's observation as a number (M,)."""
+    rows = np.ascontiguousarray(state.observation.cpu().numpy())
+    return np.array([looks.setdefault(row.tobytes(), len(looks)) for row in rows], np.int64)
+
+
+def _first(names: Array, known: int) -> Array:
+    """The first row of every number from `known` on, in the order of the numbers."""
+    numbers, rows = np.unique(names, return_index=True)
+    return rows[numbers >= known]
+
+
+def _pick(state: State, rows: Array) -> State:
+    chosen = torch.from_numpy(rows)
+    values = {f.name: getattr(state, f.name)[chosen.to(state.steps.device)] for f in dataclasses.fields(state)}
+    return type(state)(**values)
+
+
+def _split(graph: Graph, states: Iterable[int]) -> dict[int, Belief]:
+    """Sort possible states by how they look."""
+    groups: dict[int, list[int]] = {}
+    for state in states:
+        groups.setdefault(int(graph.observation[state]), []).append(state)
+    return {look: tuple(sorted(group)) for look, group in groups.items()}
+
+
+def _reachable(graph: Graph, start: Iterable[Belief]) -> dict[tuple[Belief, int], dict[int, Belief]]:
+    """Where each action leads from each belief that can be reached, by the next observation."""
+    waiting, followers = list(start), graph.follower.tolist()
+    following: dict[tuple[Belief, int], dict[int, Belief]] = {}
+    while waiting:
+        belief = waiting.pop()
+        if (belief, 0) in following:
+            continue
+        for action in range(graph.follower.shape[1]):
+            going_on = [name for state in belief if (name := followers[state][action]) >= 0]
+            following[belief, action] = _split(graph, going_on)
+            waiting.extend(following[belief, action].values())
+    return following
+
+
+def _backup(
+    graph: Graph,
+    belief: Belief,
+    following: Mapping[tuple[Belief, int], Mapping[int, Belief]],
+    best: Mapping[Belief, tuple[float, int]],
+) -> tuple[float, int]:
+    """The best action's expected return with one step more to go.
+
+    An action stays until a better value is found: among equals it is the one that gets there, and does not put off.
+    """
+    gains = graph.reward[list(belief)].sum(0)  # (A,)
+    for action in range(len(gains)):
+        gains[action] += sum(len(b) * best[b][0] for b in following[belief, action].values())
+    action = int(gains.argmax())
+    value = float(gains[action]) / len(belief)
+    return best[belief] if abs(value - best[belief][0]) <= SAME else (value, action)

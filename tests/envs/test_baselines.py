@@ -1,0 +1,190 @@
+"""How good is good: the players, the bounds, and the lines that scripts print."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from envs import baselines
+from envs.baselines import (
+    known,
+    playing,
+    report,
+)
+from envs.baselines.__main__ import main
+from envs.baselines.published import published
+from envs.core import State, World
+from envs.errors import UserError
+from envs.registry import WORLDS, make_world
+
+# Success of random actions in the original worlds, 4,000 episodes each.
+RANDOM = {
+    "POMDP/Hallway-v0": 0.306, "POMDP/HeavenHell-v0": 0.427, "POMDP/CarFlag-v0": 0.315, "POMDP/MemoryCards-v0": 0.566,
+    "Gridverse/Memory-5x5-v0": 0.450, "Gridverse/Memory-7x7-v0": 0.285, "Gridverse/Memory-9x9-v0": 0.203,
+    "Gridverse/Memory-11x11-v0": 0.108, "Gridverse/Memory-13x13-v0": 0.060,
+    "Gridverse/Memory-13x13-Hallucinated-v0": 0.184, "Gridverse/Memory-13x13-HallucinatedCorridor-v0": 0.060,
+    "Gridverse/Memory-FourRooms-7x7-v0": 0.386, "Gridverse/Memory-FourRooms-13x13-v0": 0.167,
+    "Gridverse/Memory-NineRooms-13x13-v0": 0.154, "Gridverse/Memory-NineRooms-13x13-2Beacons-v0": 0.157,
+    "Gridverse/Memory-NineRooms-13x13-3Beacons-v0": 0.146, "Gridverse/Memory-SixteenRooms-13x13-v0": 0.144,
+    "Gridverse/Memory-TwentyFiveRooms-13x13-v0": 0.150, "Gridverse/Memory-SixteenRooms-15x15-v0": 0.112,
+    "Gridverse/Memory-SixteenRooms-17x17-v0": 0.090, "Gridverse/Memory-SixteenRooms-21x21-v0": 0.067,
+    "Gridverse/Keydoor-5x5-v0": 0.081, "Gridverse/Keydoor-7x7-v0": 0.006, "Gridverse/Keydoor-9x9-v0": 0.002,
+}  # fmt: skip
+MEASURED = 4_000
+PAIRS = (  # hallucinated world and control twin
+    ("Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0"),
+    ("Gridverse/Memory-13x13-HallucinatedCorridor-v0", "Gridverse/Memory-13x13-v0"),
+)
+
+
+def apart(rate, count, other, others):
+    """How many standard errors two success rates lie apart."""
+    pooled = (rate * count + other * others) / (count + others)
+    return abs(rate - other) / np.sqrt(max(pooled * (1 - pooled), 1e-9) * (1 / count + 1 / others))
+
+
+# Random actions
+
+
+@pytest.mark.parametrize(
+    "id",
+    [
+        "POMDP/CarFlag-v0",
+        "POMDP/HeavenHell-v0",
+        "POMDP/MemoryCards-v0",
+        "Gridverse/Memory-5x5-v0",
+        "Gridverse/Memory-FourRooms-7x7-v0",
+        "Gridverse/Keydoor-5x5-v0",
+    ],
+)
+def test_random_actions_do_as_well_as_in_the_originals(id):
+    world = make_world(id)
+    outcomes = playing.play(world, playing.random_player(world.num_actions, 1), 1_000, 2)
+    assert apart(float(outcomes.success.double().mean()), 1_000, RANDOM[id], MEASURED) < 4
+    assert outcomes.lengths.max() <= world.time_limit
+
+
+def test_the_shipped_lines_agree_with_the_originals():
+    for id, rate in RANDOM.items():
+        lines = baselines.lines(id)
+        assert lines is not None, id
+        assert apart(lines.random.success.mean, lines.episodes, rate, MEASURED) < 4, id
+
+
+class Coin(World):
+    """An episode of 1 or of 9 steps, equally likely; the long ones succeed, and so would who went on after the end."""
+
+    num_actions, reset_draws, step_draws = 2, 1, 0
+    observation_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, u):
+        return State((u < 0.5).long(), *self.counters(len(u)))
+
+    def step(self, state, action, u):
+        after = State(state.observation, state.steps + 1, state.returns + 1.0)
+        short = state.observation[:, 0] == 0
+        ended = short | (after.steps >= 9)
+        return after, after.observation, torch.ones(len(ended)), ended, ended & (~short | (after.steps > 1))
+
+    def frame(self, state, row): ...
+
+    def text(self, state, row): ...
+
+
+def test_short_episodes_are_not_counted_more_often_than_long_ones():
+    outcomes = playing.play(Coin(100), playing.random_player(2, 0), 4_000, 0)
+    assert apart(float(outcomes.success.double().mean()), 4_000, 0.5, 10**9) < 4
+    assert torch.equal(outcomes.lengths, torch.where(outcomes.success, 9, 1))
+    assert torch.equal(outcomes.returns, outcomes.lengths.double())  # an ended episode stands still
+    cut = playing.play(Coin(5), playing.random_player(2, 0), 100, 0)
+    assert not cut.success.any() and set(cut.lengths.tolist()) == {1, 5}
+
+
+def test_the_standard_error_of_a_mean():
+    measure = playing.measure(torch.tensor([True, False, False, False]))
+    assert (measure.mean, measure.error) == pytest.approx((0.25, 0.25))
+
+
+# What is shipped and printed
+
+
+def test_every_world_has_lines_but_those_that_are_made_from_a_file():
+    ours = {id for id in WORLDS if id.startswith(("Gridverse/", "POMDP/"))}  # other tests may add worlds of their own
+    assert set(known.shipped()) == {*RANDOM, PAIRS[0][1]} <= ours - {"Gridverse/Yaml-v0", "POMDP/File-v0"}
+    assert all(member in known.shipped() for pair in PAIRS for member in pair)
+    for id, lines in known.shipped().items():
+        assert lines.time_limit == make_world(id).time_limit
+        for lower, upper in ((lines.lower.success, lines.upper.success), (lines.lower.returns, lines.upper.returns)):
+            assert lower.mean <= upper.mean + 4 * (lower.error + upper.error) + 1e-9, id
+        assert lines.random.success.mean < lines.lower.success.mean
+        assert lines.random.returns.mean < lines.lower.returns.mean
+
+
+def test_two_members_of_a_pair_have_the_same_lines():
+    for hallucinated, control in PAIRS:
+        one, other = baselines.lines(hallucinated), baselines.lines(control)
+        assert one.random == other.random and one.upper == other.upper
+
+
+def example(random=0.45, error=0.01, lower=0.9, upper=0.99):
+    level = lambda mean, kind, error=0.0: known.Level(known.Measure(mean, error), known.Measure(1.0), kind)  # noqa: E731
+    levels = level(random, "measured", error), level(lower, "a"), level(upper, "b")
+    return known.Lines("Mine/World-v0", 100, *levels, 10, 0, 0, "abc")
+
+
+def test_a_score_is_put_beside_the_two_lines():
+    assert baselines.relative(0.8, example()) == "random 0.45, best known 0.90 to 0.99"
+    assert baselines.relative(0.8, example(lower=0.991)) == "random 0.45, best known 0.99"
+    assert baselines.relative(0.46, example()) == "random 0.45, best known 0.90 to 0.99: not above random"
+    assert baselines.beside(1.0, "envs:Gridverse/Memory-7x7-v0").endswith(", best known 1.00)")
+    assert baselines.beside(1.0, "CartPole-v1") == baselines.beside(1.0, "POMDP/CarFlag-v0", {"time_limit": 9}) == ""
+    assert baselines.lines("CartPole-v1") is None
+
+
+def test_published_scores_below_random_are_marked():
+    assert set(published()) == set(RANDOM) - {PAIRS[1][0]}
+    page = report.published_table(list(known.shipped().values()))
+    rows = {line.split(" | ")[0][2:]: line for line in page.splitlines()}
+    assert rows["Gridverse/Memory-SixteenRooms-21x21-v0"].count("▼") == 4
+    assert rows["Gridverse/Memory-5x5-v0"].count("▼") == 1 and "**0.3365** ▼" in rows["Gridverse/Memory-5x5-v0"]
+    assert rows["POMDP/HeavenHell-v0"].count("▼") == 1
+    assert "▼" not in rows["Gridverse/Keydoor-5x5-v0"]
+    assert "0.4400 ≈" in report._marked(0.44, example()) and report._marked(0.42, example()) == "**0.4200** ▼"
+
+
+def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
+    flags = ["--episodes", "40", "--folder", str(tmp_path)]
+    main(["--only", "POMDP/CarFlag-v0", *flags])
+    main(["--only", "Gridverse/Memory-5x5-v0", *flags, "--seed", "3"])
+    assert "Gridverse/Memory-5x5-v0" in capsys.readouterr().out
+    rows = json.loads((tmp_path / "baselines.json").read_text())
+    assert list(rows) == ["Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"]  # in the order of the registry
+    assert rows["Gridverse/Memory-5x5-v0"]["seed"] == 3 and rows["POMDP/CarFlag-v0"]["seed"] == 0
+    assert rows["POMDP/CarFlag-v0"]["command"].endswith(f"--only POMDP/CarFlag-v0 --episodes 40 --folder {tmp_path}")
+    assert len((tmp_path / "baselines.csv").read_text().splitlines()) == 3
+    page = (tmp_path / "baselines.md").read_text()
+    assert "| Gridverse/Memory-5x5-v0 | 40 | - | 3 |" in page and "belief-optimal" in page
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--only", "POMDP/CarFlags-v0"], "did you mean POMDP/CarFlag-v0"),
+        (["--episodes", "1"], "--episodes 1 must be at least 2"),
+        (["--gap", "0"], "--gap 0.0 must be above 0"),
+        (["--seed", "-1"], "--seed -1 must not be negative"),
+    ],
+)
+def test_wrong_flags_are_one_clear_sentence(flags, message, tmp_path):
+    with pytest.raises(UserError) as caught:
+        main([*flags, "--folder", str(tmp_path)])
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_something_else_is_left_alone(tmp_path):
+    (tmp_path / "baselines.json").write_text('{"mine": 1}')
+    with pytest.raises(UserError, match="is no table of baselines"):
+        main(["--only", "POMDP/CarFlag-v0", "--episodes", "5", "--folder", str(tmp_path)])
+    assert (tmp_path / "baselines.json").read_text() == '{"mine": 1}'
