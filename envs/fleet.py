@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from envs.core import State, UserError, World, put, where
-from envs.registry import WORLDS, make_world
+from envs.registry import WORLDS, check_keywords, make_world
 
 S = TypeVar("S", bound=State)
 
@@ -186,8 +186,13 @@ def make_fleet(
     observation_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
 ) -> Fleet:
-    """N worlds by id: a TensorFleet for a world of ours, a GymnasiumFleet for any other Gymnasium id."""
+    """N worlds by id: a TensorFleet for a world of ours, games for ALE/..., a GymnasiumFleet for any other id."""
     kwargs = env_kwargs or {}
+    if id.startswith("ALE/"):
+        from envs.atari import AtariConfig, AtariFleet  # here, because it needs Step from this file
+
+        check_keywords(id, AtariConfig, kwargs)
+        return AtariFleet(id, num_worlds, seed, device, AtariConfig(**kwargs))
     if id.removeprefix("envs:") in WORLDS:
         return TensorFleet(make_world(id, device, **kwargs), num_worlds, seed)
     from envs.gymnasium_fleet import GymnasiumFleet  # here, because it needs Step from this file

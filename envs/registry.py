@@ -74,12 +74,13 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
         raise UserError(f"There is no world {id!r}; {near_names(name, WORLDS)}")
     module, _, attribute = WORLDS[name].entry.partition(":")
     build = getattr(importlib.import_module(module), attribute)
-    _check_keywords(name, build, kwargs)
+    check_keywords(name, build, kwargs)
     world: World[Any] = build(device=device, **{**WORLDS[name].kwargs, **kwargs})
     return world
 
 
-def _check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
+def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
+    """A UserError for the first keyword that `build` does not take."""
     known = [name for name in inspect.signature(build).parameters if name != "device"]
     for name in kwargs:
         if name not in known:

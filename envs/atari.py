@@ -1,0 +1,248 @@
+"""Atari games behind the fleet's interface: the one place that touches ale-py.
+
+The emulators run side by side in ale-py's own vector environment, whose defaults are none of ours: every setting is
+given. Its frames and rewards are those of the classic wrappers, frame for frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.errors import UserError
+from envs.fleet import Step
+from envs.registry import near_names
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+# The games of the Atari 100k benchmark (Kaiser et al. 2020), as ale-py spells them.
+ATARI_100K = (
+    "alien", "amidar", "assault", "asterix", "bank_heist", "battle_zone", "boxing", "breakout", "chopper_command",
+    "crazy_climber", "demon_attack", "freeway", "frostbite", "gopher", "hero", "jamesbond", "kangaroo", "krull",
+    "kung_fu_master", "ms_pacman", "pong", "private_eye", "qbert", "road_runner", "seaquest", "up_n_down",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class AtariConfig:
+    """How a game is shown and played."""
+
+    size: int = 64
+    """Height and width of a frame in pixels."""
+    grayscale: bool = False
+    """One channel instead of three."""
+    frame_skip: int = 4
+    """Emulator frames an action is held for; the last two are merged by their maximum."""
+    sticky: float = 0.0
+    """Probability that an emulator frame repeats the action before (0.25: Machado et al. 2018; 0: v4 games)."""
+    noops: int = 30
+    """Most no-ops at the start of an episode, drawn uniformly (0: none)."""
+    most_frames: int = 108_000
+    """Emulator frames after which an episode is truncated."""
+
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        if not 0 <= self.sticky < 1:
+            raise UserError(f"sticky {self.sticky} must be at least 0 and below 1.")
+        for name in ("size", "frame_skip", "most_frames"):
+            if getattr(self, name) < 1:
+                raise UserError(f"{name} {getattr(self, name)} must be at least 1.")
+        if self.noops < 0:
+            raise UserError(f"noops {self.noops} must not be negative.")
+
+
+@dataclass
+class AtariStep(Step):
+    """A fleet's step, and where a life was lost: an end for an agent's values, not for the game."""
+
+    life_lost: Tensor  # (N,) bool
+
+
+class AtariFleet:
+    """N copies of one game, each started over when it ends; frames (N, C, size, size) uint8, rewards unclipped.
+
+    An emulator cannot be copied through its vector form, so a saved state is the seed and all actions since; loading
+    replays them. Success is a positive return: Atari has no verdict of its own.
+
+    Raises:
+        UserError: ale-py is missing, the game is unknown, or a setting cannot work.
+    """
+
+    exact_resume = True
+
+    def __init__(
+        self,
+        game: str,
+        num_worlds: int,
+        seed: int,
+        device: str | torch.device = "cpu",
+        config: AtariConfig | None = None,
+    ) -> None:
+        if num_worlds < 1:
+            raise UserError(f"num_worlds must be at least 1, not {num_worlds}.")
+        self.config = config or AtariConfig()
+        self.config.check()
+        self.game, self.num_worlds, self.device = rom(game), num_worlds, torch.device(device)
+        self.seeds = np.random.SeedSequence(seed).generate_state(num_worlds).astype(np.int64) >> 1
+        self.log = array("h")  # all actions since the reset, N for every step
+        self._build()
+        channels = 1 if self.config.grayscale else 3
+        shape = (channels, self.config.size, self.config.size)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.num_actions = int(self.games.single_action_space.n)
+
+    def reset(self) -> Tensor:
+        """Start all games, seeded; returns the first frames (N, C, size, size)."""
+        self.log = array("h")
+        self._start()
+        return self._tensor(self._frames)
+
+    def step(self, action: Tensor) -> AtariStep:
+        """One action (N,) int64 in every game."""
+        chosen = action.cpu().numpy()
+        self.log.extend(chosen.tolist())
+        rewards, terminated, truncated, final, lost = self._act(chosen)
+        done, returns, lengths = terminated | truncated, self._returns.copy(), self._lengths.copy()
+        self._returns[done], self._lengths[done] = 0.0, 0
+        return AtariStep(
+            observation=self._tensor(self._frames),
+            final_observation=self._tensor(final),
+            reward=self._tensor(rewards).float(),
+            terminated=self._tensor(terminated),
+            truncated=self._tensor(truncated),
+            success=self._tensor(done & (returns > 0)),
+            episode_return=self._tensor(returns),
+            episode_length=self._tensor(lengths),
+            life_lost=self._tensor(lost),
+        )
+
+    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Picture (size, size, 3) of one game as it stands."""
+        picture = np.moveaxis(self._frames[row], 0, -1)
+        return np.repeat(picture, 3, -1) if self.config.grayscale else picture.copy()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Seeds (N,), actions (T, N) and a hash of the last frames: tensors and integers only."""
+        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_worlds)
+        return {
+            "seeds": torch.tensor(self.seeds),
+            "actions": torch.tensor(log),
+            "observation_hash": _hash(self._frames),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Start anew from the saved seeds and replay the saved actions.
+
+        Raises:
+            UserError: the number of games differs, or the replay ends in other frames.
+        """
+        if "actions" not in state or state["actions"].shape[1:] != (self.num_worlds,):
+            raise UserError(f"The saved state does not fit {self.num_worlds} games of {self.game}.")
+        self.seeds = state["seeds"].numpy()
+        self.log = array("h", state["actions"].flatten().tolist())
+        self.close()
+        self._build()
+        self._start()
+        for chosen in state["actions"].numpy().astype(np.int64):
+            _, terminated, truncated, _, _ = self._act(chosen)
+            done = terminated | truncated
+            self._returns[done], self._lengths[done] = 0.0, 0
+        if _hash(self._frames) != state["observation_hash"]:
+            raise UserError(
+                f"Replaying {len(state['actions'])} steps of {self.game} ends in other frames, so this run cannot be "
+                "resumed exactly; was it made with another version of ale-py or other settings?"
+            )
+
+    def close(self) -> None:
+        """Stop the emulators."""
+        self.games.close()
+
+    def _build(self) -> None:
+        self.games = _games(self.game, self.num_worlds, self.config)
+        self._returns = np.zeros(self.num_worlds)
+        self._lengths = np.zeros(self.num_worlds, np.int64)
+
+    def _start(self) -> None:
+        frames, info = self.games.reset(seed=self.seeds)
+        self._frames, self._lives = self._arranged(frames), info["lives"].copy()
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def _act(self, chosen: Array) -> tuple[Array, Array, Array, Array, Array]:
+        """Rewards, terminated, truncated (N,), the frames (N, ...) that the action led to, and lost lives (N,)."""
+        frames, rewards, ended, cut, info = self.games.step(chosen)
+        terminated = ended.astype(bool)
+        truncated = cut.astype(bool) & ~terminated
+        done = terminated | truncated
+        self._frames = self._arranged(frames)
+        final = self._frames.copy()
+        if done.any():
+            final[done] = self._arranged(info["final_obs"])[done]
+        lost = (info["lives"] < self._lives) & ~done
+        self._lives = info["lives"].copy()
+        self._returns += rewards
+        self._lengths += 1
+        return rewards.astype(np.float64), terminated, truncated, final, lost
+
+    def _arranged(self, frames: Array) -> Array:
+        """ale-py's (N, 1, H, W[, 3]) as (N, C, H, W), a copy."""
+        single = frames[:, 0]
+        return np.ascontiguousarray(single[:, None] if self.config.grayscale else np.moveaxis(single, -1, 1))
+
+    def _tensor(self, values: Array) -> Tensor:
+        return torch.from_numpy(values.copy()).to(self.device)
+
+
+def rom(game: str) -> str:
+    """A game's name as ale-py spells it, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5".
+
+    Raises:
+        UserError: ale-py is missing, or has no such game.
+    """
+    try:
+        from ale_py.roms import get_all_rom_ids
+    except ImportError as error:
+        raise UserError("Atari games need ale-py; install it with `pip install ale-py`.") from error
+    plain = re.sub(r"-v\d+$", "", game.removeprefix("envs:").removeprefix("ALE/")).removesuffix("NoFrameskip")
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
+    known = set(get_all_rom_ids())
+    if name not in known:
+        raise UserError(f"There is no Atari game {game!r}; {near_names(name, known)}")
+    return name
+
+
+def _games(game: str, count: int, config: AtariConfig) -> Any:
+    from ale_py.vector_env import AtariVectorEnv
+
+    return AtariVectorEnv(
+        game,
+        num_envs=count,
+        max_num_frames_per_episode=config.most_frames,
+        repeat_action_probability=config.sticky,
+        full_action_space=False,
+        continuous=False,
+        autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
+        img_height=config.size,
+        img_width=config.size,
+        grayscale=config.grayscale,
+        stack_num=1,
+        frameskip=config.frame_skip,
+        maxpool=True,
+        noop_max=config.noops,
+        episodic_life=False,  # it would start the whole game over
+        life_loss_info=False,  # it would make the end of a life look like the end of the game
+        reward_clipping=False,
+        use_fire_reset=False,
+    )
+
+
+def _hash(frames: Array) -> int:
+    return int.from_bytes(hashlib.blake2b(frames.tobytes(), digest_size=7).digest(), "little")

@@ -1,0 +1,110 @@
+"""Atari games as a fleet: what the emulator does, nothing else, and a resume that replays it."""
+
+import ale_py
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from envs.atari import ATARI_100K, AtariConfig, AtariFleet, rom
+from envs.errors import UserError
+from envs.fleet import make_fleet
+
+gymnasium.register_envs(ale_py)
+
+
+def actions(fleet, steps, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(fleet.num_actions, (steps, fleet.num_worlds), generator=generator)
+
+
+def test_rewards_ends_and_lives_are_those_of_the_emulator():
+    """Each row beside the bare emulator: four frames an action, rewards summed, no no-ops, no sticky actions."""
+    fleet = AtariFleet("Breakout", 2, seed=1, config=AtariConfig(noops=0))
+    bare = gymnasium.make("ALE/Breakout-v5", frameskip=1, repeat_action_probability=0.0)
+    fleet.reset()
+    bare.reset(seed=0)
+    lives, rewarded, lost, ended = 5, 0, 0, 0
+    for action in actions(fleet, 1200):
+        both = action[:1].repeat(2)  # the game is deterministic, so both rows must do what one emulator does
+        step, total = fleet.step(both), 0.0
+        for _ in range(4):
+            _, reward, done, _, info = bare.step(int(both[0]))
+            total += reward
+            if done:
+                break
+        assert step.reward.tolist() == [total, total]
+        assert step.terminated.tolist() == [done, done]
+        assert step.life_lost.tolist() == [info["lives"] < lives and not done] * 2
+        lost, rewarded, ended = lost + int(step.life_lost[0]), rewarded + total, ended + done
+        lives = info["lives"]
+        if done:
+            bare.reset()
+            lives = 5
+    assert rewarded > 0 and lost > 3 and ended > 0
+
+
+def test_frames_are_the_maximum_of_the_last_two_and_in_colour():
+    fleet = AtariFleet("Pong", 1, seed=1, config=AtariConfig(noops=0, size=210, frame_skip=2))
+    bare = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    fleet.reset()
+    bare.reset(seed=0)
+    for action in actions(fleet, 60):
+        frames = [bare.step(int(action[0]))[0] for _ in range(2)]
+        ours = fleet.step(action).observation[0].numpy()  # (3, 210, 210), stretched sideways only
+        theirs = np.maximum(*frames)  # (210, 160, 3)
+        assert np.abs(ours.mean((1, 2)) - theirs.mean((0, 1))).max() < 0.6
+    assert np.array_equal(fleet.frame(0), np.moveaxis(ours, 0, -1))
+
+
+def test_an_episode_that_ends_starts_over_and_its_last_frame_is_kept():
+    fleet = AtariFleet("pong", 2, seed=3, config=AtariConfig(most_frames=400, noops=0))
+    first = fleet.reset()
+    assert first.shape == (2, 3, 64, 64) and first.dtype == torch.uint8
+    for time, action in enumerate(actions(fleet, 205), 1):
+        step = fleet.step(action)
+        over = time % 100 == 0
+        assert step.truncated.tolist() == [over] * 2 and not step.terminated.any()
+        if over:
+            assert step.episode_length.tolist() == [100, 100]
+            assert torch.equal(step.observation, first) and not torch.equal(step.final_observation, first)
+        else:
+            assert torch.equal(step.observation, step.final_observation)
+
+
+@pytest.mark.parametrize("config", [AtariConfig(), AtariConfig(sticky=0.25, grayscale=True)])
+def test_a_saved_fleet_goes_on_as_if_it_had_not_been_stopped(config):
+    fleet = AtariFleet("ms_pacman", 2, seed=5, config=config)
+    fleet.reset()
+    drawn = actions(fleet, 120)
+    for action in drawn[:60]:
+        fleet.step(action)
+    state = fleet.state_dict()
+    again = AtariFleet("ms_pacman", 2, seed=9, config=config)
+    again.load_state_dict(state)
+    for action in drawn[60:]:
+        ours, theirs = fleet.step(action), again.step(action)
+        assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
+    with pytest.raises(UserError, match="other frames"):
+        again.load_state_dict({**state, "observation_hash": 1})
+
+
+def test_no_ops_and_sticky_actions_make_rows_differ():
+    fleet = AtariFleet("pong", 2, seed=5, config=AtariConfig(sticky=0.25))
+    fleet.reset()
+    steps = [fleet.step(torch.tensor([2, 2])) for _ in range(60)]
+    assert any(not torch.equal(step.observation[0], step.observation[1]) for step in steps)
+
+
+def test_names_of_games():
+    assert [rom(name) for name in ("Pong", "MsPacman", "ms_pacman", "ALE/KungFuMaster-v5")] == [
+        "pong", "ms_pacman", "ms_pacman", "kung_fu_master",
+    ]  # fmt: skip
+    assert len(ATARI_100K) == 26 and all(rom(name) == name for name in ATARI_100K)
+    with pytest.raises(UserError, match="pong"):
+        rom("Pongg")
+    assert make_fleet("ALE/Pong-v5", 1, 0, env_kwargs={"size": 32}).observation_space.shape == (3, 32, 32)
+    with pytest.raises(UserError, match="takes no keyword 'sticki'"):
+        make_fleet("ALE/Pong-v5", 1, 0, env_kwargs={"sticki": 0.1})
+    with pytest.raises(UserError, match="sticky 2"):
+        AtariFleet("pong", 1, 0, config=AtariConfig(sticky=2))
