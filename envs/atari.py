@@ -97,7 +97,7 @@ class AtariFleet:
         self._build()
         channels = 1 if self.config.grayscale else 3
         shape = (channels, self.config.size, self.config.size)
-        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.num_actions = int(self.games.single_action_space.n)
 
     def reset(self) -> Tensor:
