@@ -30,6 +30,9 @@ class ExplorationConfig:
     Dabney et al. 2021: 2); 0 holds every random action for one step."""
     longest_hold: int = 32
     """Longest time a random action is held, in steps."""
+    lead: int = 0
+    """Most random steps that a training episode begins with; their number is drawn uniformly from 0 to this. A policy
+    that ends its episodes at once never learns what it would have seen on a detour; with a lead it is there already."""
     prepopulate: int = 0
     """Environment steps of uniform random actions before learning and the schedule begin."""
 
@@ -41,6 +44,8 @@ class ExplorationConfig:
             )
         if self.epsilon_steps < 1 or self.longest_hold < 1:
             raise UserError("--epsilon-steps and --longest-hold must be at least 1")
+        if self.lead < 0:
+            raise UserError(f"--lead {self.lead} must not be negative")
         if self.hold != 0 and self.hold <= 1:
             raise UserError(f"--hold {self.hold} must be above 1 (the zeta law's exponent), or 0 to hold nothing")
 
@@ -65,6 +70,7 @@ class Explorer:
         self.exponent = 1 + config.spread * rank  # (N,)
         self.held = torch.zeros(num_worlds, dtype=torch.int64, device=device)
         self.left = torch.zeros(num_worlds, dtype=torch.int64, device=device)
+        self.leading = torch.zeros(num_worlds, dtype=torch.int64, device=device)  # random steps left at the start
         # the start probability is lowered so that the share of random steps stays epsilon however long they are held
         self.survival, self.mean_hold = _durations(config, device)
 
@@ -73,11 +79,18 @@ class Explorer:
         learning = step - self.config.prepopulate
         return 1.0 if learning < 0 else self.config.epsilon(learning)
 
-    def choose(self, greedy: Tensor, step: int) -> Tensor:
-        """Actions (N,): the greedy ones, or random ones where an exploration starts or goes on."""
-        u = torch.rand(3, len(greedy), generator=self.generator, device=greedy.device)
+    def choose(self, greedy: Tensor, step: int, first: Tensor) -> Tensor:
+        """Actions (N,): the greedy ones, or random ones where an exploration starts or goes on.
+
+        `first` (N,) bool says where an episode begins.
+        """
+        u = torch.rand(3 + (self.config.lead > 0), len(greedy), generator=self.generator, device=greedy.device)
         epsilon = self.epsilon(step) ** self.exponent  # (N,)
         start = epsilon / (epsilon + self.mean_hold * (1 - epsilon)).clamp(min=1e-9)
+        if self.config.lead:
+            self.leading = torch.where(first, (u[3] * (self.config.lead + 1)).long(), self.leading)
+            start = torch.where(self.leading > 0, 1.0, start)
+            self.leading = (self.leading - 1).clamp(min=0)
         starts = (self.left == 0) & (u[0] < start)
         duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
         self.held = torch.where(starts, (u[1] * self.num_actions).long(), self.held)
@@ -87,10 +100,11 @@ class Explorer:
         return torch.where(random, self.held, greedy)
 
     def state_dict(self) -> dict[str, Tensor]:
-        return {"held": self.held, "left": self.left}
+        return {"held": self.held, "left": self.left, "leading": self.leading}
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        self.held, self.left = (state[name].to(self.held.device) for name in ("held", "left"))
+        for name in ("held", "left", "leading"):
+            setattr(self, name, state[name].to(self.held.device))
 
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:

@@ -91,7 +91,7 @@ class Training:
         # act
         random_only = self.explorer.epsilon(self.steps) == 1.0
         greedy = torch.zeros_like(self.previous_action) if random_only else self.actor.q_values().argmax(1)
-        action = self.explorer.choose(greedy, self.steps)  # (N,)
+        action = self.explorer.choose(greedy, self.steps, self.time == 0)  # (N,)
         step = self.fleet.step(action)
         done = step.done
 

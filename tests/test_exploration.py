@@ -1,0 +1,77 @@
+"""Which steps are random, for how long, and where in an episode."""
+
+import pytest
+import torch
+
+from dqn_memory.errors import UserError
+from dqn_memory.exploration import ExplorationConfig, Explorer
+
+WORLDS, ACTIONS, GREEDY = 400, 5, 5  # the greedy action is none of the random ones
+
+
+def explore(config, steps, length=None, seed=1):
+    """Whether each step of each world was random, (T, N); episodes of `length` steps."""
+    explorer = Explorer(config, WORLDS, ACTIONS, torch.Generator().manual_seed(seed))
+    greedy = torch.full((WORLDS,), GREEDY)
+    taken = []
+    for time in range(steps):
+        first = torch.full((WORLDS,), length is not None and time % length == 0)
+        taken.append(explorer.choose(greedy, time * WORLDS, first))
+    return torch.stack(taken)
+
+
+def constant(epsilon, **more):
+    return ExplorationConfig(epsilon_start=epsilon, epsilon_end=epsilon, **more)
+
+
+@pytest.mark.parametrize("hold", [0.0, 2.0])
+def test_the_share_of_random_steps_is_epsilon_however_long_they_are_held(hold):
+    actions = explore(constant(0.3, hold=hold, longest_hold=8), 400)[50:]
+    assert ((actions != GREEDY).float().mean() - 0.3).abs() < 0.01
+
+
+def test_a_held_action_is_repeated():
+    same = {hold: explore(constant(0.5, hold=hold, longest_hold=8), 300) for hold in (0.0, 2.0)}
+    repeats = {
+        hold: ((a[1:] == a[:-1]) & (a[1:] != GREEDY)).sum() / (a[1:] != GREEDY).sum() for hold, a in same.items()
+    }
+    assert repeats[2.0] > 2 * repeats[0.0]
+
+
+def test_worlds_are_spread_from_epsilon_to_its_power():
+    random = (explore(constant(0.5, spread=3.0), 2000) != GREEDY).float().mean(0)
+    assert abs(random[:20].mean() - 0.5) < 0.05 and abs(random[-20:].mean() - 0.5**4) < 0.02
+
+
+def test_prepopulation_is_random_alone():
+    config = ExplorationConfig(prepopulate=10 * WORLDS, epsilon_start=0.0, epsilon_end=0.0)
+    actions = explore(config, 20)
+    assert (actions[:10] != GREEDY).all() and (actions[10:] == GREEDY).all()
+
+
+def test_a_lead_is_a_uniform_number_of_random_steps_at_the_start_of_an_episode():
+    actions = explore(constant(0.0, lead=6), 10, length=10)
+    random = actions != GREEDY
+    assert (random.long().diff(dim=0) <= 0).all()  # once greedy, always greedy
+    counts = torch.bincount(random.sum(0), minlength=7)
+    assert len(counts) == 7 and (counts > 30).all()
+    again = explore(constant(0.0, lead=6), 30, length=10) != GREEDY
+    assert again[10:16].any(0).float().mean() > 0.7 and not again[16:20].any()
+
+
+def test_a_stopped_explorer_goes_on_as_it_would_have():
+    config = constant(0.3, hold=2.0, lead=9)
+    generator = torch.Generator().manual_seed(3)
+    explorer, greedy = Explorer(config, WORLDS, ACTIONS, generator), torch.full((WORLDS,), GREEDY)
+    explorer.choose(greedy, 0, torch.ones(WORLDS, dtype=torch.bool))
+    other = Explorer(config, WORLDS, ACTIONS, torch.Generator())
+    other.load_state_dict(explorer.state_dict())
+    other.generator.set_state(generator.get_state())
+    never = torch.zeros(WORLDS, dtype=torch.bool)
+    for _ in range(20):
+        assert torch.equal(explorer.choose(greedy, 0, never), other.choose(greedy, 0, never))
+
+
+def test_a_negative_lead_is_refused():
+    with pytest.raises(UserError, match="--lead -1"):
+        ExplorationConfig(lead=-1).check()
