@@ -9,8 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
-from dqn_memory.blocks.priors import Prior
+from dqn_memory.blocks.priors import Prior, Tables
+from dqn_memory.blocks.rotary import rotate
 from dqn_memory.blocks.short_attention import short_attention, suits
+
+Memory = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 
 
 def toeplitz(table: Tensor, future: float) -> Tensor:
@@ -109,14 +112,18 @@ class Attention(Block):
     """Multi-head self-attention under a prior: 4 D^2 + 4 D parameters and the prior's own.
 
     Scores are softmax inputs of Vaswani et al. (2017), shaped by `prior`; `dropout` acts on the weights.
-    Raises ValueError when `heads` does not divide `width`.
+    `rotary` turns queries and keys by their positions (Su et al. 2021), without parameters.
+    Raises ValueError when `heads` does not divide `width`, or leaves rotary heads an odd width.
     """
 
-    def __init__(self, width: int, heads: int, prior: Prior, dropout: float = 0.0) -> None:
+    def __init__(self, width: int, heads: int, prior: Prior, dropout: float = 0.0, rotary: bool = False) -> None:
         super().__init__()
         if heads < 1 or width % heads:
             raise ValueError(f"heads is {heads}, which does not divide the width {width}")
+        if rotary and width // heads % 2:
+            raise ValueError(f"heads of width {width // heads} cannot be rotary, which pairs their features up")
         self.heads = heads
+        self.rotary = rotary
         self.dropout = dropout
         self.project_in = nn.Linear(width, 3 * width)
         self.project_out = nn.Linear(width, width)
@@ -130,30 +137,42 @@ class Attention(Block):
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix the positions of x (B, T, D)."""
         packed = self.project_in(x)  # (B, T, 3D)
-        scale, bias = self.prior.tables(x.shape[1])
-        dropout = self.dropout if self.training else 0.0
-        plain = scale is None and bias is None and not self.prior.future_logit_zero and not dropout
+        tables = self.prior.tables(x.shape[1])
+        dropout = self.training and self.dropout > 0
+        plain = tables[0] is None and tables[1] is None and not (self.prior.future_logit_zero or self.rotary or dropout)
         if plain and suits(packed, self.heads):
             return self.project_out(short_attention(packed, self.heads))
-        gate = self.prior.future_logit_zero
-        mixed = attend(*self._heads(packed), scale, bias, lengths, future_logit_zero=gate, dropout=dropout)
-        return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
+        return self._attend(self._heads(packed), tables, lengths)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """One query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
-        weight, bias = self.project_in.weight, self.project_in.bias
+        return self.look(select(x, index), self.remember(x), lengths, index)
+
+    def read(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Memory]:
+        """`forward`, and what later queries of the same window need: see `look`."""
+        heads = self._heads(self.project_in(x))
+        return self._attend(heads, self.prior.tables(x.shape[1]), lengths), heads[1:]
+
+    def remember(self, x: Tensor) -> Memory:
+        """Keys and values of x (B, T, D), each (B, H, T, hd)."""
         width = x.shape[-1]
-        query = F.linear(select(x, index), weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))
-        packed = F.linear(x, weight[width:], bias[width:])
-        key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (B, H, T, hd)
-        with torch.autocast(x.device.type, enabled=False):
-            kind = torch.promote_types(query.dtype, torch.float32)
-            query, key, value = query.to(kind), key.to(kind), value.to(kind)
-            tables = self.prior.tables(x.shape[1])
-            scores = logits_at(index, query, key, *tables, lengths, self.prior.future_logit_zero)
-            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
-            mixed = (weights[:, :, None] @ value).flatten(1).to(packed.dtype)
-        return self.project_out(mixed)
+        packed = F.linear(x, self.project_in.weight[width:], self.project_in.bias[width:])
+        key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        return (rotate(key) if self.rotary else key), value
+
+    def look(self, x: Tensor, memory: Memory, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """One query a row, of x (B, D) at position `index` (B,), into keys and values -> (B, D)."""
+        width = x.shape[-1]
+        query = F.linear(x, self.project_in.weight[:width], self.project_in.bias[:width])
+        return self._mix(self._turned(query.unflatten(-1, (self.heads, -1)), index), memory, lengths, index)
+
+    def append(self, x: Tensor, memory: Memory, index: Tensor) -> Tensor:
+        """As `look`, after the keys and values of x (B, D) have taken the place `index` (B,) in the memory."""
+        query, key, value = self.project_in(x).unflatten(-1, (3, self.heads, -1)).unbind(1)  # (B, H, hd)
+        here = (torch.arange(memory[0].shape[2], device=x.device) == index[:, None])[:, None, :, None]  # (B, 1, T, 1)
+        keys = torch.where(here, self._turned(key, index)[:, :, None], memory[0])
+        values = torch.where(here, value[:, :, None], memory[1])
+        return self._mix(self._turned(query, index), (keys, values), index + 1, index)
 
     @torch.no_grad()
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -177,4 +196,25 @@ class Attention(Block):
 
     def _heads(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = packed.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        if self.rotary:
+            query, key = rotate(query), rotate(key)
         return query, key, value  # each (B, H, T, hd)
+
+    def _turned(self, x: Tensor, index: Tensor) -> Tensor:
+        """Heads x (B, H, hd) of position `index` (B,), rotated where the block is rotary."""
+        return rotate(x[:, :, None], index[:, None, None])[:, :, 0] if self.rotary else x
+
+    def _mix(self, query: Tensor, memory: Memory, lengths: Tensor | None, index: Tensor) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            kind = torch.promote_types(query.dtype, torch.float32)
+            key, value = memory[0].to(kind), memory[1].to(kind)
+            tables = self.prior.tables(key.shape[2])
+            scores = logits_at(index, query.to(kind), key, *tables, lengths, self.prior.future_logit_zero)
+            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
+            mixed = (weights[:, :, None] @ value).flatten(1).to(query.dtype)
+        return self.project_out(mixed)
+
+    def _attend(self, heads: tuple[Tensor, Tensor, Tensor], tables: Tables, lengths: Tensor | None) -> Tensor:
+        gate, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
+        mixed = attend(*heads, *tables, lengths, future_logit_zero=gate, dropout=dropout)
+        return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)

@@ -8,15 +8,20 @@ from dqn_memory.blocks.block import Block, select
 
 
 class FeedForward(Block):
-    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters."""
+    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters.
+
+    `activation` takes the place of the ReLU.
+    """
 
     pointwise = True
 
-    def __init__(self, width: int, multiple: int = 4, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, multiple: int = 4, dropout: float = 0.0, activation: nn.Module | None = None
+    ) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Linear(width, multiple * width),
-            nn.ReLU(inplace=True),
+            nn.ReLU(inplace=True) if activation is None else activation,
             nn.Linear(multiple * width, width),
             nn.Dropout(dropout),
         )

@@ -42,6 +42,8 @@ class PriorConfig:
     """Temporal prior of attention, a name of the prior table such as causal, local, gaussian or adaptive."""
     mu: float = 6.0
     """Where a Gaussian prior starts: the preferred distance, in steps of the window."""
+    mu_max: float | None = None
+    """Largest preferred distance (None: none, as in "Learning to Focus"; its thesis and released code have 20)."""
     sigma: float = 1.0
     """Its width at the start, in steps."""
     span: float = 10.0
@@ -65,7 +67,7 @@ class PriorConfig:
         return lookup(PRIORS, self.kind, "prior")(self, heads, max_length)
 
     def _check(self) -> None:
-        for name in ("mu", "sigma", "span", "ramp", "cap", "max_norm"):
+        for name in ("mu", "sigma", "span", "ramp", "cap", "max_norm", "mu_max"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"prior {name} is {value}; it must be a positive finite number")
@@ -126,7 +128,8 @@ class Prior(nn.Module):
 
     def mu(self) -> Tensor:
         """Distance of the preferred key."""  # (H,)
-        return F.softplus(self._raw("mu"))
+        mu = F.softplus(self._raw("mu"))
+        return mu if self.config.mu_max is None else mu.clamp(max=self.config.mu_max)
 
     def sigma(self) -> Tensor:
         """Width around the preferred key."""  # (H,)
@@ -145,7 +148,9 @@ class Prior(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Pull spans below `max_norm` and the cap: beyond the cap there is no gradient to return by."""
+        """Pull spans below `max_norm` and the cap, and mu below its bound: beyond there is no gradient to return by."""
+        if "mu" in self.learns and self.config.mu_max is not None:
+            self.raw["mu"].clamp_(max=inverse_softplus(self.config.mu_max))
         if "span" in self.learns:
             limit = min(self.cap, self.config.max_norm or math.inf)
             self.raw["span"].clamp_(max=inverse_softplus(limit * (1 - 1e-6)))

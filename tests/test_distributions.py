@@ -1,0 +1,113 @@
+"""Value transforms, two-hot codes, SimNorm and divergences against recorded and hand-computed values."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from world_models import distributions as d
+
+DATA = Path(__file__).parent / "data" / "unizero"
+TOLERANCES = [(torch.float64, 1e-12), (torch.float32, 1e-6)]
+VALUES = [(torch.float64, 1e-10, 1e-10), (torch.float32, 1e-4, 2e-3)]  # relative, floor
+
+
+@pytest.fixture(scope="module")
+def values() -> dict[str, np.ndarray]:
+    return dict(np.load(DATA / "value_transform.npz"))
+
+
+@pytest.fixture(scope="module")
+def norms() -> dict[str, np.ndarray]:
+    return dict(np.load(DATA / "simnorm.npz"))
+
+
+def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(array)).to(dtype)
+
+
+@pytest.mark.parametrize(("dtype", "relative", "floor"), VALUES)
+def test_golden_value_transform(values, dtype, relative, floor):
+    code = d.ValueCode()
+    x = tensor(values["x"], dtype)
+    close = {"rtol": relative, "atol": floor}
+    torch.testing.assert_close(d.value_transform(x), tensor(values["h"], dtype), **close)
+    torch.testing.assert_close(code.encode(x), tensor(values["two_hot"], dtype), rtol=relative, atol=1e-5)
+    decoded = d.inverse_value_transform((code.encode(x) * torch.arange(-50, 51)).sum(-1))
+    torch.testing.assert_close(decoded, tensor(values["decoded"], dtype), **close)
+    torch.testing.assert_close(code.decode(tensor(values["logits"], dtype)), tensor(values["logits_decoded"], dtype),
+                               **close)  # fmt: skip
+    limit = d.inverse_value_transform(torch.tensor(50.0, dtype=dtype))
+    torch.testing.assert_close(limit, tensor(values["h_inv_50"], dtype), **close)
+    assert torch.equal(d.two_hot(torch.tensor([-50.0, 50.0]), -50, 50, 101).argmax(-1), torch.tensor([0, 100]))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+def test_golden_cross_entropy(values, dtype, tolerance):
+    loss = d.cross_entropy(tensor(values["logits"], dtype), tensor(values["ce_target"], dtype))
+    torch.testing.assert_close(loss, tensor(values["ce_loss"], dtype), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
+def test_golden_simnorm_and_group_kl(norms, dtype, tolerance):
+    assert int(norms["group"]) == 8 and float(norms["tau"]) == 1
+    y = d.simnorm(tensor(norms["x"], dtype))
+    torch.testing.assert_close(y, tensor(norms["y"], dtype), rtol=0, atol=tolerance)
+    loss = d.group_kl(tensor(norms["kl_pred"], dtype), tensor(norms["kl_target"], dtype))
+    torch.testing.assert_close(loss, tensor(norms["kl_loss"], dtype), rtol=tolerance, atol=tolerance)
+
+
+def test_temperature_sharpens():
+    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(d.simnorm(x, 8, 0.5), d.simnorm(2 * x, 8))
+
+
+@given(st.floats(-2300, 2300))
+def test_decoding_undoes_encoding(x):
+    code = d.ValueCode()
+    logits = code.encode(torch.tensor(x, dtype=torch.float64)).clamp(min=1e-300).log()
+    assert code.decode(logits).item() == pytest.approx(x, rel=1e-9, abs=1e-9)
+
+
+@given(st.floats(-1e4, 1e4))
+def test_inverses(x):
+    x = torch.tensor(x, dtype=torch.float64)
+    torch.testing.assert_close(d.inverse_value_transform(d.value_transform(x)), x, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(d.symexp(d.symlog(x)), x, rtol=1e-10, atol=1e-10)
+
+
+@given(st.floats(-20, 20), st.integers(2, 255))
+def test_two_hot_has_at_most_two_weights_and_the_right_mean(x, bins):
+    weights = d.two_hot(torch.tensor(x, dtype=torch.float64), -15, 15, bins)
+    points = torch.linspace(-15, 15, bins, dtype=torch.float64)
+    assert (weights > 0).sum() <= 2
+    assert weights.sum().item() == pytest.approx(1, abs=1e-12)
+    assert (weights @ points).item() == pytest.approx(min(max(x, -15), 15), abs=1e-11)
+
+
+def test_decoding_is_not_done_in_half_precision():
+    logits = torch.randn(6, 101, generator=torch.Generator().manual_seed(0)).bfloat16()
+    decoded = d.ValueCode().decode(logits)
+    assert decoded.dtype == torch.float32
+    torch.testing.assert_close(decoded, d.ValueCode().decode(logits.double()).float(), rtol=1e-4, atol=2e-3)
+
+
+def test_gradients_at_zero_are_finite():
+    x = torch.zeros(2, requires_grad=True)
+    (d.value_transform(x) + d.inverse_value_transform(x)).sum().backward()
+    assert x.grad.isfinite().all()
+
+
+def test_divergence_and_entropy_by_hand():
+    p, q = torch.tensor([0.5, 0.25, 0.25]).log() + 3, torch.tensor([0.25, 0.25, 0.5]).log()
+    assert d.kl_divergence(p, q).item() == pytest.approx(0.25 * np.log(2), rel=1e-5)  # .5 log 2 + .25 log .5
+    assert d.entropy(p).item() == pytest.approx(1.5 * np.log(2), rel=1e-5)
+    assert d.kl_divergence(p, p).item() == pytest.approx(0, abs=1e-7)
+
+
+def test_unimix_by_hand():
+    mixed = d.unimix(torch.tensor([100.0, 0.0, 0.0, 0.0]), 0.04).exp()
+    torch.testing.assert_close(mixed, torch.tensor([0.97, 0.01, 0.01, 0.01]))

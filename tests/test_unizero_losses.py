@@ -1,0 +1,275 @@
+"""Losses by hand and their masks; the learner's groups, clip, target and modes."""
+
+import copy
+import math
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, simplex
+
+from dqn_memory.blocks import PriorConfig
+from dqn_memory.errors import UserError
+from world_models.unizero import learner
+from world_models.unizero.learner import (
+    LearnerConfig,
+    make_target,
+    optimizer_for,
+    target_latents,
+    target_values,
+    update,
+)
+from world_models.unizero.losses import Batch, LossConfig, losses, prediction_losses
+from world_models.unizero.networks import Predictions, build
+
+
+def batch(net, rows=4, steps=5, lengths=None, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    dtype = next(net.parameters()).dtype
+    lengths = torch.full((rows,), steps) if lengths is None else torch.tensor(lengths)
+    shape = (rows, steps, *net.spec.shape)
+    observation = torch.randn(shape, generator=g) if net.spec.kind == "continuous" else (
+        torch.randint(256, shape, generator=g, dtype=torch.uint8)
+    )  # fmt: skip
+    return Batch(
+        observation=observation,
+        action=actions(rows, steps, seed=seed),
+        reward=torch.randn(rows, steps, generator=g, dtype=dtype),
+        value=5 * torch.randn(rows, steps, generator=g, dtype=dtype),
+        policy=(9 * torch.rand(rows, steps, ACTIONS, generator=g, dtype=dtype)).softmax(-1),
+        mask=torch.arange(steps) < lengths[:, None],
+    )
+
+
+def test_losses_by_hand():
+    """Two steps, support 1: bins -1, 0, 1; everything is written out from the formulas."""
+    net = model(support=1)
+    logs = lambda *p: torch.tensor([p], dtype=torch.float64).log()  # noqa: E731
+    said = Predictions(
+        reward=torch.stack((logs(0.2, 0.5, 0.3), logs(0.1, 0.8, 0.1)), 1),
+        next_latent=torch.full((1, 2, 16), 1 / 8, dtype=torch.float64),
+        policy=torch.stack((logs(0.5, 0.25, 0.25), logs(0.9, 0.05, 0.05)), 1),
+        value=torch.stack((logs(0.6, 0.3, 0.1), logs(0.25, 0.25, 0.5)), 1),
+    )
+    h = lambda x: math.copysign(math.sqrt(abs(x) + 1) - 1, x) + 0.001 * x  # noqa: E731
+    data = Batch(
+        observation=torch.zeros(1, 2, 4), action=torch.zeros(1, 2, dtype=torch.int64),
+        reward=torch.tensor([[0.0, -1.0]], dtype=torch.float64), value=torch.tensor([[1.5, 50.0]], dtype=torch.float64),
+        policy=torch.tensor([[[0.6, 0.4, 0.0], [0.0, 0.0, 1.0]]], dtype=torch.float64), mask=torch.ones(1, 2).bool(),
+    )  # fmt: skip
+    target = torch.zeros(1, 2, 16, dtype=torch.float64)
+    target[0, 1] = torch.tensor([1.0] + [0] * 7 + [0.5, 0.5] + [0] * 6)
+    low, high = 1e-6, 1 / 8 + 1e-6
+    first = (1 + low) * math.log((1 + low) / high) + 7 * low * math.log(low / high)
+    second = 2 * (0.5 + low) * math.log((0.5 + low) / high) + 6 * low * math.log(low / high)
+    w, v = -h(-1), h(1.5)
+    want = {
+        "latent": (first + second) / 2,
+        "reward": -(math.log(0.5) + w * math.log(0.1) + (1 - w) * math.log(0.8)) / 2,
+        "value": -((1 - v) * math.log(0.3) + v * math.log(0.1) + math.log(0.5)) / 2,
+        "policy": -(0.6 * math.log(0.5) + 0.4 * math.log(0.25) + math.log(0.05)) / 2,
+        "entropy": -(0.5 * math.log(0.5) + 0.5 * math.log(0.25) + 0.9 * math.log(0.9) + 0.1 * math.log(0.05)) / 2,
+    }
+    want["total"] = 10 * want["latent"] + want["reward"] + 0.5 * want["value"] + want["policy"] - 1e-4 * want["entropy"]
+    total, metrics = prediction_losses(net, said, data, target, LossConfig())
+    assert total.item() == pytest.approx(want["total"], rel=1e-12)
+    assert {name: value.item() for name, value in metrics.items()} == pytest.approx(
+        {f"losses/{name}": value for name, value in want.items()}, rel=1e-12
+    )
+
+
+def test_first_losses():
+    """A new model: uniform policies, and log of the number of bins."""
+    net = build(config(), VECTOR, ACTIONS).eval()
+    data = replace(batch(net), policy=torch.full((4, 5, ACTIONS), 1 / ACTIONS))
+    _, metrics = losses(net, data, torch.full((4, 5, 16), 1 / 8), LossConfig())
+    assert metrics["losses/policy"].item() == pytest.approx(math.log(ACTIONS), rel=1e-5)
+    assert metrics["losses/entropy"].item() == pytest.approx(math.log(ACTIONS), rel=1e-5)
+    assert metrics["losses/reward"].item() == pytest.approx(math.log(21), rel=1e-5)
+    assert metrics["losses/value"].item() == pytest.approx(math.log(21), rel=1e-5)
+    assert abs(metrics["losses/latent"].item()) < 1e-6
+
+
+@pytest.mark.parametrize("prior", ["causal", "gaussian_adaptive", "adaptive_gate"])
+def test_padding_teaches_nothing(prior):
+    net = model(prior)
+    data, target = batch(net, lengths=[5, 2, 1, 0]), simplex(4, 5)
+    hidden = ~data.mask
+    other = Batch(
+        observation=torch.where(hidden[..., None], torch.full_like(data.observation, 9.0), data.observation),
+        action=torch.where(hidden, (data.action + 1) % ACTIONS, data.action),
+        reward=torch.where(hidden, 1e9, data.reward), value=torch.where(hidden, 1e9, data.value),
+        policy=torch.where(hidden[..., None], 1e3, data.policy), mask=data.mask,
+    )  # fmt: skip
+    grads = []
+    for this, latents in ((data, target), (other, torch.where(hidden[..., None], 1e3, target))):
+        net.zero_grad()
+        total, metrics = losses(net, this, latents, LossConfig())
+        assert all(value.isfinite() for value in metrics.values())
+        total.backward()
+        grads.append([total.detach(), *(p.grad for p in net.parameters() if p.grad is not None)])
+    torch.testing.assert_close(grads[0], grads[1], rtol=0, atol=1e-12)
+
+
+def test_means_are_over_the_real_steps():
+    net = model()
+    data, target = batch(net, lengths=[4, 2, 1, 0]), simplex(4, 5)
+    _, metrics = losses(net, data, target, LossConfig())
+    parts = []
+    for b, length in enumerate([4, 2, 1]):
+        cut = Batch(**{f.name: getattr(data, f.name)[b : b + 1, :length] for f in fields(Batch)})
+        parts.append((length, losses(net, cut, target[b : b + 1, :length], LossConfig())[1]))
+    for name in ("reward", "value", "policy"):
+        want = sum(n * m[f"losses/{name}"] for n, m in parts) / 7
+        torch.testing.assert_close(metrics[f"losses/{name}"], want, rtol=1e-12, atol=1e-12)
+    want = sum((n - 1) * m["losses/latent"] for n, m in parts) / 4  # a last step has no next latent
+    torch.testing.assert_close(metrics["losses/latent"], want, rtol=1e-12, atol=1e-12)
+
+
+def test_the_gradient_reaches_the_encoder_and_not_the_target():
+    net = model()
+    data = batch(net)
+    target = make_target(net)
+    total, _ = losses(net, data, target_latents(target, data.observation), LossConfig())
+    total.backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in net.encoder.parameters())
+    assert all(p.grad is None for p in target.parameters())
+
+
+def test_decay_is_for_matrices_alone():
+    net = model("gaussian_adaptive", spec=IMAGE, dropout=0.1)
+    optimizer = optimizer_for(net, LearnerConfig())
+    decayed, plain = (group["params"] for group in optimizer.param_groups)
+    assert {p.ndim for p in decayed} == {2, 4} and {p.ndim for p in plain} == {1}
+    assert len(decayed) + len(plain) == len(list(net.parameters()))
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [1e-4, 0]
+    assert optimizer.defaults["lr"] == 1e-4 and optimizer.defaults["betas"] == (0.9, 0.95)
+    assert optimizer.defaults["eps"] == 1e-8
+    raw = {id(p) for attention in net.attentions() for p in attention.prior.parameters()}
+    assert len(raw) == 6 and raw <= {id(p) for p in plain}
+    groups = optimizer_for(net, LearnerConfig(prior_lr=0.1)).param_groups
+    assert {id(p) for p in groups[2]["params"]} == raw and groups[2]["lr"] == 0.1
+    assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
+
+
+DYNAMICS = [("transformer", "causal"), ("transformer", "gaussian_adaptive"), ("transformer", "gaussian_adaptive_gate"),
+            ("recurrent", "causal"), ("gru", "causal")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dynamics", "prior"), DYNAMICS)
+def test_a_fixed_batch_is_learned(dynamics, prior):
+    torch.manual_seed(0)
+    net = build(config(prior, dynamics=dynamics), VECTOR, ACTIONS)
+    target, settings = make_target(net), LearnerConfig(learning_rate=3e-3)
+    optimizer, data = optimizer_for(net, settings), batch(net)
+    history = [update(net, target, optimizer, data, settings) for _ in range(60)]
+    for name in ("value", "policy", "reward"):
+        first, last = history[0][f"losses/{name}"], history[-1][f"losses/{name}"]
+        assert last < 0.9 * first, name
+    moved = [attention.prior.learned() for attention in net.attentions()]
+    assert all((value - value[0]).abs().max() > 1e-4 for heads in moved for value in heads.values())
+
+
+def test_the_target_is_a_moving_average():
+    torch.manual_seed(0)
+    net = build(config(), VECTOR, ACTIONS)
+    target, settings = make_target(net), LearnerConfig(learning_rate=1e-2, target_rate=0.05)
+    optimizer, data = optimizer_for(net, settings), batch(net)
+    want = [p.detach().clone() for p in net.parameters()]
+    for _ in range(4):
+        update(net, target, optimizer, data, settings)
+        want = [0.95 * old + 0.05 * new.detach() for old, new in zip(want, net.parameters(), strict=True)]
+    torch.testing.assert_close([p.detach() for p in target.parameters()], want)
+    assert any(not torch.equal(a, b) for a, b in zip(target.parameters(), net.parameters(), strict=True))
+
+
+def test_the_clip_bounds_a_step_of_gradient_descent():
+    net = model()
+    before = [p.detach().clone() for p in net.parameters()]
+    settings = LearnerConfig(clip_norm=0.25)
+    metrics = update(net, make_target(net), torch.optim.SGD(net.parameters(), lr=1.0), batch(net), settings)
+    assert metrics["grad/norm"] > 0.25
+    moved = torch.cat([(a - b).flatten() for a, b in zip(net.parameters(), before, strict=True)])
+    assert moved.norm().item() == pytest.approx(0.25, rel=1e-4)
+
+
+def test_the_regulariser_is_in_the_loss_and_the_bound_is_kept():
+    prior = PriorConfig(kind="adaptive_hard", span=3.0, ramp=1.0, regulariser="l1", weight=0.025)
+    net = model(prior)
+    data, settings = batch(net), LearnerConfig()
+    metrics = update(net, make_target(net), optimizer_for(net, settings), data, settings)
+    spans = sum(attention.prior.span().sum() for attention in model(prior).attentions())
+    assert metrics["losses/regularisation"].item() == pytest.approx(0.025 * spans.item(), rel=1e-6)
+    after = [value for name, value in net.memory_scalars().items() if name.endswith("span")]
+    assert all(value < before for value, before in zip(after, model(prior).memory_scalars().values(), strict=True))
+    bound = model(replace(prior, max_norm=2.0))
+    update(bound, make_target(bound), optimizer_for(bound, settings), data, settings)
+    assert max(bound.memory_scalars().values()) <= 2.0
+
+
+def test_batch_normalisation_modes():
+    """Latent targets from the batch's own statistics; values, and everything a search does, from running ones."""
+    torch.manual_seed(0)
+    net = build(config(), IMAGE, ACTIONS)
+    target, data = make_target(net), batch(net)
+    running = lambda m: m.encoder.convolutions[1].running_mean.clone()  # noqa: E731
+    online, own = running(net), running(target)
+    wanted = target_latents(target, data.observation)
+    copied = copy.deepcopy(net).train()
+    torch.testing.assert_close(wanted, copied.encode(data.observation).detach())
+    assert not torch.equal(running(target), own) and torch.equal(running(net), online)
+    kept = running(target)
+    values = target_values(target, data.observation, data.action)
+    assert torch.equal(running(target), kept) and not target.training
+    torch.testing.assert_close(values[:1], target_values(target, data.observation[:1], data.action[:1]))
+    settings = LearnerConfig()
+    update(net, target, optimizer_for(net, settings), data, settings)
+    assert net.training and not torch.equal(running(net), running(target))  # parameters follow, buffers do not
+    assert not torch.equal(running(net), online)
+
+
+def test_bootstrap_values_read_the_steps_before_them():
+    net = model()
+    data = batch(net)
+    said = net(net.encode(data.observation), data.action)
+    got = target_values(make_target(net), data.observation, data.action)
+    torch.testing.assert_close(got, net.code.decode(said.value).detach(), rtol=0, atol=1e-12)
+
+
+def test_a_deterministic_update():
+    results = []
+    for _ in range(2):
+        net = model("gaussian")
+        target, settings = make_target(net), LearnerConfig()
+        update(net, target, optimizer_for(net, settings), batch(net), settings)
+        results.append([p.detach() for p in (*net.parameters(), *target.parameters())])
+    torch.testing.assert_close(*results, rtol=0, atol=0)
+
+
+def test_half_precision_stays_close():
+    metrics = {}
+    for precision in ("float32", "bfloat16"):
+        torch.manual_seed(0)
+        net = build(config("gaussian"), VECTOR, ACTIONS)
+        settings = LearnerConfig(precision=precision, learning_rate=3e-3)
+        optimizer, target = optimizer_for(net, settings), make_target(net)
+        for _ in range(10):
+            metrics[precision] = update(net, target, optimizer, batch(net), settings)["losses/total"].item()
+    assert metrics["bfloat16"] == pytest.approx(metrics["float32"], rel=0.02)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"batch": 0}, "--batch 0 must be at least 1"),
+    ({"clip_norm": 0.0}, "--clip-norm 0.0 must be above 0"),
+    ({"target_rate": 1.5}, "--target-rate 1.5 must be above 0 and at most 1"),
+    ({"gamma": 1.5}, "--gamma 1.5 must lie between 0 and 1"),
+])  # fmt: skip
+def test_settings_that_cannot_work(changes, words):
+    with pytest.raises(UserError, match=words):
+        LearnerConfig(**changes).check()
+
+
+def test_the_published_settings_are_the_defaults():
+    settings = learner.LearnerConfig()
+    assert (settings.batch, settings.gamma, settings.n_step, settings.clip_norm) == (64, 0.997, 5, 5.0)
+    assert settings.loss == LossConfig(10.0, 1.0, 1.0, 0.5, 1e-4)

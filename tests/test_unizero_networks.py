@@ -1,0 +1,254 @@
+"""The world model: windows equal token lists, causality, its equations, its first values, its encoders."""
+
+import itertools
+
+import pytest
+import torch
+from torch.nn import functional as F
+from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, row, simplex, windows
+
+from dqn_memory.blocks import PRIORS
+from world_models.distributions import simnorm
+from world_models.unizero.networks import Window, build
+
+CLOSE = {"rtol": 0, "atol": 1e-12}
+FORMS = [
+    *(pytest.param(prior, {}, id=prior) for prior in PRIORS),
+    *(pytest.param(prior, {"rotary": True}, id=f"{prior}-rotary") for prior in ("causal", "gaussian", "adaptive_gate")),
+    pytest.param("causal", {"dynamics": "gru"}, id="gru"),
+    pytest.param("gaussian", {"gate": "gru", "layers": 3, "context": 10}, id="gated"),
+    pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer"),
+]
+CAUSAL = [form for form in FORMS if not form.values[0].endswith("adaptive_gate")]
+
+
+def read(net, latents, taken):
+    """Features at the last token of the list z, a, z, a, ...: the plain forward pass of that list alone."""
+    steps = max(len(latents), len(taken))
+    z = torch.stack([*latents, latents[-1]][:steps])[None]
+    a = torch.stack([*taken, torch.tensor(0)][:steps])[None]
+    tokens = net.dynamics.tokens(z, a)[:, : len(latents) + len(taken)]
+    return net.dynamics.stack(net.dynamics.embed(tokens))[:, -1]
+
+
+def history(window, b):
+    count = int(window.count[b])
+    return list(window.latent[b, :count]), list(window.action[b, :count])
+
+
+@pytest.mark.parametrize(("prior", "changes"), FORMS)
+def test_root_is_the_forward_pass_of_its_tokens(prior, changes):
+    net = model(prior, **changes)
+    window = windows(net.config.pairs)
+    z = simplex(len(window.count), seed=2)
+    policy, value = net.root(window, z)
+    for b in range(len(z)):
+        past, taken = history(window, b)
+        features = read(net, [*past, z[b]], taken)
+        torch.testing.assert_close(policy[b], net.heads["policy"](features)[0], **CLOSE)
+        torch.testing.assert_close(value[b], net.code.decode(net.heads["value"](features))[0], **CLOSE)
+
+
+@pytest.mark.parametrize(("prior", "changes"), FORMS)
+def test_expansion_is_the_forward_pass_of_its_tokens(prior, changes):
+    net = model(prior, **changes)
+    pairs = net.config.pairs
+    window, z, a = windows(pairs), simplex(pairs + 1, seed=2), actions(pairs + 1, seed=3)
+    got = net.expand(window, z, a)
+    for b in range(pairs + 1):
+        past, taken = history(window, b)
+        past, taken = [*past, z[b]][-pairs:], [*taken, a[b]][-pairs:]  # the oldest pair goes
+        at_action = read(net, past, taken)
+        following = simnorm(net.heads["latent"](at_action))
+        at_latent = read(net, [*past, following[0]], taken)
+        torch.testing.assert_close(got.reward[b], net.code.decode(net.heads["reward"](at_action))[0], **CLOSE)
+        torch.testing.assert_close(got.latent[b], following[0], **CLOSE)
+        torch.testing.assert_close(got.policy[b], net.heads["policy"](at_latent)[0], **CLOSE)
+        torch.testing.assert_close(got.value[b], net.code.decode(net.heads["value"](at_latent))[0], **CLOSE)
+
+
+@pytest.mark.parametrize(("prior", "changes"), CAUSAL)
+def test_a_short_history_gives_what_training_predicts(prior, changes):
+    """Up to the first full window, search and teacher-forced training read the same tokens."""
+    net = model(prior, **changes)
+    pairs = net.config.pairs
+    z, a = simplex(2, pairs + 1, seed=4), actions(2, pairs + 1, seed=5)
+    said, window = net(z, a), net.window(2)
+    for t in range(pairs + 1):
+        policy, value = net.root(window, z[:, t])
+        torch.testing.assert_close(policy, said.policy[:, t], **CLOSE)
+        torch.testing.assert_close(value, net.code.decode(said.value[:, t]), **CLOSE)
+        if t < pairs:
+            torch.testing.assert_close(net.expand(window, z[:, t], a[:, t]).latent, said.next_latent[:, t], **CLOSE)
+        window = window.push(z[:, t], a[:, t])
+    torch.testing.assert_close(net.values(z, a), net.code.decode(said.value), **CLOSE)
+
+
+@pytest.mark.parametrize(("prior", "changes"), FORMS)
+def test_rows_do_not_know_each_other(prior, changes):
+    net = model(prior, **changes)
+    window, z, a = windows(net.config.pairs), simplex(net.config.pairs + 1, seed=2), actions(net.config.pairs + 1)
+    together = net.expand(window, z, a)
+    for b in range(len(z)):
+        alone = net.expand(row(window, b), z[b : b + 1], a[b : b + 1])
+        for name in ("reward", "latent", "policy", "value"):
+            torch.testing.assert_close(getattr(together, name)[b : b + 1], getattr(alone, name), **CLOSE)
+
+
+def first_difference(net, prior_step, at_action):
+    """Largest change of all earlier predictions when everything from one token on is replaced."""
+    z, a = simplex(1, 5, seed=6), actions(1, 5, seed=7)
+    other_z, other_a = simplex(1, 5, seed=8), (a + 1) % ACTIONS
+    t, keep = prior_step, torch.arange(5)
+    changed_z = torch.where((keep < t + at_action)[:, None], z, other_z)
+    changed_a = torch.where(keep < t, a, other_a)
+    before, after = net(z, a), net(changed_z, changed_a)
+    ends = {"policy": t + at_action, "value": t + at_action, "reward": t, "next_latent": t}
+    return max((getattr(before, n)[:, :e] - getattr(after, n)[:, :e]).abs().max().item() for n, e in ends.items() if e)
+
+
+@pytest.mark.parametrize(("prior", "changes"), [*FORMS, pytest.param("causal", {"dynamics": "recurrent"}, id="muzero")])
+def test_the_future_moves_the_past_only_where_the_label_says_so(prior, changes):
+    net = model(prior, **changes)
+    moved = [first_difference(net, t, half) for t, half in itertools.product(range(1, 5), (0, 1))]
+    if prior in ("adaptive_gate", "gaussian_adaptive_gate"):
+        assert not net.causal and max(moved) > 1e-4
+    else:
+        assert net.causal and max(moved) == 0
+
+
+@pytest.mark.parametrize("dynamics", ["transformer", "recurrent"])  # the tracer refuses every nn.GRU
+def test_a_search_step_is_one_graph(dynamics):
+    """No value is read back and no branch depends on one: the tracer meets nothing that it cannot follow."""
+    net = model("gaussian_adaptive" if dynamics == "transformer" else "causal", dynamics=dynamics)
+    window, z, a = windows(3), simplex(4, seed=2), actions(4, seed=3)
+
+    def both(latent, action, count, z, a):
+        before = Window(latent, action, count)
+        after = net.expand(before, z, a)
+        return *net.root(before, z), after.reward, after.latent, after.policy, after.value
+
+    inputs = (window.latent, window.action, window.count, z, a)
+    with torch.no_grad():
+        traced = torch.compile(both, fullgraph=True, backend="eager")(*inputs)
+        torch.testing.assert_close(traced, both(*inputs), **CLOSE)
+
+
+def test_half_precision_weights_give_scalars_in_single_precision():
+    """As a GPU searches: bfloat16 weights, float32 latents and values."""
+    net = model("gaussian").float()
+    window, z, a = net.window(4), simplex(4, seed=2).float(), actions(4, seed=3)
+    half = model("gaussian").bfloat16()
+    fine, coarse = net.expand(window, z, a), half.expand(window, z, a)
+    assert coarse.value.dtype == coarse.reward.dtype == coarse.latent.dtype == torch.float32
+    torch.testing.assert_close(coarse.latent, fine.latent, rtol=0, atol=0.1)
+    torch.testing.assert_close(coarse.policy.float(), fine.policy, rtol=0.2, atol=0.3)
+
+
+def test_muzero_forgets_its_history_and_unrolls_from_the_first_latent():
+    net = model(dynamics="recurrent")
+    window, z, a = windows(3), simplex(4, seed=2), actions(4, seed=3)
+    policy, value = net.root(window, z)
+    torch.testing.assert_close(policy, net.root(net.window(4), z)[0], **CLOSE)
+    taken = actions(4, 3, seed=9)
+    said = net(torch.cat((z[:, None], simplex(4, 2, seed=10)), 1), taken)
+    torch.testing.assert_close(said.policy[:, 0], policy, **CLOSE)
+    torch.testing.assert_close(net.values(z[:, None], a[:, None])[:, 0], value, **CLOSE)
+    for t in range(2):
+        step = net.expand(net.window(4), z, taken[:, t])
+        torch.testing.assert_close(net.code.decode(said.reward[:, t]), step.reward, **CLOSE)
+        torch.testing.assert_close(said.policy[:, t + 1], step.policy, **CLOSE)
+        torch.testing.assert_close(said.next_latent[:, t], step.latent, **CLOSE)
+        z = step.latent
+    seen = simplex(4, 3, seed=11)
+    alone = torch.stack([net.root(net.window(4), seen[:, t])[1] for t in range(3)], 1)
+    torch.testing.assert_close(net.values(seen, taken), alone, **CLOSE)
+
+
+def test_muzero_halves_the_gradient_between_steps():
+    net = model(dynamics="recurrent")
+    z = simplex(1, 3, seed=2).requires_grad_()
+    taken = actions(1, 3)
+    (whole,) = torch.autograd.grad(net(z, taken).reward[:, 1].sum(), z)
+    following = net.expand(net.window(1), z[:, 0], taken[:, 0]).latent
+    at_action = net.dynamics._at_action(following, taken[:, 1])
+    (full,) = torch.autograd.grad(net.heads["reward"](at_action).sum(), z)
+    torch.testing.assert_close(2 * whole, full, **CLOSE)
+
+
+def plain_forward(net, tokens):
+    """The transformer's equations, written out once more for the causal form."""
+    x = tokens + net.dynamics.positions.table[: tokens.shape[1]]
+    for layer in net.dynamics.stack.layers:
+        y = F.layer_norm(x, (16,), layer.norms[0].weight, layer.norms[0].bias)
+        q, k, v = F.linear(y, layer.attention.project_in.weight, layer.attention.project_in.bias).chunk(3, -1)
+        heads = []
+        for h in range(2):
+            s = q[..., 8 * h : 8 * h + 8] @ k[..., 8 * h : 8 * h + 8].mT / 8**0.5
+            s = s + torch.full_like(s, -torch.inf).triu(1)
+            heads.append(s.softmax(-1) @ v[..., 8 * h : 8 * h + 8])
+        x = x + layer.attention.project_out(torch.cat(heads, -1))
+        y = F.layer_norm(x, (16,), layer.norms[1].weight, layer.norms[1].bias)
+        first, last = layer.feed_forward.layers[0], layer.feed_forward.layers[2]
+        x = x + last(F.gelu(first(y), approximate="tanh"))
+    return net.dynamics.stack.norm(x)
+
+
+def test_the_equations():
+    net = model()
+    z, a = simplex(2, 5), actions(2, 5)
+    tokens = torch.stack((z, net.dynamics.embedding.weight[a]), 2).flatten(1, 2)
+    features = plain_forward(net, tokens)
+    said = net(z, a)
+    torch.testing.assert_close(said.policy, net.heads["policy"](features[:, 0::2]), **CLOSE)
+    torch.testing.assert_close(said.value, net.heads["value"](features[:, 0::2]), **CLOSE)
+    torch.testing.assert_close(said.reward, net.heads["reward"](features[:, 1::2]), **CLOSE)
+    torch.testing.assert_close(said.next_latent, simnorm(net.heads["latent"](features[:, 1::2])), **CLOSE)
+
+
+def test_rotary_replaces_the_table_and_knows_distances_only():
+    net = model(rotary=True)
+    assert not [name for name, _ in net.named_parameters() if "positions" in name]
+    x = simplex(1, 6)
+    attention = net.attentions()[0]
+    maps = attention.weights(torch.cat((simplex(1, 2, seed=3), x), 1))[..., 2:, 2:]
+    later = maps / maps.sum(-1, keepdim=True)
+    torch.testing.assert_close(later, attention.weights(x), **CLOSE)
+
+
+@pytest.mark.parametrize("dynamics", ["transformer", "recurrent", "gru"])
+def test_at_first_nothing_is_known(dynamics):
+    net = build(config(dynamics=dynamics), VECTOR, ACTIONS).eval()
+    window, z, a = windows(3), simplex(4).float(), actions(4)
+    window = Window(window.latent.float(), window.action, window.count)
+    policy, value = net.root(window, z)
+    step = net.expand(window, z, a)
+    for zeros in (policy, value, step.policy, step.value, step.reward):
+        assert zeros.abs().max() < 1e-6
+    torch.testing.assert_close(step.latent, torch.full_like(step.latent, 1 / 8))
+    assert all(p.isfinite().all() for p in net.parameters())
+
+
+def test_first_values():
+    torch.manual_seed(0)
+    net = build(config(width=64, layers=1), IMAGE, ACTIONS)
+    hidden = net.heads["value"][0]
+    assert hidden.weight.std().item() == pytest.approx(0.02, rel=0.1) and not hidden.bias.any()
+    assert net.dynamics.embedding.weight.std().item() == pytest.approx(0.02, rel=0.2)
+    assert net.dynamics.positions.table.std().item() == pytest.approx(0.02, rel=0.2)
+    wide = net.encoder.convolutions[4].inner[0]  # from 4 channels to 8: fan out is 8 x 9
+    assert wide.weight.std().item() == pytest.approx((2 / (8 * 9)) ** 0.5, rel=0.15)
+    own = build(config(width=64, initialisation="torch"), VECTOR, ACTIONS)
+    assert own.heads["value"][0].weight.std().item() == pytest.approx(64**-0.5 / 3**0.5, rel=0.1)
+    assert not own.heads["value"][-1].weight.any()
+
+
+def test_a_pushed_window_keeps_the_last_pairs():
+    window = Window.empty(2, 3, 16, "cpu", torch.float64)
+    pairs = [(simplex(2, seed=s), actions(2, seed=s)) for s in range(5)]
+    for n, (z, a) in enumerate(pairs, 1):
+        window = window.push(z, a)
+        kept = pairs[max(0, n - 3) : n]
+        assert window.count.tolist() == [len(kept)] * 2
+        torch.testing.assert_close(window.latent[:, : len(kept)], torch.stack([z for z, _ in kept], 1), **CLOSE)
+        assert torch.equal(window.action[:, : len(kept)], torch.stack([a for _, a in kept], 1))

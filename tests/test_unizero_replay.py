@@ -1,0 +1,259 @@
+"""Replay of sequences: what was stored comes back, ends are masked, draws are uniform, checkpoints continue exactly."""
+
+import numpy as np
+import pytest
+import torch
+import unizero_models
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dqn_memory.errors import UserError
+from dqn_memory.observations import ObservationSpec
+from dqn_memory.replay_chunks import Columns, columns_from, live_start, next_span
+from world_models.unizero.losses import Batch
+from world_models.unizero.reanalysis import reanalysed, rows_due, search_again, windows
+from world_models.unizero.replay import Replay, ReplayConfig
+from world_models.unizero.search import SearchConfig, draw, search
+from world_models.unizero.window import Window
+
+SPEC = ObservationSpec("discrete", (2,), 200, torch.uint8)
+ACTIONS, T, N, W = 3, 4, 3, 2
+CPU = torch.device("cpu")
+
+
+def action_of(episode, t):
+    return (episode + 2 * t) % ACTIONS
+
+
+def column(cells, final, truncated):
+    """Step t of episode e observes (e, t), is paid e + t / 10 and was searched with visits (1, t, e)."""
+    done = torch.tensor([t + 1 == length for _, t, length in cells])
+    column = {
+        "observation": torch.tensor([[e, t] for e, t, _ in cells]),
+        "action": torch.tensor([action_of(e, t) for e, t, _ in cells]),
+        "reward": torch.tensor([e + 0.1 * t for e, t, _ in cells]),
+        "terminated": torch.zeros_like(done) if truncated else done,
+        "done": done,
+        "time": torch.tensor([t for _, t, _ in cells]),
+        "policy": torch.tensor([[1, t, e] for e, t, _ in cells]),
+    }
+    return column | ({"next_observation": torch.tensor([[e, t + 1] for e, t, _ in cells])} if final else {})
+
+
+def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None):
+    """A world for each list of episode lengths."""
+    config = ReplayConfig(capacity * len(worlds), segment, final)
+    replay = Replay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W)
+    steps = [[(e, t, length) for e, length in enumerate(world) for t in range(length)] for world in worlds]
+    for at in range(min(map(len, steps)) if columns is None else columns):
+        replay.add(**column([world[at] for world in steps], final, truncated))
+    return replay, steps
+
+
+worlds_of = st.lists(st.lists(st.integers(1, 11), min_size=6, max_size=9), min_size=1, max_size=3)
+
+
+def check_sequence(sequences, row, steps, segment, truncated, final):
+    """Compare one row with the world's list of (episode, time, length) from its first step on."""
+    episode, first, length = steps[0]
+    left = min(length - first, T + N)
+    cut = truncated and final and length - first <= T + N
+    assert int(sequences.left[row]) == left and bool(sequences.truncated[row]) == cut
+    expected = [[episode, first + i] for i in range(left)]
+    expected += [[episode, length]] * (cut and left < T + N)
+    expected += [[SPEC.padding] * 2] * (T + N - len(expected))
+    assert sequences.observation[row].tolist() == expected
+    assert sequences.action[row].tolist() == [action_of(episode, first + i) for i in range(left)] + [0] * (T + N - left)
+    paid = [episode + 0.1 * (first + i) for i in range(left)] + [0.0] * (T + N - left)
+    assert sequences.reward[row].tolist() == pytest.approx(paid, abs=1e-5)
+    own = min(left, segment - first % segment if segment else T)
+    assert sequences.mask[row].tolist() == [i < own for i in range(T)]
+    for i in range(min(left, T)):
+        visits = np.array([1, first + i, episode])
+        np.testing.assert_allclose(sequences.policy[row, i], visits / visits.sum(), rtol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    worlds=worlds_of,
+    capacity=st.sampled_from([T + N + W + 1, 20, 1000]),
+    segment=st.sampled_from([0, 1, 3, 5]),
+    truncated=st.booleans(),
+    final=st.booleans(),
+    seed=st.integers(0, 999),
+)
+def test_sequences_are_what_happened(worlds, capacity, segment, truncated, final, seed):
+    replay, steps = filled(worlds, capacity, segment, final, truncated)
+    if not replay.drawable:
+        return
+    drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
+    sequences = replay.sequences(drawn)
+    for row, cell in enumerate(drawn.tolist()):
+        at, world = divmod(cell, len(worlds))
+        check_sequence(sequences, row, steps[world][at:], segment, truncated, final)
+    assert torch.allclose(sequences.policy.sum(2), torch.ones(len(drawn), T))
+
+
+@settings(max_examples=30, deadline=None)
+@given(worlds=worlds_of, capacity=st.sampled_from([T + N + W + 1, 20, 1000]), seed=st.integers(0, 999))
+def test_contexts_hold_the_steps_before_of_the_same_episode(worlds, capacity, seed):
+    replay, steps = filled(worlds, capacity)
+    if not replay.drawable:
+        return
+    drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
+    contexts, sequences = replay.contexts(drawn), replay.sequences(drawn)
+    latent = contexts.observation.double()
+    history, current = windows(contexts, latent)
+    for row, cell in enumerate(drawn.tolist()):
+        at, world = divmod(cell, len(worlds))
+        for k in range(min(int(sequences.left[row]), T)):
+            episode, t, _ = steps[world][at + k]
+            held = int(history.count[row * T + k])
+            assert held == min(t, W) and current[row * T + k].tolist() == [episode, t]
+            before = [[episode, t - held + i] for i in range(held)]
+            assert history.latent[row * T + k, :held].tolist() == before
+            taken = [action_of(episode, past) for _, past in before]
+            assert history.action[row * T + k, :held].tolist() == taken
+
+
+def test_every_step_is_drawn_equally_often_and_none_beside_the_present():
+    replay, _ = filled([[9, 9, 9, 9], [5, 20, 11]], columns=30)
+    count = 2 * (30 - (T + N) + 1)
+    assert replay.drawable == count
+    generator = torch.Generator().manual_seed(0)
+    draws = 4000
+    times = torch.bincount(torch.cat([replay.draw(10, generator) for _ in range(draws)]), minlength=60)
+    assert times[count:].sum() == 0
+    expected = draws * 10 / count
+    assert (times[:count] - expected).abs().max() < 5 * expected**0.5
+
+
+def test_drawn_steps_differ_while_there_are_enough():
+    replay, _ = filled([[50]])
+    for batch in (1, 20, replay.drawable):
+        drawn = replay.draw(batch, torch.Generator().manual_seed(batch))
+        assert len(drawn.unique()) == batch
+    repeated = replay.draw(replay.drawable + 5, torch.Generator().manual_seed(0))
+    assert len(repeated) == replay.drawable + 5 and repeated.max() < replay.drawable
+
+
+def test_after_the_ring_has_wrapped_the_oldest_columns_are_context_only():
+    replay, _ = filled([[60]], capacity=15, columns=40)
+    drawn = replay.draw(replay.drawable, torch.Generator().manual_seed(0))
+    assert sorted(drawn.tolist()) == list(range(40 - 15 + W, 40 - (T + N) + 1))
+    assert len(replay) == 15
+
+
+def test_nothing_can_be_drawn_too_early():
+    replay, _ = filled([[50]], columns=T + N - 1)
+    assert replay.drawable == 0
+    with pytest.raises(ValueError, match="no sequence of 7 steps"):
+        replay.draw(1, torch.Generator())
+
+
+def test_a_small_capacity_is_refused_in_one_sentence():
+    with pytest.raises(UserError, match=r"--capacity 19 is too small: 2 worlds .* need at least 20"):
+        Replay(ReplayConfig(19), SPEC, ACTIONS, 2, CPU, T, N, W)
+
+
+def test_a_column_with_other_cells_is_refused():
+    replay, _ = filled([[5]], columns=0)
+    with pytest.raises(ValueError, match="a column holds"):
+        replay.add(**column([(0, 0, 5)], final=False, truncated=False))
+
+
+def test_frames_stay_bytes():
+    spec = ObservationSpec("image", (8, 8, 3), 0, torch.uint8)
+    replay = Replay(ReplayConfig(100, final_observations=False), spec, ACTIONS, 1, CPU, T, N)
+    frames = torch.randint(256, (20, 1, 8, 8, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for at, frame in enumerate(frames):
+        cells = column([(0, at, 20)], final=False, truncated=True)
+        replay.add(**cells | {"observation": frame})
+    sequences = replay.sequences(torch.tensor([2, 13]))
+    assert sequences.observation.dtype == torch.uint8 and "next_observation" not in replay.cells
+    assert torch.equal(sequences.observation[0], frames[2:9, 0])
+    assert not sequences.truncated.any()
+
+
+# checkpoints
+
+
+@settings(max_examples=20, deadline=None)
+@given(columns=st.integers(1, 60), saved=st.integers(0, 60), capacity=st.sampled_from([T + N + W + 1, 25, 100]))
+def test_a_replay_put_together_from_chunks_goes_on_exactly(columns, saved, capacity):
+    """Two checkpoints write their own columns each; what is read back draws and returns the same."""
+    saved = min(saved, columns)
+    chunks, parts = [], []
+    for target in (saved, columns):
+        whole, _ = filled([[7, 60], [61]], capacity, columns=target)
+        begin = live_start(whole)
+        chunks, span = next_span(chunks, begin, whole.columns_written())
+        parts = [part for part in parts if part[0] + len(part[1]["time"]) > begin]
+        if span is not None:
+            parts.append((span[0], {name: value.clone() for name, value in whole.columns(*span).items()}))
+            chunks.append({"start": span[0], "stop": span[1]})
+    read = columns_from(parts, live_start(whole))
+    assert isinstance(read, Columns) and read.stop == columns
+    other, _ = filled([[7, 60], [61]], capacity, columns=0)
+    other.restore(read.start, read.data)
+    assert len(other) == len(whole) and other.drawable == whole.drawable
+    if whole.drawable:
+        one, two = (r.draw(8, torch.Generator().manual_seed(3)) for r in (whole, other))
+        assert torch.equal(one, two)
+        for name, value in vars(whole.sequences(one)).items():
+            assert torch.equal(value, getattr(other.sequences(two), name)), name
+
+
+# reanalysis
+
+
+@given(st.integers(1, 200), st.floats(0, 1), st.integers(1, 64))
+def test_the_share_searched_anew_is_exact_in_the_long_run(updates, share, batch):
+    rows = [rows_due(update, batch, share) for update in range(updates)]
+    assert abs(sum(rows) - updates * batch * share) < 1 + 1e-6
+    assert all(0 <= count <= batch for count in rows)
+
+
+def observed():
+    """A replay of random vectors for the small world model of the tests."""
+    generator = torch.Generator().manual_seed(0)
+    replay = Replay(ReplayConfig(100), unizero_models.VECTOR, ACTIONS, 1, CPU, T, N, 3)
+    for at in range(40):
+        cells = column([(0, at % 9, 9)], final=True, truncated=False)
+        frame = torch.randn(1, 4, generator=generator)
+        replay.add(**cells | {"observation": frame, "next_observation": frame})
+    return replay
+
+
+def test_searching_again_finds_what_acting_found():
+    """The window of each stored step is rebuilt as the actor had it: pushed step by step, emptied with the episode."""
+    model, config = unizero_models.model(), SearchConfig(simulations=6)
+    replay = observed()
+    drawn = torch.tensor([5, 9, 16, 2])
+    numbers = draw(config, len(drawn) * T, ACTIONS, torch.Generator().manual_seed(1))
+    contexts = replay.contexts(drawn)
+    contexts = type(contexts)(contexts.observation.double(), contexts.action, contexts.count)
+    policy = search_again(model, contexts, numbers, config)  # (4, T, A)
+    latents = model.encode(replay.cells["observation"][:40, 0].double())
+    actions = replay.cells["action"][:40, 0].long()
+    history, found = Window.empty(1, 3, 16, CPU, torch.float64), {}
+    for at in range(30):
+        if at % 9 == 0:
+            history = Window.empty(1, 3, 16, CPU, torch.float64)
+        found[at] = history
+        history = history.push(latents[at : at + 1], actions[at : at + 1])
+    for row, first in enumerate(drawn.tolist()):
+        for k in range(T):
+            own = numbers.rows(torch.tensor([row * T + k]))
+            alone = search(model, found[first + k], latents[first + k][None], own, config)
+            assert torch.equal(alone.policy[0], policy[row, k])
+    assert not model.training and policy.sum(2).allclose(torch.ones(4, T, dtype=torch.float64))
+
+
+def test_reanalysis_replaces_the_first_rows_only():
+    old, new = torch.full((4, T, ACTIONS), 1 / 3), torch.eye(3)[torch.zeros(1, T, dtype=torch.int64)].double()
+    empty = torch.zeros(4, T)
+    batch = Batch(empty, empty, empty, empty, old, empty)
+    fresh = reanalysed(batch, new).policy
+    assert fresh.dtype == old.dtype and torch.equal(fresh[:1], new.float()) and torch.equal(fresh[1:], old[1:])
+    assert torch.equal(reanalysed(batch, new[:0]).policy, old)

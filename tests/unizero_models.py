@@ -1,0 +1,71 @@
+"""Small world models with nothing at zero, and random windows, for the tests of world_models/unizero."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from dqn_memory.blocks import PriorConfig
+from dqn_memory.observations import ObservationSpec
+from world_models.unizero.config import EncoderConfig, ModelConfig
+from world_models.unizero.networks import Window, WorldModel, build
+
+VECTOR = ObservationSpec("continuous", (4,))
+TOKENS = ObservationSpec("discrete", (3,), 6, torch.uint8)
+IMAGE = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
+ACTIONS = 3
+PRIOR = PriorConfig(mu=1.6, sigma=1.3, span=2.3, ramp=1.5, window=2)
+
+
+def config(prior: str | PriorConfig = "causal", **changes: Any) -> ModelConfig:
+    """Sixteen wide, two heads; every prior has something to hide in seven tokens."""
+    chosen = prior if isinstance(prior, PriorConfig) else replace(PRIOR, kind=prior)
+    small = ModelConfig(
+        width=16, heads=2, layers=2, horizon=5, support=10, dropout=0.0, prior=chosen,
+        encoder=EncoderConfig(channels=4, hidden=12, token_width=4),
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+def model(
+    prior: str | PriorConfig = "causal",
+    spec: ObservationSpec = VECTOR,
+    seed: int = 0,
+    noise: float = 0.4,
+    **changes: Any,
+) -> WorldModel:
+    """In float64 and eval mode, all parameters but the priors' disturbed: zero heads would hide every error."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built = build(config(prior, **changes), spec, ACTIONS).double()
+        with torch.no_grad():
+            for name, parameter in built.named_parameters():
+                if ".prior." in name:
+                    parameter += 0.1 * torch.arange(parameter.numel())  # heads that differ
+                else:
+                    parameter += noise * torch.randn_like(parameter)
+    return built.eval()
+
+
+def simplex(*shape: int, seed: int = 0) -> torch.Tensor:
+    """Random latents (*shape, 16)."""
+    x = 2 * torch.randn(*shape, 2, 8, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return x.softmax(-1).flatten(-2)
+
+
+def actions(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(ACTIONS, shape, generator=torch.Generator().manual_seed(seed))
+
+
+def windows(pairs: int, seed: int = 1) -> Window:
+    """One row for each count 0 .. W; the padding is full of impossible values."""
+    count = torch.arange(pairs + 1)
+    padding = torch.arange(pairs) >= count[:, None]
+    latent = torch.where(padding[..., None], torch.nan, simplex(pairs + 1, pairs, seed=seed))
+    return Window(latent, torch.where(padding, 10**9, actions(pairs + 1, pairs, seed=seed)), count)
+
+
+def row(window: Window, b: int) -> Window:
+    return Window(window.latent[b : b + 1], window.action[b : b + 1], window.count[b : b + 1])

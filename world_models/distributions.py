@@ -1,0 +1,125 @@
+"""Numbers as distributions: value transforms, two-hot codes, mixed and grouped categoricals, their divergences.
+
+Expectations, logarithms and inverse transforms are formed in float32 at least, whatever precision a network ran in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+SLOPE = 1e-3  # epsilon of the value transform: keeps its inverse Lipschitz
+FLOOR = 1e-6  # added to both sides of the group divergence, as UniZero does
+
+
+def wide(x: Tensor) -> Tensor:
+    """The same numbers in float32, or as they are if wider."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def value_transform(x: Tensor) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x (Pohlen et al. 2018), elementwise.
+
+    The root's difference is written as a quotient, which loses no digits near 0.
+    """
+    x = wide(x)
+    size = x.abs()
+    return x.sign() * size / ((size + 1).sqrt() + 1) + SLOPE * x
+
+
+def inverse_value_transform(y: Tensor) -> Tensor:
+    """The x with h(x) = y, elementwise."""
+    y = wide(y)
+    size = y.abs()
+    root = 2 * (size + 1 + SLOPE) / (1 + (1 + 4 * SLOPE * (size + 1 + SLOPE)).sqrt())  # sqrt(|x| + 1)
+    return y.sign() * (root.square() - 1)
+
+
+def symlog(x: Tensor) -> Tensor:
+    """sign(x) log(1 + |x|) (Hafner et al. 2023)."""
+    x = wide(x)
+    return x.sign() * x.abs().log1p()
+
+
+def symexp(y: Tensor) -> Tensor:
+    """The inverse of symlog."""
+    y = wide(y)
+    return y.sign() * y.abs().expm1()
+
+
+def two_hot(x: Tensor, low: float, high: float, bins: int) -> Tensor:
+    """Weights on `bins` evenly spaced points of [low, high] whose mean is x, clamped: (...) -> (..., bins).
+
+    Only the two neighbours of x get weight; a point that is hit exactly gets all of it.
+    """
+    step = (high - low) / (bins - 1)
+    place = (wide(x).clamp(low, high) - low) / step  # in bins
+    points = torch.arange(bins, device=x.device, dtype=place.dtype)
+    return F.relu(1 - (place[..., None] - points).abs())
+
+
+def expectation(logits: Tensor, low: float, high: float) -> Tensor:
+    """Mean of the softmax over evenly spaced points of [low, high]: (..., bins) -> (...)."""
+    logits = wide(logits)
+    points = torch.linspace(low, high, logits.shape[-1], device=logits.device, dtype=logits.dtype)
+    return (logits.softmax(-1) * points).sum(-1)
+
+
+@dataclass(frozen=True)
+class ValueCode:
+    """Scalars as two-hot distributions of h(x) on the integers -size .. size (MuZero, appendix F)."""
+
+    size: int = 50
+
+    @property
+    def bins(self) -> int:
+        """Number of integers."""
+        return 2 * self.size + 1
+
+    def encode(self, x: Tensor) -> Tensor:
+        """(...) -> (..., bins); values beyond h^-1(size) are clamped."""
+        return two_hot(value_transform(x), -self.size, self.size, self.bins)
+
+    def decode(self, logits: Tensor) -> Tensor:
+        """(..., bins) -> (...), h^-1 of the expectation, float32 or wider."""
+        return inverse_value_transform(expectation(logits, -self.size, self.size))
+
+
+def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """-sum target log softmax(logits) over the last dimension: (..., K), (..., K) -> (...)."""
+    return -(target * wide(logits).log_softmax(-1)).sum(-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of softmax(logits) in nats: (..., K) -> (...)."""
+    logs = wide(logits).log_softmax(-1)
+    return -(logs.exp() * logs).sum(-1)
+
+
+def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
+    """KL(softmax(p) || softmax(q)) in nats: (..., K), (..., K) -> (...)."""
+    log_p, log_q = wide(p).log_softmax(-1), wide(q).log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
+
+
+def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
+    """Normalised logits of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
+    probabilities = wide(logits).softmax(-1)
+    return ((1 - share) * probabilities + share / logits.shape[-1]).log()
+
+
+def simnorm(x: Tensor, group: int = 8, temperature: float = 1.0) -> Tensor:
+    """Softmax inside groups of `group` neighbours (Hansen et al. 2024): (..., D) -> (..., D), D divisible by it."""
+    return (wide(x).unflatten(-1, (-1, group)) / temperature).softmax(-1).flatten(-2)
+
+
+def group_kl(prediction: Tensor, target: Tensor, group: int = 8) -> Tensor:
+    """KL(target || prediction) of each group of probabilities, averaged over groups: (..., D) -> (...).
+
+    1e-6 is added to both and neither is renormalised, as UniZero has it.
+    """
+    p, q = wide(target) + FLOOR, wide(prediction) + FLOOR
+    return (p * (p.log() - q.log())).unflatten(-1, (-1, group)).sum(-1).mean(-1)

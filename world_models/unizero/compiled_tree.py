@@ -1,0 +1,167 @@
+"""`tree.select` and `tree.grow` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
+
+The loops read as the rules are told: walk down by the best score, attach a node, walk up adding returns. The compiled
+code is cached beside this file, so that only the first run on a machine waits for the compiler. The cache is renewed
+when this file changes, but knows of no other: so constants come as arguments, and `Arrays` is defined here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import namedtuple
+from collections.abc import Callable
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree, TreeConfig
+
+
+def compiled(function: Callable) -> Callable:
+    """As machine code, without Python objects and without reordered float arithmetic."""
+    return numba.njit(cache=True)(function)
+
+
+Arrays = namedtuple(
+    "Arrays",
+    "parent action depth path child prior reward visits total low high margin history taken remembered",
+)
+
+
+class Walker:
+    """As `tree.Walker`, on the CPU; it shares the tree's memory."""
+
+    def __init__(self, tree: Tree, config: TreeConfig) -> None:
+        self.arrays = Arrays(**{name: value.numpy() for name, value in tree._asdict().items()})
+        self.discount = config.discount
+        self.rule = (config.c1, config.c2, config.first_visit == "prior", SMALLEST_RANGE, TIE)
+
+    def select(self, simulation: int, numbers: Tensor, forced: Tensor) -> Tensor:
+        """As `tree.select`."""
+        order = torch.empty(len(forced), 2 * self.arrays.taken.shape[2] + 3, dtype=torch.int64)
+        _select(self.arrays, self.discount, self.rule, numbers.numpy(), forced.numpy(), order.numpy())
+        return order
+
+    def grow(self, simulation: int, order: Tensor, found: Tensor) -> None:
+        """As `tree.grow`."""
+        _grow(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
+
+
+@compiled
+def _select(tree, discount, rule, numbers, forced, order):  # type: ignore[no-untyped-def]
+    scores = np.empty(tree.prior.shape[2])
+    for b in range(len(forced)):
+        node, mean, depth = 0, 0.0, 0
+        while True:
+            mean = _mean_q(tree, b, node, mean, discount)
+            if depth == 0 and forced[b] >= 0:
+                chosen = forced[b]
+            else:
+                _score(tree, b, node, mean, discount, rule, scores)
+                chosen = _choose(tree, b, scores, rule[4], numbers[b, depth])
+            following = tree.child[b, node, chosen]
+            if following == 0:
+                break
+            node, depth = following, depth + 1
+        _write_order(tree, b, node, chosen, order)
+
+
+@compiled
+def _write_order(tree, b, node, action, order):  # type: ignore[no-untyped-def]
+    pairs = tree.taken.shape[2]
+    order[b, :pairs] = tree.history[b, node]
+    order[b, pairs : 2 * pairs] = tree.taken[b, node]
+    order[b, 2 * pairs] = tree.remembered[b, node]
+    order[b, 2 * pairs + 1], order[b, 2 * pairs + 2] = node, action
+
+
+@compiled
+def _q(tree, b, node, discount):  # type: ignore[no-untyped-def]
+    return tree.reward[b, node] + discount * (tree.total[b, node] / tree.visits[b, node])
+
+
+@compiled
+def _mean_q(tree, b, node, parent, discount):  # type: ignore[no-untyped-def]
+    total, count = 0.0, 0
+    for child in tree.child[b, node]:
+        if child > 0:
+            total += _q(tree, b, child, discount)
+            count += 1
+    if node == 0:
+        return total / max(count, 1)
+    return (parent + total) / (count + 1)
+
+
+@compiled
+def _score(tree, b, node, mean, discount, rule, scores):  # type: ignore[no-untyped-def]
+    c1, c2, by_prior, smallest_range, _ = rule
+    count = tree.visits[b, node] - 1
+    root = math.sqrt(max(count, 1) if by_prior else count)
+    weight = (math.log((count + c2 + 1.0) / c2) + c1) * root
+    low, extent = tree.low[b], tree.high[b] - tree.low[b]
+    for a in range(len(scores)):
+        child = tree.child[b, node, a]
+        value = _q(tree, b, child, discount) if child > 0 else mean
+        visits = tree.visits[b, child] if child > 0 else 0
+        if extent > 0:
+            value = (value - low) / max(extent, smallest_range)
+        scores[a] = tree.prior[b, node, a] * (weight / (visits + 1.0)) + min(max(value, 0.0), 1.0)
+
+
+@compiled
+def _choose(tree, b, scores, tie, number):  # type: ignore[no-untyped-def]
+    best, tied = scores.max(), 0
+    for score in scores:
+        gap = best - score
+        if gap <= tie:
+            tied += 1
+        if gap > 0:
+            tree.margin[b] = min(tree.margin[b], gap)
+    wanted = min(int(number * tied), tied - 1)
+    for a in range(len(scores)):
+        if best - scores[a] <= tie:
+            if wanted == 0:
+                return a
+            wanted -= 1
+    return 0  # never reached: the best score ties with itself
+
+
+@compiled
+def _grow(tree, node, order, found, discount):  # type: ignore[no-untyped-def]
+    for b in range(len(order)):
+        _attach(tree, b, node, order[b, -2], order[b, -1], found)
+        _back_up(tree, b, node, found[b, 1], discount)
+
+
+@compiled
+def _attach(tree, b, node, parent, action, found):  # type: ignore[no-untyped-def]
+    depth = tree.depth[b, parent] + 1
+    tree.parent[b, node], tree.action[b, node], tree.depth[b, node] = parent, action, depth
+    tree.path[b, node, :depth] = tree.path[b, parent, :depth]
+    tree.path[b, node, depth] = node
+    tree.child[b, parent, action] = node
+    tree.reward[b, node] = found[b, 0]
+    tree.prior[b, node] = found[b, 2:]
+    pairs, count = tree.history.shape[2], tree.remembered[b, parent]
+    full = 1 if count == pairs else 0  # then the oldest pair goes
+    for w in range(count - full):
+        tree.history[b, node, w] = tree.history[b, parent, w + full]
+        tree.taken[b, node, w] = tree.taken[b, parent, w + full]
+    tree.history[b, node, count - full] = parent + pairs
+    tree.taken[b, node, count - full] = action
+    tree.remembered[b, node] = count - full + 1
+
+
+@compiled
+def _back_up(tree, b, node, value, discount):  # type: ignore[no-untyped-def]
+    while True:
+        tree.total[b, node] += value
+        tree.visits[b, node] += 1
+        q = _q(tree, b, node, discount)
+        tree.low[b], tree.high[b] = min(tree.low[b], q), max(tree.high[b], q)
+        if node == 0:
+            break
+        value = tree.reward[b, node] + discount * value
+        node = tree.parent[b, node]

@@ -1,0 +1,154 @@
+"""Observations to latents (..., D): images of 64 x 64, vectors, and the discrete tokens of this suite's worlds.
+
+Every encoder ends in SimNorm, so that a latent is D / 8 categorical distributions of 8 outcomes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.errors import UserError
+from dqn_memory.observations import ObservationSpec
+from world_models.distributions import simnorm
+from world_models.unizero.config import GROUP, EncoderConfig
+
+SIDE = 64  # pixels of an image
+
+
+def gelu() -> nn.Module:
+    """The activation of the whole model."""
+    return nn.GELU(approximate="tanh")
+
+
+def convolution(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
+    """3 x 3 without bias."""
+    return nn.Conv2d(channels, out, 3, stride, 1, bias=False)
+
+
+def normalisation(kind: str, channels: int) -> nn.Module:
+    """2 C parameters in either form."""
+    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(1, channels)
+
+
+class ResidualBlock(nn.Module):
+    """act(shortcut(x) + norm(conv(act(norm(conv(x)))))); with `stride` 2 the shortcut is a convolution, unnormed."""
+
+    def __init__(self, channels: int, out: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            convolution(channels, out, stride),
+            normalisation(norm, out),
+            gelu(),
+            convolution(out, out),
+            normalisation(norm, out),
+        )
+        self.shortcut = convolution(channels, out, stride) if stride > 1 else nn.Identity()
+        self.activation = gelu()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.shortcut(x) + self.inner(x))  # (B, C', H/s, W/s)
+
+
+def convolutions(colours: int, channels: int, norm: str) -> nn.Sequential:
+    """(B, colours, 64, 64) -> (B, 2 channels, 8, 8): UniZero's down-sampling network and one block more."""
+    c, wide = channels, 2 * channels
+    return nn.Sequential(
+        convolution(colours, c, 2),
+        normalisation(norm, c),
+        gelu(),
+        ResidualBlock(c, c, 1, norm),
+        ResidualBlock(c, wide, 2, norm),
+        ResidualBlock(wide, wide, 1, norm),
+        nn.AvgPool2d(3, 2, 1),
+        ResidualBlock(wide, wide, 1, norm),
+        ResidualBlock(wide, wide, 1, norm),
+    )
+
+
+class Encoder(nn.Module):
+    """(..., observation) -> SimNorm'd latent (..., D): any leading dimensions, in one pass."""
+
+    dimensions: int  # of one observation
+
+    def __init__(self, dimensions: int) -> None:
+        super().__init__()
+        self.dimensions = dimensions
+
+    def forward(self, observation: Tensor) -> Tensor:
+        leading = observation.shape[: observation.ndim - self.dimensions]
+        flat = observation.reshape(-1, *observation.shape[len(leading) :])
+        return simnorm(self.features(flat), GROUP).unflatten(0, leading)
+
+    def features(self, observation: Tensor) -> Tensor:
+        """One row per observation (N, ...) -> (N, D), before SimNorm."""
+        raise NotImplementedError
+
+
+class ImageEncoder(Encoder):
+    """Images (64, 64, C) or (C, 64, 64), integers of 0 .. 255 or floats: 3,461,152 parameters as published.
+
+    Raises UserError for another size.
+    """
+
+    def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
+        super().__init__(3)
+        self.channels_last = spec.shape[-1] <= spec.shape[0]
+        height, wide, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
+        if (height, wide) != (SIDE, SIDE):
+            raise UserError(f"images of {height} x {wide} cannot be encoded; resize them to {SIDE} x {SIDE}")
+        self.scale = 1.0 if spec.dtype.is_floating_point else 1 / 255
+        self.convolutions = convolutions(colours, config.channels, config.norm)
+        self.linear = nn.Linear(2 * config.channels * (SIDE // 8) ** 2, width, bias=False)
+
+    def features(self, observation: Tensor) -> Tensor:
+        frames = observation.to(self.linear.weight.dtype) * self.scale
+        if self.channels_last:
+            frames = frames.permute(0, 3, 1, 2)
+        return self.linear(self.convolutions(frames).flatten(1))
+
+
+class VectorEncoder(Encoder):
+    """Real vectors: Linear, LayerNorm, GELU, Linear."""
+
+    def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
+        super().__init__(1)
+        self.layers = perceptron(spec.shape[0], config.hidden, width)
+
+    def features(self, observation: Tensor) -> Tensor:
+        return self.layers(observation.to(next(self.parameters()).dtype))
+
+
+class TokenEncoder(Encoder):
+    """Discrete components, each with its own rows of one table, flattened: Linear, LayerNorm, GELU, Linear."""
+
+    offset: Tensor
+
+    def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
+        super().__init__(1)
+        components = spec.shape[0]
+        self.table = nn.Embedding(components * spec.vocabulary, config.token_width)
+        self.register_buffer("offset", torch.arange(components) * spec.vocabulary, persistent=False)
+        self.layers = perceptron(components * config.token_width, config.hidden, width)
+
+    def features(self, observation: Tensor) -> Tensor:
+        return self.layers(self.table(observation.long() + self.offset).flatten(1))
+
+
+def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Linear, LayerNorm, GELU, Linear without bias."""
+    return nn.Sequential(
+        nn.Linear(inputs, hidden), nn.LayerNorm(hidden), gelu(), nn.Linear(hidden, outputs, bias=False)
+    )
+
+
+ENCODERS: dict[str, type[ImageEncoder] | type[VectorEncoder] | type[TokenEncoder]] = {
+    "image": ImageEncoder,
+    "continuous": VectorEncoder,
+    "discrete": TokenEncoder,
+}
+
+
+def make_encoder(spec: ObservationSpec, width: int, config: EncoderConfig) -> Encoder:
+    """The encoder that fits the observation's kind."""
+    return ENCODERS[spec.kind](spec, width, config)

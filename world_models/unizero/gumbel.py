@@ -1,0 +1,105 @@
+"""The root of Gumbel MuZero (Danihelka et al. 2022): actions without replacement, then sequential halving.
+
+Below the root the tree is searched by pUCT, as in the paper's Gumbel MuZero (its "full" variant is not built).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dqn_memory.errors import UserError
+from world_models.unizero.tree import Tree, TreeConfig, normalise, root_children
+
+
+@dataclass(frozen=True)
+class GumbelConfig:
+    """The constants of Danihelka et al., section 3.4 (used for root = gumbel only)."""
+
+    considered: int = 16
+    """Largest number m of actions that are tried at the root."""
+    visit_offset: float = 50.0
+    """c_visit of sigma(q) = (c_visit + largest number of visits) c_scale q."""
+    scale: float = 1.0
+    """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot be searched with."""
+        if self.considered < 1:
+            raise UserError(f"--considered {self.considered} must be at least 1")
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one simulation does at the root."""
+
+    place: int  # which of the actions still considered it tries, best first
+    keep: int  # how many are considered from here on; 0 = as before
+
+
+def timetable(considered: int, simulations: int) -> list[Turn]:
+    """Sequential halving of m actions by n simulations: each phase tries each action n / (log2 m * m_i) times.
+
+    The number of actions halves from phase to phase, down to two, which share what is left.
+    """
+    phases = max((considered - 1).bit_length(), 1)
+    turns: list[Turn] = []
+    kept = considered
+    while len(turns) < simulations:
+        rounds = max(simulations // (phases * kept), 1)
+        turns += [Turn(place, 0 if r or place else kept) for r in range(rounds) for place in range(kept)]
+        kept = max(kept // 2, min(considered, 2))
+    return turns[:simulations]
+
+
+class Halving:
+    """One search's race between actions at B roots.
+
+    logits (B, A); noise (B, A) Gumbel numbers g, or None for a search without chance.
+    """
+
+    def __init__(self, logits: Tensor, noise: Tensor | None, simulations: int, config: GumbelConfig) -> None:
+        self.logits = logits.double()
+        self.start = self.logits if noise is None else self.logits + noise.double()  # g + logits, (B, A)
+        self.config = config
+        self.turns = timetable(min(config.considered, logits.shape[1]), simulations)
+        self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
+
+    def action(self, simulation: int, tree: Tree, config: TreeConfig) -> Tensor:
+        """The action of the root that this simulation tries, (B,). Call it for 0, 1, 2, ... in order."""
+        turn = self.turns[simulation]
+        if turn.keep:
+            score = self.start if simulation == 0 else self._score(tree, config)
+            score = score.gather(1, self.standing)
+            order = score.argsort(dim=1, descending=True, stable=True)[:, : turn.keep]
+            self.standing = self.standing.gather(1, order)
+        return self.standing[:, turn.place]
+
+    def best(self, tree: Tree, config: TreeConfig) -> Tensor:
+        """The action to play, (B,): of the most visited ones the best by g + logits + sigma(q)."""
+        visits, _ = root_children(tree, config.discount)
+        most = visits == visits.amax(1, keepdim=True)
+        return torch.where(most, self._score(tree, config), -torch.inf).argmax(1)
+
+    def improved(self, tree: Tree, predicted: Tensor, config: TreeConfig) -> Tensor:
+        """The policy target (B, A): softmax(logits + sigma(q)), where untried actions count as v_mix.
+
+        v_mix (the paper's equation 33) mixes the network's value with the q of the tried actions under its policy.
+        """
+        visits, q = root_children(tree, config.discount)
+        tried, count = visits > 0, visits.sum(1)
+        prior = torch.where(tried, self.logits.softmax(1), 0.0)
+        mean = (prior * q).sum(1) / prior.sum(1).clamp(min=torch.finfo(prior.dtype).tiny)
+        mixed = (predicted + count * mean) / (1.0 + count)
+        completed = torch.where(tried, q, mixed.unsqueeze(1))
+        return (self.logits + self._sigma(completed, visits, tree)).softmax(1)
+
+    def _score(self, tree: Tree, config: TreeConfig) -> Tensor:
+        visits, q = root_children(tree, config.discount)
+        return self.start + self._sigma(q, visits, tree)
+
+    def _sigma(self, q: Tensor, visits: Tensor, tree: Tree) -> Tensor:
+        most = visits.amax(1, keepdim=True)
+        return (self.config.visit_offset + most) * self.config.scale * normalise(q, tree.low, tree.high)

@@ -1,0 +1,125 @@
+"""One update of the world model as a pure function of tensors, and its moving-average target.
+
+Everything here has static shapes and reads nothing back: eager, compiled and graph-captured runs share it.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.errors import UserError
+from world_models.unizero.losses import Batch, LossConfig, Metrics, losses
+from world_models.unizero.networks import WorldModel
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The optimiser, the target network and the value targets."""
+
+    batch: int = 64
+    """Sequences per update."""
+    gamma: float = 0.997
+    """Discount per environment step."""
+    n_step: int = 5
+    """Steps of reward before the bootstrap."""
+    learning_rate: float = 1e-4
+    """AdamW's step size."""
+    prior_lr: float | None = None
+    """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
+    prior by 2.5 tokens at most)."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's moments."""
+    weight_decay: float = 1e-4
+    """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
+    clip_norm: float = 5.0
+    """Largest global L2 norm of the gradient (5 in the paper, 20 in the released code)."""
+    target_rate: float = 0.05
+    """Share by which the target's parameters move towards the model's after every update."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Autocast precision of the forward passes."""
+    loss: LossConfig = field(default_factory=LossConfig)
+
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        for name in ("batch", "n_step"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+        for name in ("learning_rate", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
+        if not 0 < self.target_rate <= 1:
+            raise UserError(f"--target-rate {self.target_rate} must be above 0 and at most 1")
+        if not 0 <= self.gamma <= 1:
+            raise UserError(f"--gamma {self.gamma} must lie between 0 and 1")
+
+
+def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
+    """AdamW with decay on tensors of two dimensions or more; priors are a group where they have a rate of their own."""
+    priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
+    apart = priors if config.prior_lr is not None else set()
+    others = [p for p in model.parameters() if id(p) not in apart]
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if priors and config.prior_lr is not None:
+        own = [p for p in model.parameters() if id(p) in priors]
+        groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_lr})
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True, capturable=capturable
+    )
+
+
+def update(
+    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch, config: LearnerConfig
+) -> Metrics:
+    """One gradient step on `model`, then one step of `target` towards it; metrics stay on the device."""
+    model.train()
+    with torch.autocast(batch.action.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        wanted = target_latents(target, batch.observation)
+        loss, metrics = losses(model, batch, wanted, config.loss)
+    penalty = model.regularisation()
+    optimizer.zero_grad(set_to_none=True)
+    (loss + penalty).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm, foreach=True)
+    optimizer.step()
+    model.project()
+    follow(model, target, config.target_rate)
+    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+
+
+def make_target(model: WorldModel) -> WorldModel:
+    """A copy of the model, buffers included, that no gradient reaches."""
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+@torch.no_grad()
+def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
+    """What the next latents are compared with, (B, T, D): the target encoder in training mode.
+
+    Batch normalisation then uses the batch's own statistics, as the online encoder does, and the target
+    keeps running statistics of its own; they are not copied from the model.
+    """
+    target.train()
+    return target.encode(observation)
+
+
+@torch.no_grad()
+def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Values (B, S) of S observations on the scale of returns, in evaluation mode (running statistics, no dropout).
+
+    One teacher-forced pass over S <= horizon steps, so the k-th value has k earlier steps as its context.
+    """
+    target.eval()
+    return target.values(target.encode(observation), action, lengths)
+
+
+@torch.no_grad()
+def follow(model: nn.Module, target: nn.Module, rate: float) -> None:
+    """Move the target's parameters (not its buffers) towards the model's by `rate`, in place."""
+    torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), rate)

@@ -1,0 +1,191 @@
+"""The world model: encoder, dynamics, four heads, and the two functions that a search calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.blocks import Attention, initialise
+from dqn_memory.blocks.initialise import DEVIATION
+from dqn_memory.blocks.positions import Learned
+from dqn_memory.blocks.priors import PENALTIES
+from dqn_memory.errors import UserError
+from dqn_memory.observations import ObservationSpec
+from world_models.distributions import ValueCode, simnorm
+from world_models.unizero.config import GROUP, ModelConfig
+from world_models.unizero.dynamics import DYNAMICS
+from world_models.unizero.encoders import gelu, make_encoder
+from world_models.unizero.window import Window
+
+__all__ = ["Expansion", "Predictions", "Window", "WorldModel", "build"]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the heads say about a training sequence; R = 2 support + 1."""
+
+    reward: Tensor  # (B, T, R) logits, at the actions
+    next_latent: Tensor  # (B, T, D) probabilities in groups of 8, at the actions
+    policy: Tensor  # (B, T, A) logits, at the latents
+    value: Tensor  # (B, T, R) logits, at the latents
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What a search learns from trying an action."""
+
+    reward: Tensor  # (B,)
+    latent: Tensor  # (B, D)
+    policy: Tensor  # (B, A) logits
+    value: Tensor  # (B,)
+
+
+class WorldModel(nn.Module):
+    """UniZero (Pu et al. 2024) with temporal priors; see ModelConfig for the forms.
+
+    Symbols: D latent width, A actions, W = `config.pairs` steps of history in a search window. `root` and
+    `expand` compute their window anew at each call, so a row's result depends on that row alone (in eval mode;
+    batch normalisation in training mode is the exception, and only `encode` has it).
+    """
+
+    def __init__(self, config: ModelConfig, spec: ObservationSpec, num_actions: int) -> None:
+        super().__init__()
+        self.config, self.spec, self.num_actions = config, spec, num_actions
+        self.code = ValueCode(config.support)
+        self.encoder = make_encoder(spec, config.width, config.encoder)
+        self.dynamics = DYNAMICS[config.dynamics](config, num_actions)
+        self.heads = nn.ModuleDict(
+            {
+                "reward": _head(config.width, self.code.bins),
+                "latent": _head(config.width, config.width),
+                "policy": _head(config.width, num_actions),
+                "value": _head(config.width, self.code.bins),
+            }
+        )
+        self._initialise()
+
+    @property
+    def causal(self) -> bool:
+        """False when predictions of a training sequence depend on its later tokens."""
+        return self.dynamics.causal
+
+    def encode(self, observation: Tensor) -> Tensor:
+        """SimNorm'd latents (B, ..., D) of observations (B, ..., observation)."""
+        return self.encoder(observation)
+
+    def forward(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> Predictions:
+        """Predictions for T <= horizon steps of latents (B, T, D) and actions (B, T); `lengths` (B,) are real."""
+        at_latent, at_action = self.dynamics(latent, action, self.predict, lengths)
+        return Predictions(
+            reward=self.heads["reward"](at_action),
+            next_latent=self.predict(at_action),
+            policy=self.heads["policy"](at_latent),
+            value=self.heads["value"](at_latent),
+        )
+
+    def values(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Values (B, T) of observed latents (B, T, D), each behind the steps before it; T <= horizon."""
+        return self.code.decode(self.heads["value"](self.dynamics.observe(latent, action, self.predict, lengths)))
+
+    def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """Policy logits (B, A) and value (B,) of the current latent (B, D) behind its history."""
+        at_latent = self.dynamics.root(history, latent)
+        return self.heads["policy"](at_latent), self.code.decode(self.heads["value"](at_latent))
+
+    def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
+        """The outcome of action (B,) at a node: `latent` (B, D) is the node's own, `history` what lies before it."""
+        at_action, following, at_latent = self.dynamics.imagine(history, latent, action, self.predict)
+        logits = torch.stack((self.heads["reward"](at_action), self.heads["value"](at_latent)))  # decoded at once
+        reward, value = self.code.decode(logits)
+        return Expansion(reward, following, self.heads["policy"](at_latent), value)
+
+    def window(self, batch: int, device: torch.device | str | None = None) -> Window:
+        """An empty history of B rows."""
+        parameter = next(self.parameters())
+        return Window.empty(
+            batch, self.config.pairs, self.config.width, device or parameter.device,
+            torch.promote_types(parameter.dtype, torch.float32),
+        )  # fmt: skip
+
+    def predict(self, at_action: Tensor) -> Tensor:
+        """Next latents (..., D) from features at actions (..., D)."""
+        return simnorm(self.heads["latent"](at_action), GROUP)
+
+    def attentions(self) -> list[Attention]:
+        """Attention blocks, first layer first; empty where the dynamics have none."""
+        return [module for module in self.dynamics.modules() if isinstance(module, Attention)]
+
+    def regularisation(self) -> Tensor:
+        """Penalty on the spans of all layers together, and on the heads' likeness; a scalar."""
+        total = next(self.parameters()).new_zeros(())
+        prior, spans = self.config.prior, self._spans()
+        if spans and prior.regulariser != "none":
+            total = total + prior.weight * PENALTIES[prior.regulariser](torch.stack(spans))
+        return total + self.config.span_diversity * self.likeness() if self.config.span_diversity else total
+
+    def likeness(self) -> Tensor:
+        """Mean of exp(-(a - b)^2 / 2) over pairs of different heads of a layer, for each learned quantity, summed.
+
+        It is 1 where all heads are the same and 0 where they are tokens apart. At equal starting values its
+        gradient is zero: it keeps heads apart once the task has parted them.
+        """
+        values = [value for attention in self.attentions() for value in attention.prior.learned().values()]
+        total = next(self.parameters()).new_zeros(())
+        for value in values:
+            heads = len(value)
+            alike = torch.exp(-0.5 * (value[:, None] - value).square()).sum() - heads
+            total = total + alike / max(heads * (heads - 1), 1)
+        return total
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Bring spans and centres back inside their bounds; call it after each optimiser step."""
+        for attention in self.attentions():
+            attention.project()
+
+    def memory_scalars(self) -> dict[str, float]:
+        """What each head's prior has learned, in tokens: `memory/<layer>.<head>.<mu | sigma | span>`."""
+        return {
+            f"memory/{layer}.{head}.{name}": value
+            for layer, attention in enumerate(self.attentions())
+            for name, values in attention.prior.learned().items()
+            for head, value in enumerate(values.detach().tolist())
+        }
+
+    def _spans(self) -> list[Tensor]:
+        priors = [attention.prior for attention in self.attentions()]
+        return [prior.span() for prior in priors if "span" in prior.learns]
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """N(0, 0.02) for linear maps, embeddings and positions, He's law for convolutions, zero last layers."""
+        if self.config.initialisation == "paper":
+            initialise(self)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if isinstance(module, Learned):
+                nn.init.normal_(module.table, std=DEVIATION)
+        for head in self.heads.values():
+            for parameter in head[-1].parameters():  # type: ignore[index]
+                nn.init.zeros_(parameter)
+
+
+def _head(width: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(width, width), gelu(), nn.Linear(width, outputs))
+
+
+def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> WorldModel:
+    """The model for one world, drawn from the global generator: fork and seed it outside.
+
+    A UserError says in one sentence what cannot be built.
+    """
+    config.check()
+    try:
+        return WorldModel(config, spec, num_actions)
+    except UserError:
+        raise
+    except ValueError as error:  # the blocks know nothing of command lines; their sentence serves as it is
+        raise UserError(str(error)) from error

@@ -1,0 +1,49 @@
+"""Reanalysis: policy targets of stored steps, searched anew with the current network (Schrittwieser et al. 2021)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from world_models.unizero.losses import Batch
+from world_models.unizero.networks import WorldModel
+from world_models.unizero.replay import Contexts
+from world_models.unizero.search import SearchConfig, SearchNumbers, search
+from world_models.unizero.window import Window
+
+
+def rows_due(update: int, batch: int, share: float) -> int:
+    """How many sequences of update number `update` = 0, 1, ... are searched anew.
+
+    Their share is exact in the long run also where it is less than one row a batch.
+    """
+    return int((update + 1) * batch * share) - int(update * batch * share)
+
+
+def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
+    """Roots of a search at every step: latents (B, W + T, D) -> histories of B x T rows and their latents."""
+    batch, steps = contexts.count.shape
+    pairs = latent.shape[1] - steps
+    count = contexts.count.flatten()  # (B T,)
+    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
+    # entries behind `count` are padding; the clamp only keeps them inside the tensor
+    place = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
+    row = torch.arange(batch, device=count.device).repeat_interleave(steps)
+    rows = row.unsqueeze(1)
+    return Window(latent[rows, place], contexts.action[rows, place], count), latent[:, pairs:].flatten(0, 1)
+
+
+@torch.no_grad()
+def search_again(model: WorldModel, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
+    """Policies (B, T, A) from one search of B x T roots, for which `numbers` holds a row each; sets evaluation mode."""
+    model.eval()
+    history, latent = windows(contexts, model.encode(contexts.observation))
+    return search(model, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
+
+
+def reanalysed(batch: Batch, policy: Tensor) -> Batch:
+    """The batch with other policy targets (b, T, A) in its first b <= B rows, which are as random as any."""
+    fresh = policy.to(batch.policy.dtype)
+    return replace(batch, policy=torch.cat((fresh, batch.policy[len(fresh) :])))

@@ -1,0 +1,224 @@
+"""Replay of a searching agent on the training device: one column of N steps per step of N parallel worlds, in a ring.
+
+A world's cells hold its episodes without gaps, so a sequence is one gather over consecutive columns. The segments of
+the published buffer (400 steps, with the first steps of the next one copied behind) are not stored but seen:
+`segment` says where a sequence's mask is cut, and what would be copied lies in the columns that follow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dqn_memory.errors import UserError
+from dqn_memory.observations import ObservationSpec
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What is kept and which sequences are drawn."""
+
+    capacity: int = 1_000_000
+    """Environment steps kept; rounded down to whole columns of all worlds."""
+    segment: int = 400
+    """Steps after which a sequence is cut, counted from the episode's start (0: only at its end)."""
+    final_observations: bool = True
+    """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
+    the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """B sequences of T steps and the n steps behind them, each of one episode; padding stands behind its end."""
+
+    observation: Tensor  # (B, T + n, ...), as stored; the final one of a truncated episode included
+    action: Tensor  # (B, T + n) int64, 0 in the padding
+    reward: Tensor  # (B, T + n) float32, 0 in the padding
+    policy: Tensor  # (B, T, A) float32, sums to 1; uniform in the padding
+    mask: Tensor  # (B, T) bool: steps before the end of episode and segment
+    left: Tensor  # (B,) int64: steps of the episode from the first one on; T + n if there are more
+    truncated: Tensor  # (B,) bool: the episode ends within reach, at a time limit, and its final observation is held
+
+
+@dataclass(frozen=True)
+class Contexts:
+    """What a search at each of the T steps of B sequences needs to see."""
+
+    observation: Tensor  # (B, W + T, ...): W steps before the sequence, then its own
+    action: Tensor  # (B, W + T) int64
+    count: Tensor  # (B, T) int64, 0 .. W: how many of the W steps before each one are of its episode
+
+
+class Replay:
+    """A ring of columns x N cells.
+
+    A sequence of T = `horizon` steps is drawn once the n = `lookahead` steps behind it are there, so that no target is
+    cut by the present; and after the ring has wrapped, its W = `history` oldest columns serve as context only.
+    """
+
+    def __init__(
+        self, config: ReplayConfig, spec: ObservationSpec, num_actions: int, num_worlds: int, device: torch.device,
+        horizon: int, lookahead: int, history: int = 0,
+    ) -> None:  # fmt: skip
+        self.reach = horizon + lookahead
+        columns = config.capacity // num_worlds
+        if columns < self.reach + history + 1:
+            raise UserError(
+                f"--capacity {config.capacity} is too small: {num_worlds} worlds with sequences of {self.reach} steps "
+                f"and {history} steps of history need at least {num_worlds * (self.reach + history + 1)}"
+            )
+        self.config, self.spec, self.num_actions, self.num_worlds = config, spec, num_actions, num_worlds
+        self.horizon, self.history, self.device = horizon, history, device
+        self.num_columns, self.written = columns, 0
+        self.cells = _empty_cells(columns, num_worlds, num_actions, spec, device)
+        if config.final_observations:
+            self.cells["next_observation"] = torch.empty_like(self.cells["observation"])
+
+    def __len__(self) -> int:
+        """Environment steps held."""
+        return min(self.written, self.num_columns) * self.num_worlds
+
+    @property
+    def drawable(self) -> int:
+        """Steps at which a sequence can begin; learning needs at least one."""
+        first, stop = self._drawable_columns()
+        return (stop - first) * self.num_worlds
+
+    def add(self, **cells: Tensor) -> None:
+        """One column, (N, ...) each: observation, action, reward, terminated, done, time, policy, next_observation.
+
+        `time` is the step's number in its episode; `policy` (N, A) the search's visits or any weights that sum above 0;
+        `done` ends an episode, `terminated` says that it has no value afterwards. `next_observation`, the true one
+        also where the world was reset, is left out where `final_observations` is off.
+        """
+        if cells.keys() != self.cells.keys():
+            raise ValueError(f"a column holds {sorted(self.cells)}, not {sorted(cells)}")
+        column = self.written % self.num_columns
+        for name, value in cells.items():
+            self.cells[name][column] = value.to(self.cells[name].dtype)
+        self.written += 1
+
+    def draw(self, batch: int, generator: torch.Generator) -> Tensor:
+        """B different steps, uniformly among the drawable ones, as column x N + world; (B,) int64 on the host.
+
+        Only where fewer than B are drawable, steps are repeated.
+        """
+        first, stop = self._drawable_columns()
+        bounds = (first * self.num_worlds, stop * self.num_worlds)
+        if self.drawable < batch:
+            if not self.drawable:
+                raise ValueError(f"no sequence of {self.reach} steps has been stored yet")
+            return torch.randint(*bounds, (batch,), generator=generator)
+        drawn: dict[int, None] = {}  # in the order of their first appearance, which is fair to all subsets
+        while len(drawn) < batch:
+            drawn |= dict.fromkeys(torch.randint(*bounds, (batch,), generator=generator).tolist())
+        return torch.tensor(list(drawn)[:batch])
+
+    def sequences(self, drawn: Tensor) -> Sequences:
+        """The sequences that begin at the drawn steps."""
+        column, world = self._cell(drawn)
+        offset = torch.arange(self.reach, device=self.device)  # (T + n,)
+        columns, worlds = column.unsqueeze(1) + offset, world.unsqueeze(1)
+        done = self._at("done", columns, worlds)
+        real = done.cumsum(1) - done.long() == 0  # no earlier step ended the episode
+        left = real.sum(1)
+        cut = (done & ~self._at("terminated", columns, worlds) & real).any(1) & self.config.final_observations
+        policy = self._at("policy", columns[:, : self.horizon], worlds)
+        inside = real[:, : self.horizon]
+        return Sequences(
+            observation=self._observations(columns, world, real, left, cut),
+            action=torch.where(real, self._at("action", columns, worlds), 0).long(),
+            reward=torch.where(real, self._at("reward", columns, worlds), 0.0),
+            policy=torch.where(inside.unsqueeze(2), policy / policy.sum(2, keepdim=True), 1.0 / self.num_actions),
+            mask=inside & (offset[: self.horizon] < self._segment_left(column, world).unsqueeze(1)),
+            left=left,
+            truncated=cut,
+        )
+
+    def contexts(self, drawn: Tensor) -> Contexts:
+        """The drawn sequences with the W steps before them; steps of earlier episodes are there but not counted."""
+        column, world = self._cell(drawn)
+        offset = torch.arange(self.history + self.horizon, device=self.device) - self.history
+        columns = (column.unsqueeze(1) + offset).clamp(min=0)  # (B, W + T)
+        worlds = world.unsqueeze(1)
+        time = self._at("time", columns[:, self.history :], worlds)
+        return Contexts(
+            observation=self._at("observation", columns, worlds),
+            action=self._at("action", columns, worlds).long(),
+            count=time.clamp(max=self.history).long(),
+        )
+
+    def _drawable_columns(self) -> tuple[int, int]:
+        oldest = max(self.written - self.num_columns, 0)
+        first = oldest + (self.history if oldest else 0)
+        return first, max(self.written - self.reach + 1, first)
+
+    def _observations(self, columns: Tensor, world: Tensor, real: Tensor, left: Tensor, cut: Tensor) -> Tensor:
+        """Observations (B, T + n, ...): the episode's, then its final one if it was cut, then padding."""
+        observation = self._at("observation", columns, world.unsqueeze(1))
+        padding = torch.full((), self.spec.padding, dtype=self.spec.dtype, device=self.device)
+        observation = torch.where(self._wide(real), observation, padding)
+        if not self.config.final_observations:
+            return observation
+        last = columns[:, 0] + left - 1  # (B,)
+        here = cut.unsqueeze(1) & (columns == last.unsqueeze(1) + 1)
+        final = self._at("next_observation", last, world).unsqueeze(1)
+        return torch.where(self._wide(here), final, observation)
+
+    def _segment_left(self, column: Tensor, world: Tensor) -> Tensor:
+        """Steps left in each step's segment, (B,)."""
+        if not self.config.segment:
+            return torch.full_like(column, self.reach)
+        return self.config.segment - self._at("time", column, world).long() % self.config.segment
+
+    def _wide(self, mask: Tensor) -> Tensor:
+        return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
+
+    def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        drawn = drawn.to(self.device, non_blocking=True)
+        return drawn // self.num_worlds, drawn % self.num_worlds
+
+    def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
+        return self.cells[name][column % self.num_columns, world]
+
+    # what a checkpoint stores: columns in the order of time (dqn_memory.replay_chunks.ReplaySource)
+
+    def columns_written(self) -> int:
+        return self.written
+
+    def capacity(self) -> int:
+        return self.num_columns
+
+    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
+        index = torch.arange(start, stop, device=self.device) % self.num_columns
+        return {name: cells[index] for name, cells in self.cells.items()}
+
+    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
+        """Put back columns that began at `start`, the newest ones of the run."""
+        count = len(cells["time"]) if cells else 0
+        index = torch.arange(start, start + count, device=self.device) % self.num_columns
+        for name, value in cells.items():
+            self.cells[name][index] = value.to(self.device)
+        self.written = start + count
+
+
+def _empty_cells(
+    columns: int, worlds: int, actions: int, spec: ObservationSpec, device: torch.device
+) -> dict[str, Tensor]:
+    """Room for every kind of cell. Zeros, not garbage: padding may be read, if only to be thrown away."""
+
+    def room(dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.zeros(columns, worlds, *shape, dtype=dtype, device=device)
+
+    return {
+        "observation": room(spec.dtype, *spec.shape),
+        "action": room(torch.int16),
+        "reward": room(torch.float32),
+        "terminated": room(torch.bool),
+        "done": room(torch.bool),
+        "time": room(torch.int32),
+        "policy": room(torch.float32, actions),
+    }
