@@ -39,8 +39,8 @@ class Interface:
     """How a world's own observations and actions meet the network's."""
 
     raw: gymnasium.Space[Any]  # one observation as the world gives it, the entry of a Dict that is seen
-    encode: Encode  # brings it into `encoded`
-    encoded: gymnasium.Space[Any]
+    encode: Encode  # brings it into the flat form that the network reads
+    encoded: gymnasium.Space[Any]  # what training built the network for
     num_actions: int
     first_action: int
 
@@ -49,8 +49,8 @@ class Interface:
         """The interface of a world by id; a UserError says why there is none."""
         if env.removeprefix("envs:") in WORLDS:
             world = make_world(env, **kwargs)
-            encoded, encode = encoder(world.observation_space, key)
-            return cls(world.observation_space, encode, encoded, world.num_actions, 0)
+            raw, (_, encode) = world.observation_space, encoder(world.observation_space, key)
+            return cls(raw, encode, raw, world.num_actions, 0)  # a tensor fleet shows it as it is
         made = make_env(env, **kwargs)
         try:
             encoder(made.observation_space, key)  # says what is wrong with the key

@@ -36,7 +36,7 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
     """The config that flags and presets make, and the folder of its run."""
     config = parse(TrainConfig, argv)
     load_plugins(config.plugin)
-    config = resolve(config)
+    config = with_whole_path(resolve(config))
     set_threads(config)
     world = config.world.env.replace("/", "-")
     return config, Path(config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}")
@@ -69,6 +69,14 @@ def resolve(config: TrainConfig) -> TrainConfig:
     )  # fmt: skip
     spec = observation_spec(fleet.observation_space)
     return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+
+
+def with_whole_path(config: TrainConfig) -> TrainConfig:
+    """The config with a world's file named from the root, so that the run can be read from any folder."""
+    path = config.world.path
+    if path is None or not Path(path).is_file():
+        return config  # none, or the name of a file that the world knows
+    return replace(config, world=replace(config.world, path=str(Path(path).resolve())))
 
 
 def set_threads(config: TrainConfig) -> None:

@@ -94,6 +94,8 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
         self.world = _world(world, render_mode, kwargs)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.autoreset_mode = _autoreset_mode(autoreset_mode)

@@ -10,9 +10,11 @@ initial states, transitions and rewards of the world it is laid over, its contro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
+from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import Corridor, Scattered
 from envs.gridverse.objects import FLOOR, kinds
@@ -39,16 +41,22 @@ class Hallucinate(GridWorld):
             which no other cell is: they tell places apart as walls do, without looking like walls.
 
     Raises:
-        UserError: so many rooms do not fit, the world does not suit the reading, or a name is unknown.
+        UserError: this is no grid world, so many rooms do not fit, the world does not suit the reading, or a name is
+            unknown.
     """
 
     def __init__(
         self,
-        world: GridWorld,
+        world: World[Any],
         rooms: Sequence[int] = (5, 5),
         reading: str = "overlay",
         cells: str = "walls",
     ) -> None:
+        if not isinstance(world, GridWorld):
+            kind = type(world).__name__
+            raise UserError(
+                f"Hallucinate takes a grid world, such as make_world('Gridverse/Keydoor-9x9-v0'), not {kind}."
+            )
         if reading not in READINGS:
             raise UserError(f"There is no reading {reading!r} of hallucinated rooms; {near_names(reading, READINGS)}")
         if world.phantoms is not None:

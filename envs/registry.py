@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from envs.errors import UserError
@@ -67,13 +69,14 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
     Raises:
-        UserError: the id is unknown, or the world does not take a keyword.
+        UserError: the id or the device is unknown, or the world does not take a keyword or its value.
     """
     name = id.removeprefix("envs:")
     if name not in WORLDS:
         raise UserError(f"There is no world {id!r}; {near_names(name, WORLDS)}")
     module, _, attribute = WORLDS[name].entry.partition(":")
     build = getattr(importlib.import_module(module), attribute)
+    _check_device(device)
     check_keywords(name, build, kwargs)
     world: World[Any] = build(device=device, **{**WORLDS[name].kwargs, **kwargs})
     return world
@@ -81,7 +84,43 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
     """A UserError for the first keyword that `build` does not take."""
-    known = [name for name in inspect.signature(build).parameters if name != "device"]
-    for name in kwargs:
+    known = {name: each for name, each in inspect.signature(build).parameters.items() if name != "device"}
+    for name, value in kwargs.items():
         if name not in known:
             raise UserError(f"World {id!r} takes no keyword {name!r}; {near_names(name, known)}")
+        fits, wanted = KINDS.get(str(known[name].annotation).removesuffix(" | None"), (None, ""))
+        optional = value is None and known[name].default is None
+        if fits is not None and not optional and not fits(value):
+            raise UserError(f"{name} of world {id!r} must be {wanted}, not {value!r}.")
+
+
+def _check_device(device: Any) -> None:
+    import torch
+
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError):
+        raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' where torch sees one.") from None
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _wholes(value: Any) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, str) and all(_whole(each) for each in value)
+
+
+def _path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+# What a keyword takes, by the annotation in its world's signature; others are left to the world.
+KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "int": (_whole, "a whole number"),
+    "bool": (lambda value: isinstance(value, Integral) and value in (0, 1), "True or False"),
+    "str": (lambda value: isinstance(value, str), "a name"),
+    "Sequence[int]": (_wholes, "whole numbers, such as (2, 3)"),
+    "str | os.PathLike[str]": (_path, "the name of a file"),
+    "str | Path": (_path, "the name of a file"),
+}

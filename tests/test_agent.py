@@ -104,6 +104,14 @@ def test_other_gymnasium_worlds_speak_their_own_numbers(tmp_path):
         agent.act(40, False)
 
 
+def test_a_world_with_one_discrete_observation_is_loaded_again(tmp_path):
+    hallway = trained(tmp_path / "hallway", "--time-limit", "40", env="POMDP/Hallway-v0")
+    agent = Agent.load(hallway)
+    env = gymnasium.make("POMDP/Hallway-v0")
+    assert agent.act(env.reset(seed=0)[0], True) in range(5)
+    assert agent.act(env.step(0)[0], False) in range(5)
+
+
 def test_wrong_calls_are_named_and_leave_the_memory_alone(runs):
     agent = Agent.load(runs("transformer"), rows=2)
     observation = np.zeros((2, 10), np.int64)

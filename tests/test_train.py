@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -303,6 +304,17 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_pa
     assert "not finite at step" in capsys.readouterr().err
     saved = Run.open(run).load()
     assert all(torch.isfinite(value).all() for value in saved.weights.values())
+
+
+def test_a_run_in_a_world_of_a_file_can_be_read_from_any_folder(tmp_path, monkeypatch):
+    tiger = Path(__file__).parent / "data" / "envs" / "pomdp" / "tiger_episodic.pomdp"
+    (tmp_path / "mine.pomdp").write_text(tiger.read_text())
+    monkeypatch.chdir(tmp_path)
+    main(flags(tmp_path / "run", "--env", "POMDP/File-v0", "--path", "mine.pomdp"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    _, config, _ = load_network(tmp_path / "run")
+    assert config.world.path == str(tmp_path / "mine.pomdp")
 
 
 def test_match_sets_the_sizes_of_the_run(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
-from world_keywords import IDS, keywords
+from world_keywords import IDS, build, keywords
 
 import envs
 from envs.adapters import WorldEnv
@@ -235,6 +235,36 @@ def test_misuse_is_one_clear_sentence():
     vector.step(np.array([1, 1]))
     with pytest.raises(UserError, match="Row 0, 1 has ended"):
         vector.step(np.array([1, 1]))
+
+
+@pytest.mark.parametrize(
+    ("keyword", "wrong", "wanted"),
+    [
+        ("time_limit", "a", "a whole number"),
+        ("time_limit", 2.5, "a whole number"),
+        ("size", "7", "a whole number"),
+        ("view", (2.5, 3), "whole numbers"),
+        ("phantom_rooms", "ab", "whole numbers"),
+        ("encoding", 3, "a name"),
+        ("dictionary", "yes", "True or False"),
+        ("device", "gpu", "no device 'gpu'"),
+    ],
+)
+def test_a_keyword_of_the_wrong_kind_is_one_clear_sentence(keyword, wrong, wanted):
+    with pytest.raises(UserError, match=wanted):
+        gymnasium.make("Gridverse/Memory-7x7-v0", **{keyword: wrong})
+
+
+def test_keywords_of_numpy_and_none_are_taken():
+    made = build("Gridverse/Memory-7x7-v0", view=(np.int64(2), 3), time_limit=np.int64(9), phantom_rooms=None)
+    assert (made.time_limit, made.observation_space.shape) == (9, (6,))
+
+
+def test_a_path_that_is_a_number_and_no_rows_at_all_are_one_clear_sentence():
+    with pytest.raises(UserError, match="the name of a file, not 5"):
+        gymnasium.make("Gridverse/Yaml-v0", path=5)
+    with pytest.raises(UserError, match="at least 1, not 0"):
+        gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=0)
 
 
 def test_a_mask_stays_as_it_was_and_seeds_count_for_its_rows_only():

@@ -193,3 +193,8 @@ def test_misuse_is_one_clear_sentence(id, kwargs, words):
         Hallucinate(make_world(id), **kwargs)
     assert "\n" not in str(error.value)
     assert set(READINGS) == {"open", "corridor", "overlay"}
+
+
+def test_only_a_grid_world_can_be_hallucinated_in():
+    with pytest.raises(UserError, match=r"takes a grid world.*not CarFlag"):
+        Hallucinate(make_world("POMDP/CarFlag-v0"))
