@@ -8,27 +8,23 @@ success rate and the normal one for the means.
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import numpy as np
 import tyro
 
 from dqn_memory.agent import Interface, load_network, run_folder
 from dqn_memory.config import DeviceConfig, TrainConfig
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Arena, Score, evaluate
+from dqn_memory.evaluation import Arena, Score, evaluate, report
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.playing import action_names, play_in
 from dqn_memory.video import check_target, save_video
 from envs.baselines import beside
-
-Measure = tuple[float, float | None, float | None]  # mean, low, high
 
 
 @dataclass(frozen=True)
@@ -76,26 +72,6 @@ def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> Arena:
 def _form(spec: Any, num_actions: int) -> str:
     words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
     return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"
-
-
-def report(score: Score) -> dict[str, Measure]:
-    """Success rate, return and length, each with its interval; None where there is none."""
-    low, high = score.interval()
-    rate = float(score.success.mean())
-    return {
-        "success": (rate, None, None) if score.exhaustive else (rate, low, high),
-        "return": mean_interval(score.returns, score.exhaustive),
-        "length": mean_interval(score.lengths, score.exhaustive),
-    }
-
-
-def mean_interval(values: np.ndarray[Any, np.dtype[Any]], exhaustive: bool) -> Measure:
-    """Mean with the normal 95 % interval, which fewer than two values, or all there are, do not give."""
-    mean = float(values.mean())
-    if exhaustive or len(values) < 2:
-        return mean, None, None
-    half = 1.959964 * float(values.std(ddof=1)) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
 
 
 def as_text(args: Args, where: str, score: Score, known: str) -> str:

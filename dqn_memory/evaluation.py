@@ -15,6 +15,7 @@ from envs.fleet import TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
 MOST_ROWS = 250
+Measure = tuple[float, float | None, float | None]  # mean, low, high
 
 
 @dataclass(frozen=True)
@@ -117,3 +118,23 @@ def _play(fleet: Any, actor: Actor, quota: int) -> tuple[np.ndarray, np.ndarray,
         finished[ended] += 1
     success, returns, lengths = outcome.reshape(3, -1)
     return success.astype(bool), returns, lengths.astype(np.int64)
+
+
+def report(score: Score) -> dict[str, Measure]:
+    """Success rate, return and length, each with its interval; None where there is none."""
+    low, high = score.interval()
+    rate = float(score.success.mean())
+    return {
+        "success": (rate, None, None) if score.exhaustive else (rate, low, high),
+        "return": mean_interval(score.returns, score.exhaustive),
+        "length": mean_interval(score.lengths, score.exhaustive),
+    }
+
+
+def mean_interval(values: np.ndarray[Any, np.dtype[Any]], exhaustive: bool) -> Measure:
+    """Mean with the normal 95 % interval, which fewer than two values, or all there are, do not give."""
+    mean = float(values.mean())
+    if exhaustive or len(values) < 2:
+        return mean, None, None
+    half = 1.959964 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half

@@ -87,3 +87,8 @@ class Progress:
             return "?"
         seconds = round((self.total - self._step) / self._rate())
         return f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+
+def due(steps: int, every: int, per_iteration: int) -> bool:
+    """Whether a multiple of `every` was passed by the last iteration."""
+    return every > 0 and steps // every > (steps - per_iteration) // every

@@ -25,6 +25,7 @@ from dqn_memory.learner import average_parameters, copy_parameters, optimizer_fo
 from dqn_memory.meter import Clock, Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
+from dqn_memory.progress import due
 from dqn_memory.replay import Replay
 from envs.baselines import beside
 from envs.fleet import make_fleet
@@ -193,11 +194,6 @@ class Training:
             self._begin()  # an episode whose beginning is lost cannot be a window, so all start anew
         else:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
-
-
-def due(steps: int, every: int, per_iteration: int) -> bool:
-    """Whether a multiple of `every` was passed by the last iteration."""
-    return every > 0 and steps // every > (steps - per_iteration) // every
 
 
 def run_training(training: Training, run: Run) -> Score:

@@ -10,8 +10,8 @@ from PIL import Image
 from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
 from dqn_memory.agent import load_network
-from dqn_memory.evaluate import main, mean_interval
-from dqn_memory.evaluation import Arena, evaluate
+from dqn_memory.evaluate import main
+from dqn_memory.evaluation import Arena, evaluate, mean_interval
 from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
 from envs.fleet import TensorFleet
 from envs.registry import make_world

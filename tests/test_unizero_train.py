@@ -1,0 +1,262 @@
+"""UniZero's training loop through the command line: it runs everywhere, resumes bit for bit, refuses what is wrong."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dqn_memory.configuration import read_config
+from dqn_memory.experiment import Run
+from dqn_memory.train import main as train_dqn
+from envs.atari import AtariStep
+from world_models.unizero.agent import load_model
+from world_models.unizero.evaluate import main as evaluate_main
+from world_models.unizero.train import Training, main
+from world_models.unizero.train_config import CollectionConfig, TrainConfig
+
+MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
+VOLATILE = ("charts/SPS", "time/")
+SHORT = ("--time-limit", "12", "--longest", "12")
+
+
+def flags(run, *more, steps=200):
+    return ["--config", "unizero/smoke", "--run", str(run), "--total-steps", str(steps), "--rows", "1", *more]
+
+
+def metrics(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in lines]
+
+
+def assert_equal(ours, theirs, path=""):
+    """Bit for bit, through nested containers."""
+    assert type(ours) is type(theirs), path
+    if isinstance(ours, torch.Tensor):
+        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
+        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), path
+    elif isinstance(ours, dict):
+        assert ours.keys() == theirs.keys(), path
+        for key in ours:
+            assert_equal(ours[key], theirs[key], f"{path}/{key}")
+    elif isinstance(ours, list | tuple):
+        assert len(ours) == len(theirs), path
+        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
+            assert_equal(a, b, f"{path}/{index}")
+    else:
+        assert ours == theirs, path
+
+
+def assert_same_run(first, second):
+    ours, theirs = Run.open(first).load(), Run.open(second).load()
+    assert_equal(ours.weights, theirs.weights, "weights")
+    assert_equal(ours.trainer, theirs.trainer, "trainer")
+    assert (ours.step, ours.replay.start) == (theirs.step, theirs.replay.start)
+    assert_equal(ours.replay.data, theirs.replay.data, "replay")
+
+
+def refused(capsys, arguments, script=main):
+    """The one sentence of a script that refuses."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        script(arguments)
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert error.startswith("error: ") and error.count("\n") == 1 and "Traceback" not in error
+    return error
+
+
+@pytest.mark.parametrize("env", ["CartPole-v1", MEMORY, CAR])
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--dynamics", "transformer", "--prior", "gaussian"),
+        ("--dynamics", "transformer", "--prior", "adaptive", "--reanalyse", "0.05", "--wipe", "released"),
+        ("--dynamics", "recurrent", "--root", "gumbel", "--no-final-observations"),
+    ],
+)
+def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--env", env, "--evaluate-every", "0", *SHORT, *more, steps=160))
+    logged = metrics(run)
+    losses = [line["losses/total"] for line in logged if "losses/total" in line]
+    assert losses and all(loss is not None and loss > 0 for loss in losses)
+    assert logged[-1]["step"] == 160 and logged[-1]["final/episodes"] == 1
+    assert str(run) in capsys.readouterr().out
+    learned = {name for line in logged for name in line if name.startswith("memory/")}
+    wanted = {"gaussian": {"mu", "sigma"}, "adaptive": {"span"}, "gumbel": set()}[more[3]]
+    assert {name.rpartition(".")[2] for name in learned} == wanted
+
+
+def test_pong_trains_and_resumes(tmp_path):
+    pytest.importorskip("ale_py", reason="Atari games need the extra `atari`")
+    more = ("--env", "ALE/Pong-v5", "--worlds", "2", "--batch", "4", "--longest", "8", "--learning-starts", "60")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    main(flags(whole, *more, "--evaluate-every", "0", "--clip-rewards", "--life-ends", steps=80))
+    main(flags(parts, *more, "--evaluate-every", "0", "--clip-rewards", "--life-ends", steps=70))
+    main(["--resume", str(parts), "--total-steps", "80"])
+    assert metrics(whole)[-1]["final/episodic_length"] == 8
+    assert_same_run(whole, parts)
+
+
+def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
+    start = read_config(TrainConfig, "unizero/smoke")
+    flag = torch.tensor([False, True, False, False])
+    step = AtariStep(*[torch.zeros(4)] * 8, life_lost=torch.tensor([True, False, False, True]))
+    step.reward, step.terminated = torch.tensor([-4.0, 0.0, 2.0, 1.0]), flag
+    step.truncated = torch.tensor([False, False, False, True])
+    for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
+        collection = replace(start.collection, clip_rewards=wanted, life_ends=wanted)
+        reward, terminated = Training(replace(start, collection=collection)).lesson(step)
+        assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
+
+
+def test_the_time_limit_of_a_game_is_counted_in_its_frames():
+    start = read_config(TrainConfig, "unizero/smoke")
+    game = replace(start, world=replace(start.world, env="ALE/Pong-v5"))
+    assert game.env_kwargs()["most_frames"] == 108_000
+    assert game.env_kwargs(training=False)["most_frames"] == 200 == 4 * start.evaluation.longest
+    assert start.env_kwargs() == {} and start.env_kwargs(training=False) == {"max_episode_steps": 50}
+
+
+def test_updates_keep_their_ratio_and_start_in_time():
+    config = CollectionConfig(learning_starts=80, ratio=0.3, every=2)
+    due = [config.updates_due(iteration, 4) for iteration in range(1, 101)]
+    assert due[:19] == [0] * 19 and all(n == 0 for n in due[::2])
+    assert sum(due) == int(400 * 0.3) - int(72 * 0.3)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--env", "CartPole-v1", "--dropout", "0.2", "--prior", "gaussian"),
+        ("--env", MEMORY, *SHORT, "--wipe", "released", "--reanalyse", "0.1", "--capacity", "100"),
+        ("--env", CAR, *SHORT, "--dynamics", "recurrent", "--root", "gumbel"),
+    ],
+)
+def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
+    more = (*more, "--evaluate-every", "0" if more[1] != "CartPole-v1" else "100")
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    main(flags(whole, *more))
+    main(flags(parts, *more, steps=100))
+    main(["--resume", str(parts), "--total-steps", "200"])
+    assert [line for line in metrics(parts) if not (line["step"] == 100 and "final/episodes" in line)] == metrics(whole)
+    assert_same_run(whole, parts)
+
+
+def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
+    more = ("--checkpoint-every", "40", "--evaluate-every", "0", "--dropout", "0.1", "--learning-starts", "40")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    main(flags(whole, *more, steps=280))
+    command = [sys.executable, "-m", "world_models.unizero.train", *flags(killed, *more, steps=280)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    manifest, deadline = killed / "checkpoints" / "manifest.json", time.monotonic() + 60
+    while not manifest.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(random.Random(3).uniform(0, 0.3))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() != 0 and Run.open(killed).load().step < 280
+    main(["--resume", str(killed)])
+    assert_same_run(whole, killed)
+    assert metrics(whole) == metrics(killed)
+
+
+def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--checkpoint-replay", "none", steps=120))
+    assert Run.open(run).load().replay is None
+    main(["--resume", str(run), "--total-steps", "240"])
+    assert "not exact" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--env", "Gridverse/Memory-6x6-v0"], MEMORY),
+        (["--env", "ALE/Pongg-v5"], "pong"),
+        (["--prior", "gausian"], "gaussian"),
+        (["--config", "unizero/smok"], "unizero/smoke"),
+        (["--prior", "local", "--window", "10"], "does not fit"),
+        (["--context", "12"], "--context 12 tokens do not fit"),
+        (["--heads", "3"], "--heads 3 does not divide --width 32"),
+        (["--gamma", "0.9"], "--discount 0.997"),
+        (["--capacity", "20"], "--capacity 20 is too small"),
+        (["--reanalyse", "2"], "--reanalyse 2.0"),
+        (["--quota", "0"], "--quota 0"),
+        (["--simulations", "0"], "--simulations 0"),
+        (["--worlds", "0"], "--worlds 0"),
+        (["--every", "0"], "--every 0"),
+        (["--plugin", "no_such_module"], "no_such_module"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
+    assert words in refused(capsys, flags(tmp_path / "run", *arguments))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_is_there_is_neither_overwritten_nor_trained_beyond_its_end(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, steps=40))
+    before = (run / "metrics.jsonl").read_bytes()
+    assert "--resume" in refused(capsys, flags(run, steps=40))
+    assert "complete at 40 steps" in refused(capsys, ["--resume", str(run)])
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tmp_path, capsys):
+    run, other = tmp_path / "run", tmp_path / "other"
+    main(flags(run, steps=40))
+    small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch 4 --episodes 1 --final-episodes 1"
+    train_dqn([*small.split(), "--env", "POMDP/MemoryCards-v0", "--total-steps", "20", "--run", str(other)])
+    for script, arguments in ((main, ["--resume", str(other)]), (evaluate_main, [str(other)])):
+        error = refused(capsys, arguments, script)
+        assert "dqn-memory q-network" in error and "python -m dqn_memory" in error
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("width = 32", "width = 16"))
+    assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "80"])
+    weights = next((run / "checkpoints").rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-7])
+    assert str(weights.name) in refused(capsys, [str(run)], evaluate_main)
+
+
+def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--stop-at", "1"))
+    assert metrics(run)[-1]["step"] == 100  # the first evaluation
+    assert "--stop-at 1.0" in refused(capsys, ["--resume", str(run)])
+
+
+def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, steps=120))
+    files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    capsys.readouterr()
+    evaluate_main([str(run), "--rows", "2", "--quota", "2", "--simulations", "2"])
+    said = capsys.readouterr().out
+    assert "step 120" in said and "4 episodes" in said and "2 simulations" in said
+    evaluate_main(["--run", str(run), "--rows", "1", "--quota", "1", "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["episodes"] == 1
+    assert files == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert "actions" in refused(capsys, [str(run), "--env", MEMORY], evaluate_main)
+    assert "--rows 0" in refused(capsys, [str(run), "--rows", "0"], evaluate_main)
+    loaded, config, step = load_model(run)
+    assert step == 120 and not loaded.training and config.world.env == "CartPole-v1"
+
+
+@pytest.mark.parametrize("name", ["smoke", "cartpole", "memory-5x5"])
+def test_the_shipped_presets_can_be_built(name):
+    training = Training(read_config(TrainConfig, f"unizero/{name}"))
+    training.iterate()
+    assert training.steps == training.config.world.worlds and len(training.replay) == training.steps
+
+
+@pytest.mark.parametrize(("name", "clip", "wipe"), [("paper", 5.0, "episode"), ("released", 20.0, "released")])
+def test_the_presets_of_paper_and_code_say_where_they_differ(name, clip, wipe):
+    preset = read_config(TrainConfig, f"unizero/{name}")
+    preset.check()
+    assert (preset.learner.clip_norm, preset.collection.wipe) == (clip, wipe)

@@ -1,0 +1,57 @@
+"""The world model of a run folder, read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.errors import UserError
+from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.observations import observation_spec
+from envs.fleet import make_fleet
+from world_models.unizero.networks import WorldModel, build
+from world_models.unizero.train_config import TrainConfig
+
+KIND = "unizero"  # what a checkpoint's header says
+SCRIPTS = {"dqn-memory q-network": "dqn_memory"}  # package whose scripts read checkpoints of another kind
+
+
+def check_kind(run: Path, checkpoint: Checkpoint) -> None:
+    """A UserError, which names the right scripts, where the checkpoint is of another kind."""
+    kind = checkpoint.header.get("kind")
+    if kind == KIND and "config" in checkpoint.header:
+        return
+    advice = f"; use python -m {SCRIPTS[kind]}.train, .evaluate or .inspect" if kind in SCRIPTS else ""
+    raise UserError(f"the checkpoint of {run} is foreign: its kind is '{kind}', not '{KIND}'{advice}")
+
+
+def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[WorldModel, TrainConfig, int]:
+    """The model of the latest checkpoint in evaluation mode, the run's config, and the step it was saved at.
+
+    Nothing is written. Raises UserError for a folder without a run or checkpoint, a damaged or foreign one,
+    or weights that do not fit the config.
+    """
+    path = Path(run)
+    checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
+    check_kind(path, checkpoint)
+    config = from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
+    load_plugins(config.plugin)
+    world = config.world
+    fleet = make_fleet(
+        world.env, 1, 0, observation_key=world.observation_key, env_kwargs=config.env_kwargs(training=False)
+    )
+    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+        model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
+    fit(model, checkpoint, "model")
+    return model.to(device).eval(), config, checkpoint.step
+
+
+def fit(model: WorldModel, checkpoint: Checkpoint, part: str) -> None:
+    """Load one of the checkpoint's networks; a UserError says that it is of another form."""
+    try:
+        model.load_state_dict(checkpoint.part(part))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the checkpoint's weights do not fit the model that its config says: {reason[:200]}") from None

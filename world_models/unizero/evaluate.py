@@ -1,0 +1,125 @@
+"""How well a UniZero checkpoint plays: `python -m world_models.unizero.evaluate RUN`.
+
+Plays without noise, always the most visited action, and prints return, success and length with 95 % intervals (Wilson's
+for the success rate, the normal one for the means).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from dqn_memory.agent import run_folder
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.evaluation import Measure, Score, report
+from dqn_memory.observations import observation_spec
+from world_models.unizero.agent import load_model
+from world_models.unizero.evaluation import Arena, evaluate
+from world_models.unizero.networks import WorldModel
+from world_models.unizero.train_config import ComputeConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class Args:
+    """Play a run's latest checkpoint without noise and say how well it does, with 95 % intervals."""
+
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder."""
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder, as a flag instead."""
+    rows: int = 20
+    """Worlds played in at once."""
+    quota: int = 5
+    """Episodes of each world."""
+    seed: int = 0
+    """Seed of the worlds and of the searches' ties."""
+    simulations: int | None = None
+    """Expansions of each search (None: as in training)."""
+    env: str | None = None
+    """Another world with the same observations and actions (None: the one trained in)."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    format: Literal["text", "json"] = "text"
+    """What is printed."""
+
+    def check(self) -> None:
+        """One sentence for numbers that make no sense."""
+        for name in ("rows", "quota", "simulations", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name} {value} must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} must not be negative")
+
+
+def make_arena(args: Args, config: TrainConfig, model: WorldModel) -> Arena:
+    """Where to evaluate; a UserError says why the model cannot act in another world."""
+    device = ComputeConfig(args.device).torch_device()
+    arena = Arena.of(config, device).with_simulations(args.simulations)
+    if args.env is None:
+        return arena
+    arena = replace(arena, env=args.env, env_kwargs={})
+    other = arena.fleet(1, 0)
+    spec, actions = observation_spec(other.observation_space), other.num_actions
+    if (spec, actions) != (model.spec, model.num_actions):
+        raise UserError(
+            f"--env {args.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, but the model "
+            f"was trained in {config.world.env} with {model.spec.kind} ones of {model.spec.shape} and "
+            f"{model.num_actions}"
+        )
+    return arena
+
+
+def as_text(where: str, score: Score) -> str:
+    """A few lines for people."""
+    lines = [where, f"{score.episodes} episodes, 95 % intervals"]
+    lines += [f"{name:<8} {_written(name, measure)}" for name, measure in report(score).items()]
+    return "\n".join(lines)
+
+
+def _written(name: str, measure: Measure) -> str:
+    mean, low, high = measure
+    digits = 1 if name == "length" else 3
+    between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{mean:8.{digits}f}{between}"
+
+
+def as_json(facts: dict[str, Any], score: Score) -> str:
+    """One object for programs."""
+    measures = {
+        f"{name}{part}": value
+        for name, values in report(score).items()
+        for part, value in zip(("", "_low", "_high"), values, strict=True)
+    }
+    return json.dumps(facts | {"episodes": score.episodes} | measures, indent=1)
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Load, play, print."""
+    args = tyro.cli(Args, args=argv, prog="python -m world_models.unizero.evaluate")
+    args.check()
+    folder, device = run_folder(args.folder, args.run), ComputeConfig(args.device, args.threads).start()
+    model, config, step = load_model(folder, device)
+    arena = make_arena(args, config, model)
+    score = evaluate(model, arena, args.rows, args.quota, args.seed)
+    form, prior, simulations = config.model.dynamics, config.model.prior.kind, arena.search.simulations
+    if args.format == "json":
+        facts = {
+            "run": str(folder), "step": step, "env": arena.env, "dynamics": form, "prior": prior,
+            "simulations": simulations, "seed": args.seed,
+        }  # fmt: skip
+        print(as_json(facts, score))
+    else:
+        about = f"{form} dynamics, {prior} prior, {simulations} simulations"
+        print(as_text(f"{folder} at step {step:,}: {about}, in {arena.env}", score))
+
+
+if __name__ == "__main__":
+    main()

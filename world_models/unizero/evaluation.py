@@ -1,0 +1,73 @@
+"""Episodes without noise: N worlds, a fixed quota of episodes each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dqn_memory.evaluation import Score
+from dqn_memory.experiment import Streams, generator
+from envs.fleet import Fleet, make_fleet
+from world_models.unizero.acting import Planner
+from world_models.unizero.networks import WorldModel
+from world_models.unizero.search import SearchConfig, draw
+from world_models.unizero.train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where and how a model is evaluated."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    search: SearchConfig
+
+    @classmethod
+    def of(cls, config: TrainConfig, device: torch.device) -> Arena:
+        """The run's own world, with the time limit of evaluations."""
+        world = config.world
+        return cls(world.env, config.env_kwargs(training=False), world.observation_key, device, config.search)
+
+    def fleet(self, rows: int, seed: int) -> Fleet:
+        """N = `rows` worlds."""
+        return make_fleet(
+            self.env, rows, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
+        )
+
+    def with_simulations(self, simulations: int | None) -> Arena:
+        """The same with another effort (None: as it is)."""
+        return self if simulations is None else replace(self, search=replace(self.search, simulations=simulations))
+
+
+def evaluate(model: WorldModel, arena: Arena, rows: int, quota: int, seed: int) -> Score:
+    """The first `quota` episodes of each of `rows` worlds, always with the most visited action."""
+    training, streams = model.training, Streams.spawn(seed)
+    fleet = arena.fleet(rows, streams.worlds)
+    planner = Planner(model, rows, arena.device, arena.search)
+    outcome = _play(fleet, planner, quota, generator(streams.exploration, arena.device))
+    model.train(training)
+    success, returns, lengths = outcome.reshape(3, -1)
+    return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive=False)
+
+
+def _play(fleet: Fleet, planner: Planner, quota: int, numbers: torch.Generator) -> np.ndarray:
+    """Success, return and length (3, quota, N); worlds that are through play on and count no more."""
+    rows = fleet.num_worlds
+    outcome, finished = np.zeros((3, quota, rows)), np.zeros(rows, np.int64)
+    observation = fleet.reset()
+    while (finished < quota).any():
+        drawn = draw(planner.config, rows, fleet.num_actions, numbers, evaluation=True)
+        plan = planner.plan(observation, drawn)
+        step = fleet.step(plan.found.action)
+        planner.remember(plan.latent, plan.found.action, step.done)
+        observation = step.observation
+        ended = np.flatnonzero(step.done.cpu().numpy() & (finished < quota))
+        for entry, values in enumerate((step.success, step.episode_return, step.episode_length)):
+            outcome[entry, finished[ended], ended] = values.cpu().numpy()[ended]
+        finished[ended] += 1
+    return outcome

@@ -1,0 +1,158 @@
+"""Everything that defines a training run of UniZero: one frozen tree of dataclasses, which a TOML preset is too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+
+from dqn_memory import config as core
+from dqn_memory.config import WorldConfig
+from dqn_memory.configuration import Repeatable
+from dqn_memory.errors import UserError
+from envs.atari import AtariConfig
+from world_models.unizero.config import ModelConfig
+from world_models.unizero.learner import LearnerConfig
+from world_models.unizero.replay import ReplayConfig
+from world_models.unizero.search import SearchConfig
+
+
+@dataclass(frozen=True)
+class CollectionConfig:
+    """How experience is made, and how often it is learned from."""
+
+    temperature: float = 0.25
+    """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one."""
+    wipe: Literal["episode", "released"] = "episode"
+    """When a search's history is emptied: where the world's own `episode` starts; or, as in the `released` code, in all
+    worlds from the first end of an episode until each world has ended one, after which the next round begins."""
+    clip_rewards: bool = False
+    """Learn the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
+    life_ends: bool = False
+    """Let a lost life end an episode of training (usual in Atari): no value behind it, no history from before it. The
+    game goes on, and evaluations play all lives."""
+    learning_starts: int = 2_000
+    """Environment steps before the first update."""
+    ratio: float = 0.25
+    """Updates per environment step."""
+    every: int = 1
+    """Iterations of --worlds environment steps between groups of updates; the ratio holds all the same."""
+    reanalyse: float = 0.0
+    """Share of the sequences whose policies are searched anew for an update (the paper names 1/50; the published Atari
+    configuration has none)."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        for name in ("temperature", "ratio", "learning_starts"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must not be negative")
+        if self.every < 1:
+            raise UserError(f"--every {self.every} must be at least 1")
+        if not 0 <= self.reanalyse <= 1:
+            raise UserError(f"--reanalyse {self.reanalyse} must lie between 0 and 1")
+
+    def updates_due(self, iteration: int, worlds: int) -> int:
+        """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
+        if iteration * worlds < self.learning_starts or iteration % self.every:
+            return 0
+        return int(iteration * worlds * self.ratio) - int((iteration - self.every) * worlds * self.ratio)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluation without noise: each of N worlds plays the same number of episodes, so short ones are not favoured."""
+
+    evaluate_every: int = 10_000
+    """Environment steps between evaluations (0: only at the end)."""
+    rows: int = 20
+    """Worlds that an evaluation plays in at once."""
+    quota: int = 1
+    """Episodes of each of them."""
+    final_quota: int = 5
+    """The same for the last evaluation."""
+    longest: int | None = None
+    """Steps after which an evaluation's episode is cut (None: the world's own limit)."""
+    stop_at: float | None = None
+    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
+    plays other episodes, so it does not inherit the luck of the one that ended the run."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        for name in ("rows", "quota", "final_quota", "longest"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+
+
+@dataclass(frozen=True)
+class OutputConfig(core.OutputConfig):
+    """Where a run lives and what it writes."""
+
+    run: str | None = None
+    """Run folder (None: runs/<env>/unizero-<dynamics>-<prior>/seed_<seed>); it must not hold a run yet."""
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where tensors are computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+
+    def torch_device(self) -> torch.device:
+        """The device, or one sentence that says why it cannot be used."""
+        return core.DeviceConfig(self.device).torch_device()
+
+    def start(self) -> torch.device:
+        """The device, after setting the number of threads, which float sums depend on."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        return self.torch_device()
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a UniZero agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+
+    world: WorldConfig = field(default_factory=lambda: WorldConfig(worlds=8))
+    atari: AtariConfig = field(default_factory=AtariConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collection: CollectionConfig = field(default_factory=CollectionConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: int = 1
+    """Seed of every stream: worlds, search, replay, evaluation, network, dropout."""
+    total_steps: int = 100_000
+    """Environment steps of the run."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks or worlds of their own."""
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Keywords of the world's constructor, with the time limit of training or of evaluations."""
+        limit = self.world.time_limit if training else self.evaluation.longest
+        if not self.world.env.startswith("ALE/"):
+            return replace(self.world, time_limit=limit).kwargs()
+        game = asdict(self.atari)
+        frames = game["most_frames"] if limit is None else min(game["most_frames"], limit * game["frame_skip"])
+        return game | {"most_frames": frames}
+
+    def check(self) -> None:
+        """One sentence for every combination of parts that cannot work together."""
+        for part in (self.model, self.learner, self.search, self.collection, self.evaluation):
+            part.check()
+        for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
+            if value < 1:
+                raise UserError(f"--{name} {value} must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} must not be negative")
+        if self.search.tree.discount != self.learner.gamma:
+            raise UserError(
+                f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "
+                "targets must be the same number"
+            )
