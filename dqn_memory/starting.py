@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_toml, load_plugins, parse
+from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
 from dqn_memory.matching import match
 from dqn_memory.observations import observation_spec
 from envs.fleet import make_fleet
+
+C = TypeVar("C", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,26 @@ def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
     run = Run.open(Path(flags.resume))
     config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
-    changes = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    config = replace(config, output=replace(config.output, **changes))
-    if flags.total_steps is not None:
-        config = replace(config, total_steps=flags.total_steps)
-    if flags.device is not None:
-        config = replace(config, compute=replace(config.compute, device=flags.device))
+    config = changed(config, flags)
     set_threads(config)
     return config, run
+
+
+def changed(config: C, flags: ResumeConfig) -> C:
+    """A training config with what the flags of a resume change in it; `C` is any trainer's."""
+    given = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
+    output = replace(config.output, **{name: value for name, value in given.items() if value is not None})
+    compute = config.compute if flags.device is None else replace(config.compute, device=flags.device)
+    steps = config.total_steps if flags.total_steps is None else flags.total_steps
+    return replace(config, output=output, compute=compute, total_steps=steps)
+
+
+def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
+    """A UserError where there is nothing to resume."""
+    if solved:
+        raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
+    if steps >= config.total_steps:
+        raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
 
 
 def resolve(config: TrainConfig) -> TrainConfig:

@@ -248,10 +248,7 @@ def resume(argv: Sequence[str]) -> tuple[Training, Run]:
         print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
         return training, run
     training.restore(checkpoint)
-    if training.solved:
-        raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
-    if training.steps >= config.total_steps:
-        raise UserError(f"{run.path} is complete at {training.steps} steps; give a larger --total-steps to go on")
+    starting.check_unfinished(run, config, training.steps, training.solved)
     if checkpoint.replay is None:
         print(
             f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True

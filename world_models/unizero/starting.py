@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from dqn_memory.configuration import from_toml, load_plugins, parse
-from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
-from dqn_memory.starting import ResumeConfig
+from dqn_memory.starting import ResumeConfig, changed
 from world_models.unizero.agent import check_kind
 from world_models.unizero.train_config import TrainConfig
 
@@ -31,19 +29,4 @@ def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
         check_kind(run.path, run.load(with_replay=False))
     config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
-    changes = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
-    changes = {name: value for name, value in changes.items() if value is not None}
-    config = replace(config, output=replace(config.output, **changes))
-    if flags.total_steps is not None:
-        config = replace(config, total_steps=flags.total_steps)
-    if flags.device is not None:
-        config = replace(config, compute=replace(config.compute, device=flags.device))
-    return config, run
-
-
-def check_unfinished(run: Run, config: TrainConfig, steps: int, solved: bool) -> None:
-    """A UserError where there is nothing to resume."""
-    if solved:
-        raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
-    if steps >= config.total_steps:
-        raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
+    return changed(config, flags), run

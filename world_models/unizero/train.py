@@ -19,6 +19,7 @@ from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
 from dqn_memory.meter import Clock, Meter
 from dqn_memory.observations import observation_spec
 from dqn_memory.progress import due
+from dqn_memory.starting import check_unfinished
 from envs.atari import AtariStep
 from envs.fleet import Step, make_fleet
 from world_models.unizero import starting
@@ -253,7 +254,7 @@ def resume(argv: Sequence[str]) -> tuple[Training, Run]:
         return training, run
     check_kind(run.path, checkpoint)
     training.restore(checkpoint)
-    starting.check_unfinished(run, config, training.steps, training.solved)
+    check_unfinished(run, config, training.steps, training.solved)
     if checkpoint.replay is None:
         print(
             f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True
