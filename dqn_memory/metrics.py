@@ -84,14 +84,27 @@ def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a metrics.jsonl; a line that a kill cut short is left out."""
+    """All whole lines of a metrics.jsonl; a line that a kill cut short is left out.
+
+    Raises UserError naming the first line that is not an object with a step.
+    """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
-        return [json.loads(line) for line in lines]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    return [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        parsed = json.loads(line)
+    except ValueError:  # also bytes that are no text
+        parsed = None
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("step"), int):
+        raise UserError(f"{path} is damaged: line {number} is not a JSON object with a step")
+    return parsed
 
 
 def _plain(value: Any) -> float | int | None:

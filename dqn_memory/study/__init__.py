@@ -1,0 +1,1 @@
+"""Studies: many runs from one file, on one machine or a cluster, that can be stopped anywhere and continued."""

@@ -1,0 +1,48 @@
+"""What the four papers claim, against their own tables: `python -m dqn_memory.study.claims`.
+
+Writes results/claims.md: each claim with its published and its recomputed figure, and whether they agree.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dqn_memory.configuration import parse
+from dqn_memory.errors import one_line_errors
+from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.study import published
+
+COMMAND = ("python", "-m", "dqn_memory.study.claims")
+
+
+@dataclass(frozen=True)
+class Args:
+    """Recompute the published claims and write them as a page; an earlier page is replaced."""
+
+    published: str = str(published.FOLDER)
+    """Folder of the published tables; results/parameters.csv is looked for in the folder above it."""
+    results: str = "results"
+    """Folder of the page, claims.md."""
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Recompute, write, and say how many agree."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = parse(Args, argv, prog=shlex.join(COMMAND))
+    folder, results = Path(args.published), Path(args.results)
+    page = published.claims_page(shlex.join([*COMMAND, *argv]), folder)
+    with disk_errors(results):
+        results.mkdir(parents=True, exist_ok=True)
+    write_atomic(results / "claims.md", page.encode())
+    found = published.claims(folder)
+    disagreeing = sum(claim.verdict == "disagrees" for claim in found)
+    print(f"{disagreeing} of {len(found)} figures disagree with the tables: {results / 'claims.md'}")
+
+
+if __name__ == "__main__":
+    main()

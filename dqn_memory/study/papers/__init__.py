@@ -1,0 +1,1 @@
+"""The four papers' published tables, and what their own figures say of their claims."""

@@ -1,0 +1,143 @@
+"""What one run says of success, read from its evaluation curve.
+
+The DBGFQN paper does not define the number in its success column. Its metric is the running average of the last ten
+evaluations; the column may be that average's last value, or its mean over training. Both are read here, beside the
+success of the final evaluation, the steps to a level of success, and the area under the curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dqn_memory.errors import UserError
+from dqn_memory.metrics import read_metrics
+from dqn_memory.study.statistics import Floats
+
+WINDOW = 10  # evaluations in the running average
+LEVELS = (0.5, 0.9)
+SUCCESS, FINAL = "eval/success_rate", "final/success_rate"
+
+MEANINGS = {
+    "last_average": f"mean success of the last {WINDOW} evaluations",
+    "mean_average": f"running average over {WINDOW} evaluations (fewer at the start), averaged over training",
+    "final": "success of the final evaluation, which has its own, more, episodes",
+    "steps_to": "steps at the first evaluation that reached the level; > N where none did within the run's N steps",
+    "area": "area under the curve of evaluations by the trapezoidal rule, divided by the steps it spans",
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Greedy success over training: E evaluations at ascending environment steps, and the final one if there is one."""
+
+    steps: np.ndarray[Any, np.dtype[np.int64]]  # (E,)
+    success: Floats  # (E,)
+    trained: int  # environment steps of the whole run
+    final: float | None = None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """When a level was first reached; `steps` is None (censored) where it was not within `budget` steps."""
+
+    steps: int | None
+    budget: int
+
+    @property
+    def censored(self) -> bool:
+        return self.steps is None
+
+    def __str__(self) -> str:
+        return f"> {self.budget:,}" if self.steps is None else f"{self.steps:,}"
+
+
+@dataclass(frozen=True)
+class Readings:
+    """The readings of one run; MEANINGS says what each is. `steps_to` has one entry for each of LEVELS."""
+
+    last_average: float
+    mean_average: float
+    final: float | None
+    steps_to: tuple[Reached, ...]
+    area: float
+
+
+def read_curve(run: Path) -> Curve:
+    """The evaluation curve in a run folder's metrics.jsonl. A UserError names a file or line that is no such thing."""
+    path = run / "metrics.jsonl"
+    if not path.is_file():
+        raise UserError(f"{path} is missing: a run's folder holds it from the first evaluation on")
+    lines = read_metrics(path)
+    points = [(line["step"], line[SUCCESS]) for line in lines if SUCCESS in line]
+    if not points:
+        raise UserError(f"{path} has no evaluation ({SUCCESS}): the run has not come to one")
+    return _curve(path, points, max(line["step"] for line in lines), _final(lines))
+
+
+def _final(lines: Sequence[dict[str, Any]]) -> float | None:
+    return next((line[FINAL] for line in reversed(lines) if FINAL in line), None)
+
+
+def _curve(path: Path, points: Sequence[tuple[int, Any]], trained: int, final: Any) -> Curve:
+    steps, success = zip(*points, strict=True)
+    if any(later <= earlier for earlier, later in pairwise(steps)):
+        raise UserError(f"{path} is damaged: the steps of its evaluations do not ascend")
+    values = [*success, 0.0 if final is None else final]
+    if not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
+        raise UserError(f"{path} is damaged: a success rate is not a number from 0 to 1")
+    return Curve(np.array(steps), np.array(success, np.float64), trained, final)
+
+
+def readings(curve: Curve) -> Readings:
+    """All readings of a curve."""
+    average = running_average(curve.success)
+    return Readings(
+        last_average=float(average[-1]),
+        mean_average=float(average.mean()),
+        final=curve.final,
+        steps_to=tuple(steps_to(curve, level) for level in LEVELS),
+        area=area(curve),
+    )
+
+
+def running_average(values: Floats, window: int = WINDOW) -> Floats:
+    """Mean of each value and the up to `window` - 1 before it: (E,) -> (E,)."""
+    return np.array([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
+
+
+def steps_to(curve: Curve, level: float) -> Reached:
+    """Steps at the first evaluation with at least this success."""
+    reached = np.flatnonzero(curve.success >= level)
+    return Reached(int(curve.steps[reached[0]]) if len(reached) else None, curve.trained)
+
+
+def area(curve: Curve) -> float:
+    """Area under the curve over the steps from the first evaluation to the last; one evaluation gives its value."""
+    if len(curve.steps) == 1:
+        return float(curve.success[0])
+    widths = np.diff(curve.steps)
+    return float((widths * (curve.success[1:] + curve.success[:-1]) / 2).sum() / widths.sum())
+
+
+def median_steps(reached: Sequence[Reached]) -> Reached:
+    """Median over runs, those that did not reach the level counting as later than all others.
+
+    It is censored itself where the middle runs are. A UserError where the runs had different budgets, under which a
+    censored run may be earlier than one that reached the level.
+    """
+    if not reached:
+        raise UserError("a median over runs needs at least one run")
+    budgets = {run.budget for run in reached}
+    if len(budgets) != 1:
+        raise UserError(
+            f"a median over runs needs one budget, not {', '.join(f'{b:,}' for b in sorted(budgets))} steps"
+        )
+    middle = float(np.median([math.inf if run.steps is None else run.steps for run in reached]))
+    return Reached(None if math.isinf(middle) else round(middle), budgets.pop())

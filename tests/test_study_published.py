@@ -1,0 +1,201 @@
+"""The papers' tables and claims: every figure of results/claims.md comes from the CSVs, and follows them."""
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dqn_memory.errors import UserError
+from dqn_memory.study import claims as script
+from dqn_memory.study import published
+from dqn_memory.study.normalisation import HUMAN, game
+from dqn_memory.study.papers.claim import Figure, compare
+from dqn_memory.study.papers.gains import gains
+from dqn_memory.study.papers.tables import SOURCES, half_unit, load, number
+from dqn_memory.table3 import PRINTED, PRINTED_COLUMNS
+from envs.baselines import published as shipped
+
+RESULTS = Path(__file__).parent.parent / "results"
+SIZES = {
+    "dbgfqn_table1": 23, "dbgfqn_table2": 11, "dbgfqn_table3": 8, "focus_table1": 28, "focus_table2": 32,
+    "focus_table3": 4, "focus_table4": 49, "thesis_table1": 12, "thesis_table2": 46, "thesis_table3": 30,
+    "glam_table1": 28, "glam_table2": 6, "glam_table3": 22,
+}  # fmt: skip
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of the tables that may be changed."""
+    shutil.copytree(RESULTS / "published", tmp_path / "published")
+    shutil.copy(RESULTS / "parameters.csv", tmp_path)
+    return tmp_path / "published"
+
+
+def claim(words, folder=published.FOLDER):
+    (found,) = [claim for claim in published.claims(folder) if words in claim.statement]
+    return found
+
+
+def change(path, old, new):
+    text = path.read_text()
+    assert text.count(old) == 1
+    path.write_text(text.replace(old, new))
+
+
+def test_every_table_is_there_and_in_the_index():
+    assert {name: len(table.rows) for name, table in published.tables().items()} == SIZES
+    assert {path.stem for path in (RESULTS / "published").glob("*.csv")} == set(SOURCES)
+    index = (RESULTS / "published" / "README.md").read_text()
+    assert all(f"`{name}.csv`" in index for name in SOURCES)
+
+
+def test_the_committed_page_regenerates_from_the_tables(tmp_path):
+    script.main(["--results", str(tmp_path)])
+    made = (tmp_path / "claims.md").read_text()
+    committed = (RESULTS / "claims.md").read_text()
+    assert made.replace(f" --results {tmp_path}", "") == committed
+
+
+def test_every_row_of_the_committed_page_is_a_claim_computed_now():
+    text = (RESULTS / "claims.md").read_text()
+    for found in published.claims():
+        assert f"| {found.place} | {found.statement} | {found.published} | {found.recomputed} |" in text
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "words"),
+    [
+        ("dbgfqn_table1", "0.0231,0.1082,0.5722,0.7993", "0.0231,0.4082,0.5722,0.7993", "DBGFQN over DTQN"),
+        ("dbgfqn_table3", "239066,304858", "239067,304858", "parameter counts"),
+        ("focus_table1", "Krull,1598.0,2665.5,5191.0,2539.8", "Krull,1598.0,2665.5,5191.0,3539.8", "Gaussian beats"),
+        ("focus_table2", "sigma,3,Jamesbond,196.7,24.4", "sigma,3,Jamesbond,196.7,94.4", "differ significantly"),
+        ("focus_table3", "Adaptive,20.77,14.18,454.615", "Adaptive,20.77,14.18,454.915", "operations of Adaptive"),
+        ("thesis_table1", "MsPacman,Gaussian,928.12,128.43", "MsPacman,Gaussian,928.12,28.43", "MsPacman, Gaussian ag"),
+        ("thesis_table3", "17,\"Gaussian (mu=10, sigma=4)\",MsPacman,706.67", "17,\"Gaussian (mu=10, sigma=4)\","
+         "MsPacman,600.67", "sigma from 2 to 4"),
+        ("glam_table1", "Krull,1598,2666,2204,6349,6616,7782,8130,8413,12649",
+         "Krull,1598,2666,2204,6349,6616,7782,8130,8413,8649", "one game gives"),
+        ("glam_table2", "Ours w/o G,14", "Ours w/o G,4", "(Table 2's row)"),
+        ("glam_table3", "n_max,32", "n_max,48", "imagination horizon"),
+    ],
+)  # fmt: skip
+def test_a_changed_cell_changes_the_claim_that_rests_on_it(copied, table, old, new, words):
+    before = [found for found in published.claims(copied) if words in found.statement]
+    change(copied / f"{table}.csv", old, new)
+    after = [found for found in published.claims(copied) if words in found.statement]
+    assert before and all(b.recomputed != a.recomputed for b, a in zip(before, after, strict=True))
+
+
+def test_the_headline_averages():
+    found = claim("DBGFQN over DTQN")
+    assert found.recomputed == ("median +28.7 %; ratio of mean scores +27.5 %; mean of relative gains +96.2 %")
+    assert found.verdict == "disagrees" and "Keydoor 9x9 alone gives +639 %" in found.note
+    assert claim("human-normalised median of STORM").recomputed.startswith("42.63 %")
+    assert "42.8 % with the table's own" in claim("human-normalised median of STORM").note
+    assert claim("human-normalised median of STORM").verdict == "disagrees"
+    assert claim("human-normalised mean of GLAM").verdict == "agrees"
+    assert claim("Gaussian beats").recomputed == "22 of 26"
+    assert claim("GLAM beats STORM").recomputed == "10 of 26"
+    assert claim("MsPacman, Gaussian against UniZero at 0.05").verdict == "disagrees"
+
+
+def test_no_table_headlines_a_mean_of_relative_gains():
+    text = (RESULTS / "claims.md").read_text()
+    cells = [cell for line in text.splitlines() for cell in line.split(" | ")]
+    for cell in cells:
+        if "mean of relative gains" in cell and "Were the column" not in cell:
+            assert cell.startswith("median ")
+    assert not any("relative gain" in line for line in text.splitlines() if line.startswith("#"))
+
+
+def test_the_published_tables_agree_with_the_copies_that_the_suite_ships():
+    table = load("dbgfqn_table1")
+    for row in table.rows:
+        theirs = shipped.published()[row["id"]]
+        assert {model: number(row[model]) if row[model] else None for model in theirs} == dict(theirs)
+    counts = {row["id"]: tuple(int(row[name.upper()]) for name in PRINTED_COLUMNS) for row in
+              load("dbgfqn_table3").rows}  # fmt: skip
+    assert counts == PRINTED
+
+
+def test_both_atari_tables_have_the_benchmarks_games_and_the_usual_scales():
+    for name in ("focus_table1", "glam_table1"):
+        rows = load(name).games()
+        assert [game(row["game"]) for row in rows] == list(HUMAN)
+    table = load("focus_table1")
+    different = [row["game"] for row in table.games() if tuple(HUMAN[game(row["game"])]) != tuple(
+        number(row[column]) for column in ("Random", "Human"))]  # fmt: skip
+    assert different == ["Asterix"]  # 8503.7 for 8503.3, as UniZero's paper prints it
+
+
+def test_scores_by_world_and_game():
+    worlds = published.scores("dbgfqn_table1")
+    assert worlds["Gridverse/Memory-7x7-v0"] == {"DRQN": 0.0566, "DTQN": 0.5737, "DGFQN": 0.1934, "DBGFQN": 0.6677}
+    assert "DRQN" not in worlds["Gridverse/Memory-13x13-v0"]
+    assert published.scores("glam_table1")["pong"]["GLAM"] == 18
+    assert "Hieros" not in published.scores("glam_table1")["up_n_down"]
+    assert published.scores("thesis_table1")["bank_heist"]["Local"] == 191.30
+    assert published.scores("glam_table2")["kung_fu_master"]["Ours w/o G"] == 29475
+    assert published.scores("focus_table2")["pong"]["mu 6"] == -7.9
+    with pytest.raises(UserError, match="holds no scores"):
+        published.scores("dbgfqn_table2")
+
+
+def test_missing_torn_and_foreign_tables_are_one_sentence(copied):
+    with pytest.raises(UserError, match="did you mean 'glam_table1'"):
+        load("glam_tabel1")
+    (copied / "glam_table1.csv").unlink()
+    with pytest.raises(UserError, match=r"glam_table1\.csv: No such file"):
+        published.claims(copied)
+    change(copied / "focus_table1.csv", "Alien,227.8,", "Alien,")
+    with pytest.raises(UserError, match=r"focus_table1\.csv: line 2 has 7 cells, the header 8"):
+        published.claims(copied)
+    change(copied / "focus_table1.csv", "Alien,7127.7", "Alien,227.8,x")
+    with pytest.raises(UserError, match="'x' in a published table"):
+        load("focus_table1", copied).scores("Human")
+    (copied.parent / "parameters.csv").unlink()
+    with pytest.raises(UserError, match=r"dqn_memory\.parameters"):
+        published.claims(copied)
+
+
+def test_the_script_says_in_one_line_what_is_wrong(copied, tmp_path, capsys):
+    (copied / "dbgfqn_table1.csv").unlink()
+    with pytest.raises(SystemExit) as stopped:
+        script.main(["--published", str(copied), "--results", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert re.fullmatch(r"error: cannot read the published table .*dbgfqn_table1\.csv: .*\n", capsys.readouterr().err)
+
+
+def test_gains_leave_out_what_cannot_be_divided():
+    found = gains(np.array([2.0, 3.0, np.nan, 1.0]), np.array([1.0, 2.0, 1.0, 0.0]))
+    assert (found.median, found.mean, found.largest, found.largest_row) == (0.75, 0.75, 1.0, 0)
+    assert (found.rows, found.undefined) == (3, 1)
+    assert found.ratio == pytest.approx(1.0)
+
+
+def test_a_figure_agrees_within_the_rounding_of_both_sides():
+    assert Figure.exact(0.1277).agrees("0.13") and Figure.exact(0.1277).agrees("12.8%")
+    assert not Figure.exact(0.0897).agrees("0.095")
+    assert Figure(0.120, 0.116, 0.126).agrees("0.13")
+    assert Figure.exact(0.125).agrees("0.13") and Figure.exact(0.125).agrees("0.12")  # half may go either way
+    product = Figure.of_cells(lambda a, b: a * b, "1.0", "-2")
+    assert (product.value, product.low, product.high) == pytest.approx((-2, -2.625, -1.425))
+    rising = Figure.monotone(lambda shift: 3 + shift)
+    assert (rising.value, rising.low, rising.high) == (3, 2, 4)
+    assert compare("p", "t", "s", "+77%", Figure.exact(0.847)).recomputed == "+84.7 %"
+
+
+def test_printed_numbers():
+    assert [number(text) for text in ("1,000", "+0.001%", "-6.86", "122.3%")] == [1000, 0.001, -6.86, 122.3]
+    assert [half_unit(text) for text in ("24", "0.0047", "58.4%")] == pytest.approx([0.5, 0.00005, 0.05])
+
+
+def test_tables_are_plain_rectangles_of_text():
+    for path in (RESULTS / "published").glob("*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))
+        assert len({len(row) for row in rows}) == 1
+        assert all(cell == cell.strip() for row in rows for cell in row)

@@ -1,0 +1,141 @@
+"""Readings of success from a run's curve, and the scales of scores."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dqn_memory.errors import UserError
+from dqn_memory.metrics import Metrics
+from dqn_memory.study import readings
+from dqn_memory.study.normalisation import HUMAN, game, human_normalised, world_scale
+from dqn_memory.study.readings import Curve, Reached, median_steps, read_curve
+from envs.atari import ATARI_100K
+from envs.baselines.known import shipped
+
+
+def curve(success, final=None, every=100, trained=None):
+    steps = np.arange(len(success)) * every
+    return Curve(steps, np.array(success, float), int(steps[-1]) if trained is None else trained, final)
+
+
+def test_both_readings_of_the_running_average():
+    found = readings.readings(curve([0.0] * 10 + [1.0] * 5))
+    assert found.last_average == 0.5  # evaluations 6 to 15: five of ten
+    expected = [0.0] * 10 + [0.1, 0.2, 0.3, 0.4, 0.5]
+    assert found.mean_average == pytest.approx(np.mean(expected))
+
+
+def test_the_running_average_starts_with_what_there_is():
+    assert readings.running_average(np.array([1.0, 0.0, 0.5])).tolist() == [1.0, 0.5, 0.5]
+    assert readings.running_average(np.array([4.0, 2.0, 6.0]), window=2).tolist() == [4.0, 3.0, 4.0]
+
+
+def test_steps_to_a_level_and_censoring():
+    found = readings.readings(curve([0.1, 0.5, 0.3, 0.8], trained=450))
+    half, nine_tenths = found.steps_to
+    assert half == Reached(100, 450) and not half.censored and str(half) == "100"
+    assert nine_tenths == Reached(None, 450) and nine_tenths.censored and str(nine_tenths) == "> 450"
+    assert str(Reached(1_250_000, 2_000_000)) == "1,250,000"
+
+
+def test_area_is_per_step_also_with_uneven_steps():
+    uneven = Curve(np.array([0, 100, 400]), np.array([0.0, 1.0, 1.0]), 400)
+    assert readings.area(uneven) == pytest.approx((50 + 300) / 400)
+    assert readings.area(curve([0.7])) == 0.7
+
+
+def test_a_median_of_steps_is_censored_where_the_middle_is():
+    runs = [Reached(100, 500), Reached(None, 500), Reached(300, 500)]
+    assert median_steps(runs) == Reached(300, 500)
+    assert median_steps([*runs, Reached(None, 500)]).censored
+    assert median_steps([*runs, Reached(200, 500)]) == Reached(250, 500)
+    with pytest.raises(UserError, match="one budget, not 500, 600 steps"):
+        median_steps([*runs, Reached(None, 600)])
+    with pytest.raises(UserError, match="at least one run"):
+        median_steps([])
+
+
+def write(folder, lines):
+    metrics = Metrics(folder, tensorboard=False)
+    for step, scalars in lines:
+        metrics.log(step, scalars)
+    metrics.close()
+    return folder / "metrics.jsonl"
+
+
+LINES = [
+    (0, {"eval/success_rate": 0.2}),
+    (50, {"losses/td_loss": 1.0}),
+    (100, {"eval/success_rate": 0.6}),
+    (200, {"eval/success_rate": 0.4}),
+    (250, {"final/success_rate": 0.45, "final/episodes": 100.0}),
+]
+
+
+def test_a_run_is_read_from_its_folder(tmp_path):
+    write(tmp_path, LINES)
+    found = read_curve(tmp_path)
+    assert found.steps.tolist() == [0, 100, 200] and found.success.tolist() == [0.2, 0.6, 0.4]
+    assert (found.final, found.trained) == (0.45, 250)
+    assert readings.readings(found).steps_to == (Reached(100, 250), Reached(None, 250))
+
+
+def test_an_unfinished_run_has_no_final_success(tmp_path):
+    write(tmp_path, LINES[:-1])
+    assert readings.readings(read_curve(tmp_path)).final is None
+
+
+def test_a_missing_file_and_a_run_without_evaluations_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"metrics\.jsonl is missing"):
+        read_curve(tmp_path)
+    write(tmp_path, LINES[1:2])
+    with pytest.raises(UserError, match="no evaluation"):
+        read_curve(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["{not json", "[1, 2]", '{"eval/success_rate": 0.5}', "\xff"])
+def test_a_corrupt_line_is_named_with_its_number(tmp_path, damage):
+    path = write(tmp_path, LINES)
+    lines = path.read_text().splitlines()
+    lines[2] = damage
+    path.write_bytes(("\n".join(lines) + "\n").encode("latin-1"))
+    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: line 3 "):
+        read_curve(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"step": 100, "eval/success_rate": 0.5}, "do not ascend"),
+        ({"step": 300, "eval/success_rate": 1.5}, "not a number from 0 to 1"),
+        ({"step": 300, "eval/success_rate": None}, "not a number from 0 to 1"),
+    ],
+)
+def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
+    path = write(tmp_path, LINES)
+    path.write_text(path.read_text() + json.dumps(line) + "\n")
+    with pytest.raises(UserError, match=words):
+        read_curve(tmp_path)
+
+
+def test_worlds_are_scaled_between_random_and_the_best_known_player():
+    for world, lines in shipped().items():
+        scale = world_scale(world)
+        assert scale(lines.random.success.mean) == 0
+        assert scale(lines.lower.success.mean) == pytest.approx(1)
+        assert world_scale(f"envs:{world}") == scale
+    bounded = shipped()["Gridverse/Memory-SixteenRooms-21x21-v0"]
+    assert world_scale(bounded.id)(bounded.upper.success.mean) > 1  # more than any known player
+    with pytest.raises(UserError, match=r"unknown world 'POMDP/CarFlg-v0'; did you mean 'POMDP/CarFlag-v0'"):
+        world_scale("POMDP/CarFlg-v0")
+
+
+def test_every_game_of_the_benchmark_has_a_human_score_under_any_spelling():
+    assert tuple(HUMAN) == ATARI_100K
+    assert {game(name) for name in ("ms_pacman", "MsPacman", "Ms Pacman", "ALE/MsPacman-v5")} == {"ms_pacman"}
+    assert game("James Bond") == "jamesbond"
+    assert human_normalised("Pong", -20.7) == 0 and human_normalised("Pong", 14.6) == 1
+    assert human_normalised("Boxing", 76) == pytest.approx(75.9 / 12)
+    with pytest.raises(UserError, match=r"'Pang'; did you mean 'pong'"):
+        game("Pang")
