@@ -44,7 +44,7 @@ class CarFlag(World[CarState]):
         super().__init__(time_limit, device)
         # One push can carry the car past an end, never by more than its top speed.
         high = np.array([END + MAX_SPEED, MAX_SPEED, 1.0])
-        self.observation_space = gymnasium.spaces.Box(-high, high, dtype=np.float64)
+        self.observation_space = self.state_space = gymnasium.spaces.Box(-high, high, dtype=np.float64)
         self.push = torch.tensor([-POWER, 0.0, POWER], dtype=torch.float64, device=self.device)
         constants = torch.tensor([0.5, -1.0, 1.0, 2 * START], dtype=torch.float64, device=self.device)
         self.half, self.left, self.right, self.width = constants.unbind()
@@ -75,6 +75,11 @@ class CarFlag(World[CarState]):
         in_zone = position.clip(ZONE - HALF_ZONE, ZONE + HALF_ZONE) == position
         observation: Tensor = stack([position, velocity, where(in_zone, heaven, self.nothing)])
         return observation
+
+    def observe_state(self, state: CarState) -> Tensor:
+        """Position, velocity and the side of heaven, wherever the car is, (N, 3) float64."""
+        known: Tensor = stack([state.position, state.velocity, state.heaven])
+        return known
 
     def frame(self, state: CarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The line with the signpost's zone, heaven (green), hell (red) and the car."""

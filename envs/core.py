@@ -26,7 +26,7 @@ __all__ = ["State", "UserError", "World", "choose", "put", "where"]
 class State:
     """Base of every world's state: a dataclass of tensors, each with the leading axis N."""
 
-    observation: Tensor  # (N, d), flat whatever the observation space: see `World.observation_space`
+    observation: Tensor  # (N, d), flat unless it is an image: see `World.observation_space`
     steps: Tensor  # (N,) int64, steps taken in this episode
     returns: Tensor  # (N,) float64, undiscounted reward, summed step by step
 
@@ -44,7 +44,9 @@ class World(ABC, Generic[S]):
         reset_draws, step_draws: uniforms per row that `reset` and `step` consume.
         observation_space: the Gymnasium space of ONE world. The observation tensor is always one flat row
             (N, d); for a Dict it holds the flattened entries in the space's order, for a Discrete d is 1, and
-            the adapters give it the space's form.
+            the adapters give it the space's form. Only an image, a Box of three axes, has that form in the world
+            already, (N, C, H, W), as trainers read it from a fleet.
+        state_space: the space of what `observe_state` shows; None where a world does not say what its state is.
         device: where all tables live and all tensors are expected.
         runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.arrays` and operators alone, and all
             tables are tensors among the attributes of the world, or of parts that say the same of themselves, so that
@@ -56,6 +58,7 @@ class World(ABC, Generic[S]):
     reset_draws: int
     step_draws: int
     observation_space: gymnasium.Space[Any]
+    state_space: gymnasium.Space[Any] | None = None
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
@@ -87,6 +90,13 @@ class World(ABC, Generic[S]):
     @abstractmethod
     def text(self, state: S, row: int) -> str:
         """Draw one row as lines of plain text, for terminals."""
+
+    def observe_state(self, state: S) -> Tensor:
+        """All that the future of an episode depends on, (N, e) in the form of `state_space`: nothing is hidden.
+
+        It is what `make_world(id, observe="state")` shows in place of the observation, see `envs.observed`.
+        """
+        raise UserError(f"The world {type(self).__name__} does not say what its state looks like.")
 
     def initial_draws(self) -> Tensor | None:
         """Reset draws (M, reset_draws), one row per initial state of a deterministic world; else None."""

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envs.errors import UserError
+from envs.spaces import MultiDiscrete
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -129,7 +130,7 @@ def _join(space: gymnasium.Space[Any], count: int, key: str, codes: Array, share
     if isinstance(space, spaces.Box):
         return _join_box(space, codes)
     sizes, start = _sizes(space)
-    form = spaces.MultiDiscrete(np.append(sizes, count), start=np.append(start, 0))
+    form = MultiDiscrete(np.append(sizes, count), start=np.append(start, 0))
     return Joined(form, lambda batch, numbers: np.column_stack([batch.reshape(len(batch), -1), numbers]))
 
 

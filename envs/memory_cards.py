@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from envs.arrays import integers, order, pick, take, where, write, zeros
 from envs.core import State, UserError, World
+from envs.spaces import MultiDiscrete
 
 HIDDEN = 0
 MOST_TABLED = 6  # pairs up to which the card to turn up is looked up among all sets of removed cards
@@ -45,7 +45,8 @@ class MemoryCards(World[CardState]):
         self.pairs = pairs
         self.num_actions = 2 * pairs
         self.reset_draws = 2 * pairs + 1
-        self.observation_space = gymnasium.spaces.MultiDiscrete([pairs + 2] * self.num_actions)
+        self.observation_space = MultiDiscrete([pairs + 2] * self.num_actions)
+        self.state_space = MultiDiscrete([2 * pairs + 2] * self.num_actions)
         self.values = torch.arange(1, pairs + 1, device=self.device).repeat(2)  # (2P,)
         self.bits = torch.tensor([1 << card for card in range(self.num_actions)], device=self.device)  # (2P,)
         self.all_removed = self.bits.sum()
@@ -84,6 +85,15 @@ class MemoryCards(World[CardState]):
         face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
         seen: Tensor = write(table, current, face_up)
         return seen
+
+    def observe_state(self, state: CardState) -> Tensor:
+        """Every card from above its back, (N, 2P) int64: its value 1..P, P + 1 removed, P + 1 and its value face up."""
+        gone = (state.removed[:, None] & self.bits) != 0
+        table = where(gone, self.gap, state.cards)
+        value = pick(state.cards, state.current) + self.gap
+        empty = state.removed == self.all_removed
+        known: Tensor = write(table, state.current, where(empty, self.gap, value))
+        return known
 
     def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
         """A card (N,) uniform among those that remain, chosen by u (N,); 0 if none is left.

@@ -52,6 +52,7 @@ WORLDS: dict[str, Entry] = {
     "POMDP/Hallway-v0": Entry("envs.hallway:Hallway"),
     "POMDP/HeavenHell-v0": Entry("envs.heaven_hell:HeavenHell"),
     "POMDP/File-v0": Entry("envs.pomdp_file:File"),
+    "Pixel/BlinkingCatch-v0": Entry("envs.catch:BlinkingCatch"),
 }
 
 
@@ -68,6 +69,8 @@ def near_names(name: str, names: Iterable[str]) -> str:
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
+    Every world takes `observe`: "world" for its own observation, "state" for its state (`envs.observed`).
+
     Raises:
         UserError: the id or the device is unknown, or the world does not take a keyword or its value.
     """
@@ -77,9 +80,19 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     module, _, attribute = WORLDS[name].entry.partition(":")
     build = getattr(importlib.import_module(module), attribute)
     _check_device(device)
+    observe = kwargs.pop("observe", "world")
     check_keywords(name, build, kwargs)
     world: World[Any] = build(device=device, **{**WORLDS[name].kwargs, **kwargs})
-    return world
+    return _observed(name, world, observe)
+
+
+def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
+    from envs.observed import OBSERVE, StateObserved  # here, because it needs torch
+
+    if observe not in OBSERVE:
+        wanted = " or ".join(map(repr, OBSERVE))
+        raise UserError(f"observe of world {name!r} must be {wanted}, not {observe!r}.")
+    return StateObserved(world) if observe == "state" else world
 
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:

@@ -45,6 +45,7 @@ class Tabular(World[TabularState]):
         self.tables, self.num_actions, self.action_names = tables, tables.num_actions, tables.action_names
         self.observation_space = gymnasium.spaces.Discrete(tables.num_observations + 1)
         states = tables.num_states
+        self.state_space = gymnasium.spaces.Discrete(states + 1)
         self.transition, self.sight = draw(_closed(tables.T)), draw(_closed(tables.O))  # from rows a * (S + 1) + s
         start, move, look = draw(tables.start[None]), self.transition, self.sight
         self.reset_draws, self.step_draws = start.draws, move.draws + look.draws
@@ -83,6 +84,10 @@ class Tabular(World[TabularState]):
         returns = state.returns + reward
         after = TabularState(observation[:, None], state.steps + self.one, returns, hidden)
         return after, after.observation, reward, terminated, terminated & (returns > self.nothing)
+
+    def observe_state(self, state: TabularState) -> Tensor:
+        """The number of the state, S after the end, (N, 1) int64."""
+        return state.hidden[:, None]
 
     def initial_draws(self) -> Tensor | None:
         """One draw (M, reset_draws) for each start state, if they are equally likely and chance ends with the start."""

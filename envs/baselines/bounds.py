@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from envs.baselines import car, cards, keydoor, plan, policy, rooms, search, shortest
+from envs.baselines import car, cards, catch, keydoor, plan, policy, rooms, search, shortest
 from envs.baselines.known import Level
 from envs.baselines.model import full_state
 from envs.baselines.playing import crowd, exactly, level, play, random_player
 from envs.car_flag import CarFlag
+from envs.catch import BlinkingCatch
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -80,6 +81,13 @@ def of_cards(world: MemoryCards, effort: Effort) -> Best:
     return Best(optimum, optimum)
 
 
+def of_catch(world: BlinkingCatch, effort: Effort) -> Best:
+    """Whoever remembers catches every ball, and nobody gets more."""
+    outcomes = play(world, catch.catcher(world), effort.episodes, effort.seed)
+    optimum = exactly(1.0, float(world.balls), EXACT)
+    return Best(optimum if bool(outcomes.success.all()) else level(outcomes, SCRIPTED), optimum)
+
+
 def of_tables(world: Tabular, effort: Effort) -> Best:
     """The policy of the discounted lower bound, played, below the undiscounted player who sees the state.
 
@@ -143,6 +151,7 @@ def _keydoor(world: GridWorld, layout: LockedRoom, effort: Effort) -> Best:
 BOUNDS: dict[type[Any], Callable[[Any, Effort], Best]] = {
     CarFlag: of_car,
     MemoryCards: of_cards,
+    BlinkingCatch: of_catch,
     Tabular: of_tables,
     GridWorld: of_grid,
 }

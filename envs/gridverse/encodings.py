@@ -46,7 +46,7 @@ class Objects:
     @property
     def statuses(self) -> list[tuple[int, int]]:
         """All pairs of a type and its status in their order."""
-        return [(kind, status) for kind in self.types for status in range(_states(kind))]
+        return [(kind, status) for kind in self.types for status in range(states(kind))]
 
 
 @dataclass(frozen=True)
@@ -125,11 +125,11 @@ def _raw() -> Tensor:
     return torch.stack([kinds(plain), statuses(plain), colours(plain)], -1)
 
 
-def _states(kind: int) -> int:
+def states(kind: int) -> int:
     """Number of statuses that a type has."""
     return LOCKED + 1 if kind == DOOR else 1
 
 
 def _highest(objects: Objects) -> tuple[int, int, int]:
     """Upper bounds of the three channels; the originals take a type's number of statuses for the highest one."""
-    return objects.types[-1], max(_states(kind) for kind in objects.types), objects.hues[-1]
+    return objects.types[-1], max(states(kind) for kind in objects.types), objects.hues[-1]

@@ -22,6 +22,8 @@ from envs.gridverse.phantoms import Phantoms
 from envs.gridverse.rules import ACTION_NAMES, at
 from envs.gridverse.scene import Ending, Layout, Reward, Rule, Scene, Transition
 from envs.gridverse.view import View
+from envs.gridverse.whole import Whole
+from envs.spaces import MultiDiscrete
 
 
 @dataclass
@@ -95,6 +97,8 @@ class GridWorld(World[GridState]):
         parts = (view, *task.rules, *task.rewards, *task.endings)
         self.runs_on_numpy = all(getattr(part, "runs_on_numpy", False) for part in parts)
         self.observation_space = _space(view, encoded.sizes, dictionary)
+        self._whole = Whole(self.height, self.width, self.device)
+        self.state_space = self._whole.space
 
     def initial_draws(self) -> Tensor | None:
         """Reset draws, one row per initial state, where the layout has few of them and a view draws nothing."""
@@ -128,6 +132,10 @@ class GridWorld(World[GridState]):
             return shown
         agent = take(self._agent, scene.held * 0)
         return beside([agent, shown, take(self._numbers, scene.held)])
+
+    def observe_state(self, state: GridState) -> Tensor:
+        """The whole grid with the agent in it, see `envs.gridverse.whole`, (N, H*W + 3) int64."""
+        return self._whole(scene_of(state))
 
     def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """The whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""
@@ -188,10 +196,10 @@ def _one_hot(view: View) -> Tensor:
 def _space(view: View, sizes: tuple[int, ...], dictionary: bool) -> gymnasium.Space[Any]:
     cell = np.array(sizes)  # (C,)
     if not dictionary:
-        return spaces.MultiDiscrete(np.tile(cell, view.rows * view.columns))
+        return MultiDiscrete(np.tile(cell, view.rows * view.columns))
     parts = {
         "grid": np.tile(cell, (view.rows, view.columns, 1)),
         "agent_id_grid": np.full((view.rows, view.columns), 2),
         "item": cell,
     }
-    return spaces.Dict({name: spaces.MultiDiscrete(part) for name, part in sorted(parts.items())})
+    return spaces.Dict({name: MultiDiscrete(part) for name, part in sorted(parts.items())})

@@ -54,15 +54,9 @@ def test_dqn_trains_on_the_world_as_it_is(id):
     trained(dqn(gymnasium.make(id, time_limit=40)))
 
 
-@pytest.mark.parametrize("id", ["POMDP/CarFlag-v0", "POMDP/Hallway-v0", "POMDP/HeavenHell-v0"])
+@pytest.mark.parametrize("id", [*IDS, "POMDP/HeavenHell-v0"])
 def test_recurrent_ppo_trains_on_the_world_as_it_is(id):
     trained(recurrent_ppo(make_vec_env(id, n_envs=2, env_kwargs={"time_limit": 40})))
-
-
-@pytest.mark.parametrize("id", ["POMDP/MemoryCards-v0", "Gridverse/Memory-NineRooms-13x13-v0"])
-def test_recurrent_ppo_trains_on_several_numbers_as_one_hot(id):
-    """Its own one-hot form of a MultiDiscrete gives the recurrent layer a width that is no Python integer."""
-    trained(recurrent_ppo(make_vec_env(id, n_envs=2, wrapper_class=OneHot)))
 
 
 def test_wrapped_worlds():

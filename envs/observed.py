@@ -1,0 +1,88 @@
+"""A world whose state is seen: what an agent of the same kind could reach if nothing were hidden from it."""
+
+from __future__ import annotations
+
+from dataclasses import make_dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from envs.core import State, World
+from envs.errors import UserError
+
+OBSERVE = ("world", "state")  # what `make_world(observe=...)` takes: the world's own observation, or its state
+SHOWN = "shown"  # the field that keeps the world's own observation, which pictures may need
+_KINDS: dict[type[State], type[State]] = {}  # made once, so that two states of one world are of one class
+
+
+class StateObserved(World[Any]):
+    """The same episodes under the same draws, observed as `world.observe_state` says: made by `observe="state"`.
+
+    Only the observation changes. Initial states, transitions, rewards, endings and pictures are those of the world,
+    so that two agents can be compared on the very same episodes, one of which has nothing to remember.
+
+    Raises:
+        UserError: the world does not say what its state looks like.
+    """
+
+    def __init__(self, world: World[Any]) -> None:
+        if world.state_space is None:
+            kind = type(world).__name__
+            raise UserError(
+                f"The world {kind} shows no state; give it state_space and observe_state, or use observe='world'."
+            )
+        super().__init__(world.time_limit, world.device)
+        self.world = world
+        self.num_actions, self.action_names = world.num_actions, world.action_names
+        self.reset_draws, self.step_draws = world.reset_draws, world.step_draws
+        self.observation_space, self.state_space = world.state_space, world.state_space
+        self.runs_on_numpy = world.runs_on_numpy
+
+    def reset(self, u: Tensor) -> State:
+        """As the world."""
+        return self._observed(self.world.reset(u))
+
+    def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
+        """As the world, but for the observation."""
+        after, _, reward, terminated, success = self.world.step(state, action, u)
+        after = self._observed(after)
+        return after, after.observation, reward, terminated, success
+
+    def observe_state(self, state: State) -> Tensor:
+        """As the world."""
+        return self.world.observe_state(state)
+
+    def initial_draws(self) -> Tensor | None:
+        """As the world."""
+        return self.world.initial_draws()
+
+    def truncated(self, state: State, terminated: Tensor) -> Tensor:
+        """As the world."""
+        return self.world.truncated(state, terminated)
+
+    def frame(self, state: State, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """As the world."""
+        return self.world.frame(_as_the_world_has_it(state), row)
+
+    def text(self, state: State, row: int) -> str:
+        """As the world."""
+        return self.world.text(_as_the_world_has_it(state), row)
+
+    def _observed(self, state: State) -> State:
+        values = {**vars(state), "observation": self.world.observe_state(state), SHOWN: state.observation}
+        return _kind(type(state))(**values)
+
+
+def _kind(inner: type[State]) -> type[State]:
+    """A world's state class with one more field."""
+    if inner not in _KINDS:
+        _KINDS[inner] = make_dataclass(f"Observed{inner.__name__}", [(SHOWN, Tensor)], bases=(inner,))
+    return _KINDS[inner]
+
+
+def _as_the_world_has_it(state: State) -> State:
+    """The state without its view, with the world's own observation in its place."""
+    values = dict(vars(state))
+    values["observation"] = values.pop(SHOWN)
+    return type(state).__bases__[0](**values)

@@ -1,0 +1,182 @@
+"""Blinking Catch: its rules, its pictures, and what remembering is worth."""
+
+import itertools
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envs.baselines import catch
+from envs.baselines.bounds import Effort, best
+from envs.baselines.playing import play, random_player
+from envs.catch import BALL, PADDLE, BlinkingCatch
+from envs.errors import UserError
+from envs.registry import make_world
+
+NONE = torch.empty(1, 0, dtype=torch.float64)
+
+
+def start(world, columns):
+    """One episode whose balls fall in these columns."""
+    return world.reset((torch.tensor([columns], dtype=torch.float64) + 0.5) / world.grid)
+
+
+def walk(world, state, actions):
+    """Rewards, and whether each step terminated, of a list of actions."""
+    steps = []
+    for action in actions:
+        state, _, reward, terminated, success = world.step(state, torch.tensor([action]), NONE)
+        steps.append((float(reward), bool(terminated), bool(success)))
+    return state, steps
+
+
+def test_a_ball_lands_on_the_paddle_or_beside_it():
+    world = BlinkingCatch(grid=4, balls=3)
+    state, steps = walk(world, start(world, [2, 0, 3]), [1, 1, 1, 0, 0, 1, 2, 2, 1])  # 2; 2 -> 0; 0 -> 2
+    rewards, terminated, success = zip(*steps, strict=True)
+    assert rewards == (0, 0, 1, 0, 0, 1, 0, 0, -1)
+    assert terminated == (False,) * 8 + (True,)
+    assert not any(success)
+    assert float(state.returns) == 1
+
+
+def test_success_is_to_have_caught_all():
+    world = BlinkingCatch(grid=4, balls=2)
+    _, steps = walk(world, start(world, [2, 3]), [1, 1, 1, 1, 1, 2])
+    assert steps[-1] == (1.0, True, True)
+
+
+def test_the_paddle_stops_at_the_walls():
+    world = BlinkingCatch(grid=5)
+    for action, column in ((0, 0), (2, 4)):
+        state, _ = walk(world, start(world, [0] * 10), [action] * 9)
+        assert int(state.paddle) == column
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    size=st.integers(16, 50), grid=st.integers(3, 8), blink=st.integers(1, 5), balls=st.integers(1, 3), data=st.data()
+)
+def test_pictures_show_the_paddle_always_and_the_ball_on_schedule(size, grid, blink, balls, data):
+    world = BlinkingCatch(size, grid, balls, blink)
+    columns = data.draw(st.lists(st.integers(0, grid - 1), min_size=balls, max_size=balls))
+    state = start(world, columns)
+    for step in range(balls * (grid - 1) + 1):
+        ball, row = divmod(step, grid - 1)
+        paddle, *seen = (int(each) for each in catch.seen(world, state.observation))
+        shown = ball < balls and row % blink == 0
+        assert seen == ([row, columns[ball]] if shown else [-1, -1])
+        assert paddle == int(state.paddle)
+        expected = painted(world, (row, columns[ball]) if shown else None, (grid - 1, paddle))
+        assert np.array_equal(state.observation[0].numpy(), expected)
+        state, _ = walk(world, state, [data.draw(st.integers(0, 2))])
+
+
+def painted(world, ball, paddle):
+    """The picture, pixel by pixel: a pixel belongs to the cell that has its place on the grid."""
+    picture = np.zeros((3, world.size, world.size), np.uint8)
+    for y, x in itertools.product(range(world.size), repeat=2):
+        cell = tuple(
+            next(c for c in reversed(range(world.grid)) if c * world.size // world.grid <= at) for at in (y, x)
+        )
+        if cell in (ball, paddle):
+            picture[:, y, x] = BALL if cell == ball else PADDLE
+    return picture
+
+
+def test_columns_are_uniform():
+    world = BlinkingCatch()
+    u = torch.rand(4_000, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(world.reset(u).columns.flatten(), minlength=8).double()
+    assert ((counts - 5_000) ** 2 / 5_000).sum() < 25  # chi-squared, 7 degrees of freedom: p = 0.0008
+    assert world.reset(torch.full((1, 10), 1 - 2**-53, dtype=torch.float64)).columns.max() == 7
+
+
+@pytest.mark.parametrize(("grid", "blink"), [(8, 4), (5, 99), (3, 1), (16, 15)])
+def test_who_remembers_catches_every_ball(grid, blink):
+    world = BlinkingCatch(32, grid, 4, blink)
+    outcomes = play(world, catch.catcher(world), 300, 0)
+    assert outcomes.success.all()
+    assert (outcomes.returns == 4).all()
+    assert (outcomes.lengths == 4 * (grid - 1)).all()
+    assert best(world, Effort(50, 0, 0, 0.0, 0)).lower.returns.mean == 4
+
+
+def test_random_actions_catch_one_ball_in_eight():
+    world = make_world("Pixel/BlinkingCatch-v0", size=8)
+    returns = play(world, random_player(3, 1), 4_000, 2).returns
+    assert float(returns.mean()) == pytest.approx(-7.5, abs=4 * float(returns.std()) / 4_000**0.5)
+
+
+def test_a_fixed_rule_is_worth_what_the_docstring_says():
+    """The bound is reached by the rule itself, so it is the best one's value."""
+    world = make_world("Pixel/BlinkingCatch-v0", size=8)
+    rule = catch.memoryless(world)
+    assert rule.bound == pytest.approx(4.26, abs=0.005)
+    returns = play(world, catch.by_rule(world, rule), 4_000, 3).returns
+    assert float(returns.mean()) == pytest.approx(rule.bound, abs=4 * float(returns.std()) / 4_000**0.5)
+    only_seen = catch.Rule(np.zeros(8, np.int64), np.broadcast_to(towards(8), (8, 8, 8)).copy(), 0.0)
+    returns = play(world, catch.by_rule(world, only_seen), 4_000, 4).returns
+    assert float(returns.mean()) == pytest.approx(2.02, abs=4 * float(returns.std()) / 4_000**0.5)
+
+
+def towards(grid):
+    columns = np.arange(grid)
+    return np.sign(columns[None] - columns[:, None])
+
+
+def test_a_ball_that_is_always_seen_needs_no_memory():
+    assert catch.memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3
+    with pytest.raises(ValueError, match="at most 9"):
+        catch.memoryless(BlinkingCatch(16, 10))
+
+
+def test_the_state_tells_of_the_ball_also_where_it_is_unseen():
+    world = make_world("Pixel/BlinkingCatch-v0", observe="state")
+    u = torch.rand(50, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state, draws = world.reset(u), NONE.expand(50, 0)
+    for step in range(70):
+        ball, row, paddle, column = state.observation.unbind(1)
+        assert (ball == step // 7).all()
+        assert (row == step % 7).all()
+        assert torch.equal(paddle, state.paddle)
+        assert torch.equal(column, state.columns[:, step // 7])
+        state, *_ = world.step(state, 1 + (column - paddle).sign(), draws)
+    assert (state.returns == 10).all()
+    assert world.observation_space.contains(state.observation[0].numpy())
+
+
+def test_gymnasium_gives_images():
+    env = gymnasium.make("Pixel/BlinkingCatch-v0", size=32, render_mode="rgb_array")
+    observation, _ = env.reset(seed=0)
+    assert (observation.shape, observation.dtype) == ((3, 32, 32), np.uint8)
+    assert env.render().shape == (256, 256, 3)
+
+
+def test_the_text_and_the_frame_tell_where_an_unseen_ball_is():
+    world = BlinkingCatch(8, 4, 2, blink=2)
+    state = start(world, [3, 0])
+    assert world.text(state, 0).splitlines() == ["...o", "....", "....", "..=.", "ball 1 of 2, return +0"]
+    state, _ = walk(world, state, [0])
+    assert world.text(state, 0).splitlines()[:4] == ["....", "...x", "....", ".=.."]
+    assert world.frame(state, 0)[64, -1].tolist() != [0, 0, 0]
+    assert state.observation[0, :, 2, -1].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("keywords", "sentence"),
+    [
+        ({"size": 7}, "size of Blinking Catch must be from 8"),
+        ({"size": 300}, "to 256 pixels, not 300"),
+        ({"grid": 2}, "from 3 to 16 cells, not 2"),
+        ({"balls": 0}, "balls of Blinking Catch must be at least 1"),
+        ({"blink": 0}, "blink of Blinking Catch must be at least 1"),
+        ({"blinks": 3}, "blink"),
+    ],
+)
+def test_misuse_is_one_clear_sentence(keywords, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make_world("Pixel/BlinkingCatch-v0", **keywords)

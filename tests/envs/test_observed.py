@@ -1,0 +1,165 @@
+"""`observe="state"`: the same episodes in every world, with all that matters in view."""
+
+import dataclasses
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from world_keywords import IDS, build, keywords
+
+from envs import forms
+from envs.core import State, UserError, World
+from envs.engines import NumpyEngine, TensorEngine
+from envs.fleet import TensorFleet
+from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, pack
+from envs.gridverse.scene import Scene
+from envs.gridverse.whole import Whole
+from envs.observed import StateObserved
+from envs.registry import make_world
+
+COUNTERS = ("observation", "steps", "returns", "shown")
+
+
+def walk(id, steps=40, rows=8, **kwargs):
+    """Fleets of a world and of its state-observed twin, and the same random actions in both: states and Steps."""
+    fleets = [
+        TensorFleet(build(id, time_limit=15, observe=observe, **kwargs), rows, 3) for observe in ("world", "state")
+    ]
+    generator = torch.Generator().manual_seed(0)
+    for fleet in fleets:
+        fleet.reset()
+    for _ in range(steps):
+        action = torch.randint(fleets[0].num_actions, (rows,), generator=generator)
+        yield fleets, [fleet.step(action) for fleet in fleets]
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_only_the_observation_differs(id):
+    for (plain, twin), (ours, theirs) in walk(id):
+        for name in ("reward", "terminated", "truncated", "success", "episode_return", "episode_length"):
+            assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+        for field in dataclasses.fields(plain.state):
+            other = getattr(twin.state, "shown" if field.name == "observation" else field.name)
+            assert torch.equal(getattr(plain.state, field.name), other), field.name
+        assert torch.equal(theirs.observation, twin.world.observe_state(twin.state))
+    assert plain.world.text(plain.state, 1) == twin.world.text(twin.state, 1)
+    np.testing.assert_array_equal(plain.frame(1), twin.frame(1))
+    initial = [fleet.world.initial_draws() for fleet in (plain, twin)]
+    assert initial == [None, None] or torch.equal(*initial)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_observations_are_of_the_space_that_is_declared(id):
+    for (_, twin), (_, step) in walk(id, steps=20):
+        for seen in (step.observation, step.final_observation):
+            shaped = forms.form(twin.observation_space)(seen.numpy())
+            assert all(twin.observation_space.contains(forms.row(shaped, row)) for row in range(8))
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_what_is_seen_determines_what_is(id):
+    """Rows that look alike are alike in all that the future depends on: here, in what follows the same actions."""
+    seen: dict[bytes, list[torch.Tensor]] = {}
+    for (plain, twin), _ in walk(id, steps=60, rows=32):
+        values = [v for name, v in vars(plain.state).items() if name not in (*COUNTERS, *HIDDEN_FOR_GOOD.get(id, ()))]
+        for row, look in enumerate(twin.state.observation):
+            state = [value[row] for value in values]
+            known = seen.setdefault(look.numpy().tobytes(), state)
+            assert all(torch.equal(a, b) for a, b in zip(known, state, strict=True))
+    assert len(seen) > 1
+
+
+# What the future does not depend on: values of cards that are gone and places of balls that have landed or not begun.
+HIDDEN_FOR_GOOD = {"POMDP/MemoryCards-v0": ("cards",), "Pixel/BlinkingCatch-v0": ("columns",)}
+
+
+def test_the_secret_is_in_view_from_the_first_step():
+    for id, secret in (("POMDP/CarFlag-v0", "heaven"), ("POMDP/HeavenHell-v0", "hidden")):
+        fleet = TensorFleet(build(id, observe="state"), 64, 0)
+        first = fleet.reset()
+        hidden = getattr(fleet.state, secret)
+        assert len(hidden.unique()) == 2 and (first == hidden[:, None]).any(1).all()
+        assert len(fleet.state.shown.unique(dim=0)) == 1 or id == "POMDP/CarFlag-v0"
+
+
+def test_cards_lie_open():
+    world = make_world("POMDP/MemoryCards-v0", observe="state", pairs=3)
+    state = world.reset(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0]], dtype=torch.float64))
+    assert state.observation.tolist() == [[1 + 4, 2, 3, 1, 2, 3]] and state.shown.tolist() == [[1, 0, 0, 0, 0, 0]]
+    draw = torch.tensor([[0.99]], dtype=torch.float64)
+    for action, expected in ((3, [4, 2, 3, 4, 2, 7]), (2, [4, 2, 4, 4, 6, 4]), (1, [4] * 6)):
+        state, observation, *_ = world.step(state, torch.tensor([action]), draw)
+        assert observation.tolist() == [expected]
+
+
+def scene(height, width, position, heading, held=0, good=0):
+    """A grid in which every cell can be told from the others: boxes with different contents."""
+    cells = pack(BOX) + torch.arange(height * width, dtype=torch.int16)
+    return Scene(cells[None], *(torch.tensor([value]) for value in (position, heading, held, good)))
+
+
+@pytest.mark.parametrize(
+    ("heading", "expected"),
+    [(NORTH, "012 345 678"), (SOUTH, "876 543 210"), (EAST, "258 147 036"), (WEST, "630 741 852")],
+)
+def test_a_grid_turns_with_the_agent(heading, expected):
+    whole = Whole(3, 3, torch.device("cpu"))
+    seen = whole(scene(3, 3, 4, heading))[0, :9] - whole.numbers[pack(BOX)]
+    assert seen.tolist() == [int(cell) for cell in expected.replace(" ", "")]
+
+
+def test_what_lies_beyond_an_edge_comes_in_at_the_opposite_one():
+    whole = Whole(3, 3, torch.device("cpu"))
+    seen = whole(scene(3, 3, 0, NORTH))[0, :9] - whole.numbers[pack(BOX)]
+    assert seen.view(3, 3).tolist() == [[8, 6, 7], [2, 0, 1], [5, 3, 4]]
+
+
+@pytest.mark.parametrize(("height", "width"), [(3, 5), (5, 2)])
+def test_every_cell_is_there_once_in_grids_that_are_not_square(height, width):
+    whole, hidden = Whole(height, width, torch.device("cpu")), height * width
+    for position in range(height * width):
+        seen = whole(scene(height, width, position, EAST))[0, :25]
+        cells = sorted((seen - whole.numbers[pack(BOX)]).tolist())[-hidden:]
+        assert cells == list(range(hidden)) and (seen == whole.numbers[pack(HIDDEN)]).sum() == 25 - hidden
+
+
+def test_a_grid_says_where_the_agent_is_and_what_it_holds():
+    whole = Whole(3, 5, torch.device("cpu"))
+    key = pack(KEY, 0, YELLOW)
+    assert whole(scene(3, 5, 8, WEST, key, 2))[0, 25:].tolist() == [1, 3, WEST, int(whole.numbers[key]), 2]
+
+
+@pytest.mark.parametrize("id", [id for id in IDS if build(id, observe="state").runs_on_numpy])
+def test_numpy_and_tensors_see_the_same(id):
+    world = build(id, observe="state")
+    engines, rng = (TensorEngine(world), NumpyEngine(world)), np.random.default_rng(0)
+    u = rng.random((5, world.reset_draws))
+    states = [engine.reset(u) for engine in engines]
+    for _ in range(30):
+        action, u = rng.integers(world.num_actions, size=5), rng.random((5, world.step_draws))
+        states = [engine.step(state, action, u).state for engine, state in zip(engines, states, strict=True)]
+        ours, theirs = (engine.observation(state) for engine, state in zip(engines, states, strict=True))
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_gymnasium_makes_it(id):
+    env = gymnasium.make(id, observe="state", **keywords(id))
+    assert env.observation_space == build(id).state_space
+    observation, _ = env.reset(seed=0)
+    assert env.observation_space.contains(observation) and env.observation_space.contains(env.step(0)[0])
+    vector = gymnasium.make_vec(id, num_envs=2, observe="state", **keywords(id))
+    np.testing.assert_array_equal(vector.reset(seed=0)[0][0], observation)
+
+
+def test_a_wrong_word_and_a_world_without_a_state_are_refused():
+    with pytest.raises(UserError, match="observe of world 'POMDP/CarFlag-v0' must be 'world' or 'state', not 'all'"):
+        make_world("POMDP/CarFlag-v0", observe="all")
+
+    class Secretive(World[State]):
+        observation_space = gymnasium.spaces.Discrete(2)
+        reset = step = frame = text = None
+
+    with pytest.raises(UserError, match="Secretive shows no state"):
+        StateObserved(Secretive(5))
