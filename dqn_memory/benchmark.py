@@ -6,26 +6,24 @@ the same process by turns. Prints the tables and writes them, with the machine, 
 
 from __future__ import annotations
 
-import json
-import shlex
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from rich.console import Console
 
 from dqn_memory.benchmark_cuda import graph_table, training_table
-from dqn_memory.benchmark_pages import markdown_page, rich_tables
+from dqn_memory.benchmark_mamba import mamba_tables
+from dqn_memory.benchmark_pages import machine, rich_tables, write
 from dqn_memory.benchmark_tables import Effort, Table, acting_table, update_table, window_table, world_table
 from dqn_memory.configuration import Repeatable, parse
-from dqn_memory.environment import describe_environment
 from dqn_memory.errors import UserError, near_names, one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.stopwatch import Clock
 
 WIDTH = 170
+PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}
 
 
 @dataclass(frozen=True)
@@ -39,14 +37,15 @@ class Args:
     compile: bool = False
     """Also measure the published update under --engine compile (needs a C++ compiler, minutes of it)."""
     only: Repeatable = ()
-    """Tables to make (none given: all that this machine can): update, windows, acting, worlds; with a CUDA device
-    also graphs (eager against captured updates) and training (environment steps/s with one update a step)."""
+    """Tables to make (none given: all that this machine can): update, windows, acting, worlds, mamba (the mixer and its
+    scan, beside the package mambapy where it is installed); with a CUDA device also graphs (eager against captured
+    updates), training (environment steps/s with one update a step) and mamba_cuda (every backend there)."""
     clock: Clock = "wall"
     """`cpu` counts the time that the process was given, for a machine that others use too."""
     quick: bool = False
     """Two repetitions of small batches: shows that everything runs; its numbers mean nothing."""
     folder: str = "results/benchmarks"
-    """Where core.md and core.json go, whole: tables that were not asked for are not kept."""
+    """Where core.* and mamba.* go (md and json), each whole: its tables that were not asked for are not kept."""
     write: bool = True
     """Write the two files."""
 
@@ -74,48 +73,32 @@ class Args:
     def effort(self) -> Effort:
         """How much is measured."""
         if self.quick:
-            return Effort(repetitions=2, warm_up=1, batch=4, columns=60, matrix=128, clock=self.clock)
+            return Effort(repetitions=2, warm_up=1, batch=4, columns=60, rows=2, matrix=128, clock=self.clock)
         return Effort(repetitions=self.repetitions, clock=self.clock)
 
 
-TABLES: dict[str, Callable[[Args, Effort], Table]] = {
-    "update": lambda args, effort: update_table(effort, args.compile),
-    "windows": lambda args, effort: window_table(effort),
-    "acting": lambda args, effort: acting_table(effort),
-    "worlds": lambda args, effort: world_table(effort),
-    "graphs": lambda args, effort: graph_table(effort),
-    "training": lambda args, effort: training_table(args.quick),
+TABLES: dict[str, Callable[[Args, Effort], list[Table]]] = {
+    "update": lambda args, effort: [update_table(effort, args.compile)],
+    "windows": lambda args, effort: [window_table(effort)],
+    "acting": lambda args, effort: [acting_table(effort)],
+    "worlds": lambda args, effort: [world_table(effort)],
+    "graphs": lambda args, effort: [graph_table(effort)],
+    "training": lambda args, effort: [training_table(args.quick)],
+    "mamba": lambda args, effort: mamba_tables(effort),
+    "mamba_cuda": lambda args, effort: mamba_tables(effort, "cuda"),
 }
-ON_CUDA = ("graphs", "training")
+ON_CUDA = ("graphs", "training", "mamba_cuda")
+OF_MAMBA = ("mamba", "mamba_cuda")  # they have a page of their own
 
 
-def measure(args: Args, console: Console) -> list[Table]:
-    """All tables that were asked for, each printed as soon as it is there."""
-    tables = []
+def measure(args: Args, console: Console) -> dict[str, list[Table]]:
+    """All tables that were asked for by the name of their page, each printed as soon as it is there."""
+    pages: dict[str, list[Table]] = {}
     for name in args.tables():
-        table = TABLES[name](args, args.effort())
-        console.print(rich_tables([table]))
-        tables.append(table)
-    return tables
-
-
-def machine(argv: Sequence[str]) -> dict[str, object]:
-    """What the numbers depend on."""
-    facts = describe_environment()
-    names = ("cpu", "cores", "torch", "python", "threads", "revision", "dirty", "platform")
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    facts |= {"cores": torch.multiprocessing.cpu_count()}
-    command = shlex.join(["python", "-m", "dqn_memory.benchmark", *argv])
-    return {"command": command, "accelerator": cuda, **{name: facts[name] for name in names}}
-
-
-def write(folder: Path, facts: dict[str, object], tables: Sequence[Table]) -> None:
-    """Put core.md and core.json into `folder`; a UserError says what the disk refused."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    page = {"machine": facts, "tables": [asdict(table) for table in tables]}
-    write_atomic(folder / "core.json", (json.dumps(page, indent=1) + "\n").encode())
-    write_atomic(folder / "core.md", markdown_page(facts, tables).encode())
+        tables = TABLES[name](args, args.effort())
+        console.print(rich_tables(tables))
+        pages.setdefault("mamba" if name in OF_MAMBA else "core", []).extend(tables)
+    return pages
 
 
 @one_line_errors
@@ -125,12 +108,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Args, argv, prog="python -m dqn_memory.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
-    facts = machine(argv)
+    facts = machine("dqn_memory.benchmark", argv)
     console = Console(width=WIDTH)  # a narrower terminal wraps lines, which is better than cutting cells
-    tables = measure(args, console)
-    if args.write:
-        write(Path(args.folder), facts, tables)
-        console.print(f"wrote {args.folder}/core.md and {args.folder}/core.json")
+    for page, tables in measure(args, console).items():
+        console.print("\n".join(table.note for table in tables if page == "mamba"))
+        if args.write:
+            write(Path(args.folder), page, PAGES[page], facts, tables)
+            console.print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
 
 
 if __name__ == "__main__":

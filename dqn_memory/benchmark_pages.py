@@ -1,16 +1,55 @@
-"""The benchmark's tables on a terminal and as a Markdown page."""
+"""A benchmark's tables on a terminal and in files, with the machine that they were measured on."""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
+import torch
 from rich.box import SIMPLE
 from rich.console import Group
 from rich.table import Table as RichTable
 
 from dqn_memory.benchmark_tables import Table, Value
+from dqn_memory.environment import describe_environment
+from dqn_memory.files import disk_errors, write_atomic
 
-TEXT = ("world", "architecture", "form")
+TEXT = (
+    "world",
+    "architecture",
+    "form",
+    "preset",
+    "device",
+    "engine",
+    "precision",
+    "trees",
+    "prior",
+    "part",
+    "pass",
+    "backend",
+)
+
+
+def machine(module: str, argv: Sequence[str]) -> dict[str, object]:
+    """What the numbers of `python -m module argv` depend on."""
+    facts = describe_environment()
+    names = ("cpu", "cores", "torch", "python", "threads", "revision", "dirty", "platform")
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    facts |= {"cores": torch.multiprocessing.cpu_count()}
+    command = shlex.join(["python", "-m", module, *argv])
+    return {"command": command, "accelerator": cuda, **{name: facts[name] for name in names}}
+
+
+def write(folder: Path, name: str, title: str, facts: Mapping[str, object], tables: Sequence[Table]) -> None:
+    """Put `name`.md and `name`.json into `folder`; a UserError says what the disk refused."""
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    page = {"machine": facts, "tables": [asdict(table) for table in tables]}
+    write_atomic(folder / f"{name}.json", (json.dumps(page, indent=1) + "\n").encode())
+    write_atomic(folder / f"{name}.md", markdown_page(title, facts, tables).encode())
 
 
 def rich_tables(tables: Sequence[Table]) -> Group:
@@ -28,10 +67,10 @@ def _rich_table(table: Table) -> RichTable:
     return shown
 
 
-def markdown_page(machine: Mapping[str, object], tables: Sequence[Table]) -> str:
+def markdown_page(title: str, facts: Mapping[str, object], tables: Sequence[Table]) -> str:
     """The whole report."""
-    lines = ["# Speed of the core", ""]
-    lines += [f"- {name}: {value}" for name, value in machine.items() if value is not None]
+    lines = [f"# {title}", ""]
+    lines += [f"- {name}: {value}" for name, value in facts.items() if value is not None]
     for table in tables:
         lines += ["", f"## {table.title}", "", table.note, "", *_markdown_rows(table)]
     return "\n".join(lines) + "\n"

@@ -21,7 +21,7 @@ from dqn_memory.benchmark_cases import (
 )
 from dqn_memory.benchmark_cuda import _training_row, steady_rate
 from dqn_memory.benchmark_pages import cell
-from dqn_memory.benchmark_tables import CASES
+from dqn_memory.benchmark_tables import ALONE, CASES
 from dqn_memory.counting import forward_operations
 from dqn_memory.errors import UserError
 from dqn_memory.learner import sample, td_loss
@@ -138,9 +138,10 @@ def test_the_script_writes_its_page(tmp_path):
     page = json.loads((tmp_path / "core.json").read_text())
     assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting", "Worlds"]
     update = page["tables"][0]["rows"]
-    assert [(row["world"], row["architecture"]) for row in update[::3]] == list(CASES)
-    assert [row["bar"] for row in update if row["form"] == "published"] == [2.5, 1.3, 1.6, 1.6]
-    assert all(row["ms"] > 0 and row["speed_up"] > 0 and row["floor_ms"] > 0 for row in update)
+    assert [(row["world"], row["architecture"]) for row in update[::3]] == [*CASES, *ALONE]
+    assert [row["bar"] for row in update if row["form"] == "published"] == [2.5, 1.3, 1.6, 1.6, None, None]
+    assert all(row["ms"] > 0 and row["floor_ms"] > 0 for row in update)
+    assert all((row["speed_up"] is None) == (row["architecture"] == "dtqn_mamba") for row in update)
     assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown

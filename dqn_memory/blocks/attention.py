@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
+from dqn_memory.blocks.local_window import local_attention, pays
 from dqn_memory.blocks.priors import Prior, Tables
 from dqn_memory.blocks.rotary import rotate
 from dqn_memory.blocks.short_attention import short_attention, suits
@@ -88,18 +89,22 @@ def attend(
     *,
     future_logit_zero: bool = False,
     dropout: float = 0.0,
+    window: int | None = None,
 ) -> Tensor:
     """Values mixed by softmax(scale * S + bias): q, k, v (B, H, T, hd), tables (H, T) -> (B, H, T, hd).
 
     A prior's tables are used in float32, or in the inputs' precision if wider, also under autocast: a bias of
-    some hundreds has no correct digit after the point in bfloat16.
+    some hundreds has no correct digit after the point in bfloat16. `window` says that the bias is 0 for the keys
+    0 .. w back and -inf for all others, which long sequences need not compute.
     """
     if scale is None and bias is None and not future_logit_zero:
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
     with torch.autocast(query.device.type, enabled=False):
         kind = torch.promote_types(query.dtype, torch.float32)
         wide = (query.to(kind), key.to(kind), value.to(kind))
-        if scale is None and bias is not None and not future_logit_zero:
+        if window is not None and pays(query.shape[-2], window):
+            mixed = local_attention(*wide, window, dropout)
+        elif scale is None and bias is not None and not future_logit_zero:
             mask = toeplitz(bias.to(kind), -math.inf)
             mixed = F.scaled_dot_product_attention(*wide, attn_mask=mask, dropout_p=dropout)
         else:
@@ -216,5 +221,7 @@ class Attention(Block):
 
     def _attend(self, heads: tuple[Tensor, Tensor, Tensor], tables: Tables, lengths: Tensor | None) -> Tensor:
         gate, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
-        mixed = attend(*heads, *tables, lengths, future_logit_zero=gate, dropout=dropout)
+        mixed = attend(
+            *heads, *tables, lengths, future_logit_zero=gate, dropout=dropout, window=self.prior.fixed_window
+        )
         return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)

@@ -14,12 +14,17 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, State
 from dqn_memory.blocks.scan import selective_scan
+from dqn_memory.blocks.scan_operator import Scan
+from dqn_memory.blocks.scan_torch import scan_torch
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 
 
 class Mamba(Block):
-    """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32."""
+    """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32.
+
+    `core` computes the recurrence: torch's, which runs everywhere, until `scan_backends.equip` gives another.
+    """
 
     stateful = True
     initialises_itself = True
@@ -45,6 +50,7 @@ class Mamba(Block):
         self.D = nn.Parameter(torch.ones(self.inner))
         self.out_proj = nn.Linear(self.inner, width, bias=False)
         self.dropout = nn.Dropout(dropout)
+        self.core: Scan = scan_torch
         self._start_steps()
 
     @torch.no_grad()
@@ -89,5 +95,6 @@ class Mamba(Block):
         delta = F.linear(low, self.dt_proj.weight)  # (B, T, E); its bias joins in float32
         decay = -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))
         return selective_scan(
-            u, delta, decay, enter, leave, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias, initial=initial
-        )
+            u, delta, decay, enter, leave, skip=self.D, gate=gate, delta_bias=self.dt_proj.bias, initial=initial,
+            core=self.core,
+        )  # fmt: skip

@@ -117,6 +117,11 @@ class Prior(nn.Module):
         """False when future keys receive weight."""
         return not self.future_logit_zero
 
+    @property
+    def fixed_window(self) -> int | None:
+        """The w of a prior that is nothing but "0 <= d <= w", not learned; None for all others."""
+        return None
+
     def tables(self, length: int) -> Tables:
         """Scale and bias by distance 0 .. length-1, (H, length) each; None is all ones, or all zeros."""
         raise NotImplementedError
@@ -201,6 +206,11 @@ class Causal(Prior):
 
 class Local(Prior):
     """Keeps 0 <= d <= w (thesis Eq. 5, made causal)."""
+
+    @property
+    def fixed_window(self) -> int | None:
+        """As configured."""
+        return self.config.window
 
     def tables(self, length: int) -> Tables:
         """Bias 0 inside the window and -inf outside."""

@@ -1,32 +1,18 @@
 """The Mamba mixer and its scan against recorded float64 runs of the public implementation."""
 
-from pathlib import Path
-
-import numpy as np
 import pytest
 import torch
+from scans import SCANS, TOLERANCE, drawn, errors, load, numbers, off
 
 from dqn_memory.blocks import initialise
+from dqn_memory.blocks import scan_torch as module
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.scan import selective_scan
-
-DATA = Path(__file__).parents[1] / "data" / "mamba"
-SCANS = sorted(path.stem for path in DATA.glob("scan_*.npz"))
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
-OVER_TIME = ("u", "delta", "B", "C", "z")
-NAMES = {"u": "u", "delta": "delta", "A": "decay", "B": "enter", "C": "leave", "D": "skip", "z": "gate"}
-
-
-def load(name):
-    with np.load(DATA / f"{name}.npz") as file:
-        return dict(file)
+from dqn_memory.blocks.scan_torch import scan_torch
 
 
 def close(ours, theirs, dtype):
-    theirs = np.asarray(theirs, dtype=np.float64)
-    difference = np.abs(ours.detach().double().numpy() - theirs).max()
-    # one position without a past: the gradient of the decay is exactly zero
-    assert difference <= TOLERANCE[dtype] * (np.abs(theirs).max() or 1.0)
+    assert off(ours, theirs) <= TOLERANCE[dtype]
 
 
 def mixer(data, dtype):
@@ -40,17 +26,7 @@ def mixer(data, dtype):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", SCANS)
 def test_recorded_scans_and_their_gradients(name, dtype):
-    data = load(name)
-    inputs = {
-        key: torch.tensor(data[key], dtype=dtype).requires_grad_() for key in (*NAMES, "delta_bias") if key in data
-    }
-    given = {NAMES.get(key, key): value.mT if key in OVER_TIME else value for key, value in inputs.items()}
-    y, last = selective_scan(**given, softplus=bool(data["softplus"]))
-    (y * torch.tensor(data["grad_y"], dtype=dtype).mT).sum().backward()
-    close(y.mT, data["y"], dtype)
-    close(last, data["last_state"], dtype)
-    for key, value in inputs.items():
-        close(value.grad, data[f"d_{key}"], dtype)
+    assert all(error <= TOLERANCE[dtype] for error in errors(name, dtype, scan_torch).values())
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -103,6 +79,20 @@ def test_gradients_of_the_initial_state_and_of_the_last_one():
         return selective_scan(u, delta, decay, enter, leave, initial=initial)
 
     assert torch.autograd.gradcheck(scan, (u, delta, decay, enter, leave, initial))
+
+
+@pytest.mark.parametrize("batch", [1, 4, 7])
+def test_blocks_of_rows_give_the_same_numbers(batch, monkeypatch):
+    inputs = drawn(batch, 5, 6, 3)
+    whole = numbers(scan_torch, inputs)
+    monkeypatch.setattr(module, "BLOCK", 2 * 6 * 3)  # two rows
+    for block, all_at_once in zip(numbers(scan_torch, inputs), whole, strict=True):
+        torch.testing.assert_close(block, all_at_once, atol=1e-13, rtol=1e-13)
+
+
+def test_operators_are_what_the_compiler_expects():
+    inputs = [x.detach().requires_grad_() for x in drawn(2, 3, 4, 2)]
+    torch.library.opcheck(torch.ops.dqn_memory.selective_scan.default, tuple(inputs))
 
 
 def test_the_scan_stays_in_float32_under_autocast():

@@ -1,0 +1,63 @@
+"""The recorded scans as any backend computes them: shared by the tests of the mixer and of its backends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from dqn_memory.blocks.scan import selective_scan
+
+DATA = Path(__file__).parents[1] / "data" / "mamba"
+SCANS = sorted(path.stem for path in DATA.glob("scan_*.npz"))
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
+OVER_TIME = ("u", "delta", "B", "C", "z")
+NAMES = {"u": "u", "delta": "delta", "A": "decay", "B": "enter", "C": "leave", "D": "skip", "z": "gate"}
+
+
+def load(name):
+    with np.load(DATA / f"{name}.npz") as file:
+        return dict(file)
+
+
+def off(ours, theirs):
+    """Largest difference over the largest number."""
+    theirs = np.asarray(theirs, dtype=np.float64)
+    difference = np.abs(ours.detach().cpu().double().numpy() - theirs).max()
+    # one position without a past: the gradient of the decay is exactly zero
+    return float(difference / (np.abs(theirs).max() or 1.0))
+
+
+def errors(name, dtype, core, device="cpu"):
+    """How far outputs, last state and all gradients of one recorded scan are off."""
+    data = load(name)
+    inputs = {
+        key: torch.tensor(data[key], dtype=dtype, device=device).requires_grad_()
+        for key in (*NAMES, "delta_bias")
+        if key in data
+    }
+    given = {NAMES.get(key, key): value.mT if key in OVER_TIME else value for key, value in inputs.items()}
+    y, last = selective_scan(**given, softplus=bool(data["softplus"]), core=core)
+    (y * torch.tensor(data["grad_y"], dtype=dtype, device=device).mT).sum().backward()
+    found = {"y": off(y.mT, data["y"]), "last": off(last, data["last_state"])}
+    return found | {key: off(value.grad, data[f"d_{key}"]) for key, value in inputs.items()}
+
+
+def drawn(batch, time, channels, states, dtype=torch.float64, device="cpu", seed=0):
+    """Random inputs of a `Scan`, all with gradients."""
+    draws = torch.Generator().manual_seed(seed)
+    shapes = (
+        (batch, time, channels), (batch, time, channels), (channels, states), (batch, time, states),
+        (batch, time, states), (batch, channels, states),
+    )  # fmt: skip
+    values = [torch.randn(shape, generator=draws, dtype=torch.float64) for shape in shapes]
+    values[1], values[2] = values[1].abs(), -values[2].abs()
+    return [value.to(device, dtype).requires_grad_() for value in values]
+
+
+def numbers(scan, inputs):
+    """Outputs, last state and gradients, all of them reached through both outputs."""
+    y, last = scan(*inputs)
+    weights = torch.linspace(-1, 1, last.numel(), dtype=last.dtype, device=last.device).view_as(last)
+    return [y, last, *torch.autograd.grad(y.square().sum() + (weights * last).sum(), inputs)]

@@ -1,0 +1,246 @@
+"""Which backend Mamba runs on: choice, refusal, trial, and what a run writes down; mamba_ssm by a double of it."""
+
+import json
+import sys
+import types
+
+import pytest
+import torch
+from scans import TOLERANCE, drawn, numbers
+
+from dqn_memory import mamba_backend
+from dqn_memory.blocks import scan_backends
+from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.scan_backends import BACKENDS, Unavailable, choose, equip, load, mixers, trial
+from dqn_memory.blocks.scan_torch import scan_torch
+from dqn_memory.errors import UserError
+from dqn_memory.train import main
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+ADAPTER = "dqn_memory.blocks.scan_mamba_ssm"
+SMALL = (
+    *("--env", "POMDP/CarFlag-v0", "--width", "8", "--context", "4", "--worlds", "2", "--batch", "4"),
+    *("--learning-starts", "16", "--log-every", "20", "--evaluate-every", "0", "--final-episodes", "2"),
+    *("--time-limit", "10", "--threads", "1"),
+)
+
+
+def kernel(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, return_last_state=False):
+    """What the extension's function does, in its own layout: from zero, in float32, last state without gradient."""
+    assert u.dtype == torch.float32 and all(x.stride(-1) == 1 for x in (u, delta, B, C))
+    assert (D, z, delta_bias, delta_softplus, return_last_state) == (None, None, None, False, True)
+    state, outputs = torch.zeros(*u.shape[:2], A.shape[1]), []
+    for t in range(u.shape[2]):
+        state = torch.exp(delta[:, :, t, None] * A) * state + (delta * u)[:, :, t, None] * B[:, None, :, t]
+        outputs.append((state * C[:, None, :, t]).sum(2))
+    return torch.stack(outputs, 2), state.detach()
+
+
+@pytest.fixture
+def extension(monkeypatch):
+    """The extension as far as it is used, and our adapter to it."""
+    interface = types.ModuleType("mamba_ssm.ops.selective_scan_interface")
+    interface.selective_scan_fn = kernel
+    for name, module in {
+        "selective_scan_cuda": types.ModuleType("selective_scan_cuda"), "mamba_ssm": types.ModuleType("mamba_ssm"),
+        "mamba_ssm.ops": types.ModuleType("mamba_ssm.ops"), interface.__name__: interface,
+    }.items():  # fmt: skip
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.delitem(sys.modules, ADAPTER, raising=False)
+    from dqn_memory.blocks.scan_mamba_ssm import scan_mamba_ssm
+
+    yield scan_mamba_ssm
+    sys.modules.pop(ADAPTER, None)
+
+
+def works(monkeypatch, *names):
+    """Only these backends load, on any device."""
+
+    def only(name, device):
+        if name not in names:
+            raise Unavailable("it is not here")
+        return scan_torch
+
+    monkeypatch.setattr(scan_backends, "load", only)
+
+
+# --- choosing
+
+
+def test_a_cpu_takes_torch_and_says_why():
+    choice = choose("auto", CPU)
+    assert (choice.name, choice.scan) == ("torch", scan_torch) and "CPU" in choice.why
+
+
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [(("triton", "mamba_ssm"), "triton"), (("mamba_ssm",), "mamba_ssm"), ((), "torch")],
+)
+def test_an_accelerator_takes_the_first_that_works_and_names_the_others(there, taken, monkeypatch):
+    works(monkeypatch, *there)
+    choice = choose("auto", CUDA)
+    assert choice.name == taken
+    passed = ("triton", "mamba_ssm", "torch").index(taken)
+    assert choice.why.count("it is not here") == passed
+
+
+@pytest.mark.parametrize("name", ["triton", "mamba_ssm"])
+def test_kernels_are_refused_on_a_cpu(name, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(Unavailable, match="run on CUDA alone and the device is cpu"):
+        choose(name, CPU)
+
+
+@pytest.mark.parametrize(("name", "missing"), [("triton", "triton"), ("mamba_ssm", "selective_scan_cuda")])
+def test_a_missing_package_is_named(name, missing, monkeypatch):
+    monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, f"dqn_memory.blocks.scan_{name}", raising=False)
+    with pytest.raises(Unavailable, match=f"cannot be imported: .*{missing}"):
+        choose(name, CUDA)
+
+
+def test_an_unknown_backend_is_answered_with_the_known_ones():
+    with pytest.raises(Unavailable, match="known: torch, triton, mamba_ssm"):
+        choose("cuda", CPU)
+
+
+# --- the trial
+
+
+def test_torch_passes_its_own_trial():
+    assert trial(scan_torch, CPU) == 0
+
+
+@pytest.mark.parametrize("wrong", ["y", "last", "gradient"])
+def test_a_backend_with_other_numbers_is_refused(wrong, monkeypatch):
+    class Bent(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, grad):
+            return 1.01 * grad
+
+    def bent(*inputs):
+        u = Bent.apply(inputs[0]) if wrong == "gradient" else inputs[0]
+        y, last = scan_torch(u, *inputs[1:])
+        return (1.01 * y if wrong == "y" else y), (1.01 * last if wrong == "last" else last)
+
+    fake = types.ModuleType("fake")
+    fake.scan_triton = bent
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(scan_backends, "import_module", lambda name: fake)
+    with pytest.raises(Unavailable, match="is off by"):
+        load("triton", CPU)
+
+
+def test_a_backend_that_breaks_in_its_trial_is_refused_with_its_words(monkeypatch):
+    def broken(*inputs):
+        raise RuntimeError("no kernel image\nand many more lines")
+
+    fake = types.ModuleType("fake")
+    fake.scan_triton = broken
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setattr(scan_backends, "import_module", lambda name: fake)
+    with pytest.raises(Unavailable, match=r"trial on cpu failed: RuntimeError: no kernel image$"):
+        load("triton", CPU)
+
+
+# --- mamba_ssm
+
+
+def test_the_extension_gives_torchs_numbers(extension):
+    assert trial(extension, CPU) < 1e-5
+
+
+@pytest.mark.parametrize("start", ["given", "zero"])
+def test_the_extension_is_a_scan_like_any_other(extension, start):
+    inputs = drawn(3, 7, 5, 4, torch.float32)
+    inputs = inputs if start == "given" else inputs[:5]
+    rest = [] if start == "given" else [None]
+    pairs = zip(
+        numbers(lambda *given: extension(*given, *rest), inputs),
+        numbers(lambda *given: scan_torch(*given, *rest), inputs),
+        strict=True,
+    )
+    for ours, known in pairs:
+        assert (ours - known).abs().max() <= TOLERANCE[torch.float32] * known.abs().max()
+
+
+def test_the_extension_refuses_float64(extension):
+    with pytest.raises(ValueError, match=r"float32 alone, not in torch\.float64; use torch or triton"):
+        extension(*drawn(1, 2, 3, 2))
+
+
+# --- a network and a run
+
+
+def test_every_mixer_is_equipped():
+    network = torch.nn.Sequential(Mamba(8), torch.nn.Linear(8, 8), torch.nn.Sequential(Mamba(8)))
+    seen = []
+
+    def spy(*inputs):
+        seen.append(inputs[0].shape)
+        return scan_torch(*inputs)
+
+    equip(network, spy)
+    network(torch.randn(2, 3, 8))
+    assert len(mixers(network)) == 2 and seen == [(2, 3, 16)] * 2
+
+
+def test_a_network_without_mamba_has_no_backend():
+    assert mamba_backend.settle([torch.nn.Linear(2, 2)], "triton", CPU) is None
+    assert mamba_backend.facts(None) == {"mamba_backend": None}
+
+
+def test_what_cannot_run_is_one_sentence(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(UserError, match=r"--backend triton of mamba cannot be used: .*; use --backend torch or auto"):
+        mamba_backend.settle([Mamba(8)], "triton", CPU)
+
+
+def train(run, *more, steps=40):
+    main([*SMALL, "--architecture", "mamba", "--total-steps", str(steps), "--run", str(run), *more])
+
+
+def test_a_run_says_its_backend_once_and_keeps_it(tmp_path, capsys):
+    train(tmp_path / "run")
+    assert capsys.readouterr().out.count("mamba runs on its torch backend on cpu (auto: the fastest on a CPU)") == 1
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] == "torch"
+    main(["--resume", str(tmp_path / "run"), "--total-steps", "60"])
+    assert capsys.readouterr().out.count("mamba runs on its torch backend on cpu (as the run began)") == 1
+
+
+def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):
+    main([*SMALL, "--architecture", "drqn", "--total-steps", "20", "--run", str(tmp_path / "run")])
+    assert "mamba runs" not in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] is None
+
+
+def test_a_fresh_run_refuses_before_it_makes_a_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(SystemExit):
+        train(tmp_path / "run", "--backend", "triton")
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "run on CUDA alone" in error and not (tmp_path / "run").exists()
+
+
+def test_a_resumed_run_keeps_its_backend_or_says_so(tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    train(tmp_path / "run")
+    path = tmp_path / "run" / "environment.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"mamba_backend": "triton"}))
+    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        main(["--resume", str(tmp_path / "run"), "--total-steps", "60"])
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "was trained on the triton backend" in error and "--backend torch" in error
+    assert before == {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
+    main(["--resume", str(tmp_path / "run"), "--total-steps", "60", "--backend", "torch"])
+    assert "began on the triton backend of mamba: the continued run is not exact" in capsys.readouterr().out
+
+
+def test_backends_are_those_of_the_flag():
+    assert set(mamba_backend.Backend.__args__) == {"auto", *BACKENDS}

@@ -1,0 +1,100 @@
+"""The tables of Mamba: what stands beside what, with and without mambapy, and the page that the script writes."""
+
+import json
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+import torch
+
+from dqn_memory import benchmark_mamba
+from dqn_memory.benchmark_mamba import MIXER, MIXERS, SCANS, Shape, mamba_tables, mixer_work, scan_inputs, scan_work
+from dqn_memory.benchmark_tables import Effort
+from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.scan_backends import choose
+
+QUICK = Effort(repetitions=2, warm_up=1, rows=2)
+TORCH = choose("torch", torch.device("cpu"))
+
+
+class Block(Mamba):
+    """Stands in for mambapy's block: its constructor, its names, its scan."""
+
+    def __init__(self, config):
+        super().__init__(config.d_model, states=config.d_state)
+
+    def selective_scan(self, x, delta, decay, enter, leave, skip):
+        state, outputs = x.new_zeros(len(x), *decay.shape), []
+        for t in range(x.shape[1]):
+            state = torch.exp(delta[:, t, :, None] * decay) * state + (delta * x)[:, t, :, None] * enter[:, t, None]
+            outputs.append((state * leave[:, t, None]).sum(2))
+        return torch.stack(outputs, 1) + skip * x
+
+
+@pytest.fixture
+def mambapy(monkeypatch):
+    package = types.ModuleType("mambapy.mamba")
+    package.MambaBlock = Block
+    package.MambaConfig = lambda **keywords: types.SimpleNamespace(**keywords)
+    monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
+    monkeypatch.setitem(sys.modules, "mambapy.mamba", package)
+    monkeypatch.setattr(benchmark_mamba, "baseline_version", lambda: "1.2.0")
+
+
+@pytest.mark.parametrize("backward", [True, False])
+def test_both_scans_compute_the_same(mambapy, backward):
+    shape = Shape(2, 5, backward)
+    ours, theirs = scan_work(shape, TORCH, "cpu")(), benchmark_mamba._their_scan(shape, "cpu")()
+    ours, theirs = (found if backward else (found,) for found in (ours, theirs))
+    assert len(ours) == (6 if backward else 1)
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+def test_both_mixers_compute_the_same(mambapy):
+    shape = Shape(2, 5)
+    ours, theirs = mixer_work(shape, TORCH, "cpu")(), benchmark_mamba._their_mixer(shape, "cpu")()
+    assert len(ours) == 1 + len(list(Mamba(8).parameters()))
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right)
+
+
+def test_a_forward_pass_keeps_no_gradients():
+    assert not scan_work(Shape(1, 2, backward=False), TORCH, "cpu")().requires_grad
+    assert all(value.requires_grad for value in scan_inputs(MIXER, "cpu"))
+
+
+def test_the_bar_stands_at_the_shape_it_speaks_of(mambapy):
+    mixers, scans = mamba_tables(QUICK)
+    assert [(row["length"], row["bar"]) for row in mixers.rows] == [(64, 3.5), (4, None), (1, None)]
+    assert [(row["length"], row["pass"]) for row in scans.rows] == [
+        (64, "forward+backward"), (4, "forward+backward"), (4, "forward+backward"), (16, "forward+backward"),
+        (16, "forward"), (4, "forward"),
+    ]  # fmt: skip
+    rows = [*mixers.rows, *scans.rows]
+    assert len(rows) == len(MIXERS) + len(SCANS) and {row["backend"] for row in rows} == {"torch"}
+    assert all(row["ms"] > 0 and row["mambapy_ms"] > 0 and row["speed_up"] > 0 and row["batch"] == 2 for row in rows)
+    assert "triton is not measured: its kernels run on CUDA alone" in mixers.note
+    assert "mambapy is version 1.2.0." in mixers.note
+
+
+def test_another_version_is_named(monkeypatch):
+    monkeypatch.setattr(benchmark_mamba, "baseline_version", lambda: "1.1.0")
+    assert benchmark_mamba.beside() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
+
+
+def test_the_script_writes_its_page_and_says_what_is_missing(tmp_path):
+    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", "--only", "mamba", "--folder", str(tmp_path)]
+    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
+    done = subprocess.run(command, capture_output=True, text=True, env={**environment, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr
+    page = json.loads((tmp_path / "mamba.json").read_text())
+    assert [table["title"] for table in page["tables"]] == ["Mamba mixer", "Selective scan"]
+    assert page["machine"]["threads"] == 1 and "--only mamba" in page["machine"]["command"]
+    there = benchmark_mamba.baseline_version() is not None
+    assert all((row["speed_up"] is not None) == there for table in page["tables"] for row in table["rows"])
+    assert there or "mambapy is not installed" in " ".join(done.stdout.split())
+    assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
+    assert not (tmp_path / "core.md").exists()
