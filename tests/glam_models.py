@@ -1,0 +1,51 @@
+"""Small GLAM models with lively weights, and random inputs, for the tests of world_models/glam."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from world_models.glam.agent import Agent, AgentConfig
+from world_models.glam.config import PRESETS, ModelConfig
+from world_models.glam.model import WorldModel
+
+ACTIONS, SCREEN = 3, 8
+
+
+def config(preset: str = "paper", **changes: Any) -> ModelConfig:
+    """Eight wide, latents 3 x 4, frames of 8 x 8."""
+    small = replace(
+        PRESETS[preset], screen=SCREEN, channels=4, categoricals=3, classes=4, width=8, states=4, heads=2,
+        bins=21, memory=12, batch_length=12,
+    )  # fmt: skip
+    return replace(small, **changes)
+
+
+def model(preset: str = "paper", seed: int = 0, **changes: Any) -> WorldModel:
+    """In float64 and evaluation mode, with all weights disturbed, so that no term is too small to be missed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        built = config(preset, **changes).build(ACTIONS).double()
+        with torch.no_grad():
+            for parameter in built.parameters():
+                parameter += 0.3 * torch.randn_like(parameter)
+    return built.eval()
+
+
+def agent(seed: int = 0, features: int = 20, **changes: Any) -> Agent:
+    """An agent on features of 3 x 4 + 8 numbers, in float64."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AgentConfig(**{"hidden": 16, "bins": 41, **changes}).build(features, ACTIONS).double()
+
+
+def steps(rows: int, length: int, seed: int = 0, opens: float = 0.15) -> tuple[torch.Tensor, ...]:
+    """Frames (B, T, 3, S, S), actions and openings (B, T), uniforms (B, T, G, C)."""
+    generator = torch.Generator().manual_seed(seed)
+    frames = torch.randint(256, (rows, length, 3, SCREEN, SCREEN), dtype=torch.uint8, generator=generator)
+    action = torch.randint(ACTIONS, (rows, length), generator=generator)
+    first = torch.rand(rows, length, generator=generator) < opens
+    noise = torch.rand(rows, length, 3, 4, generator=generator, dtype=torch.float64)
+    return frames, action, first, noise

@@ -1,0 +1,164 @@
+"""Acting: what the policy is shown, memories of episodes, the blind order, exact continuation."""
+
+import io
+
+import glam_models
+import pytest
+import torch
+
+from world_models.glam.acting import ActingNoise, Player
+from world_models.glam.imagination import choose
+from world_models.glam.memory import memory
+
+ROWS, T, K = 3, 9, 4
+KINDS = pytest.mark.parametrize("kind", ["window", "carried"])
+
+
+class Recorder:
+    """A policy that keeps what it was shown."""
+
+    def __init__(self):
+        self.agent, self.shown = glam_models.agent(), []
+
+    def __call__(self, features):
+        self.shown.append(features)
+        return self.agent.policy(features)
+
+
+def opened(seed=0):
+    first = torch.rand(ROWS, T, generator=torch.Generator().manual_seed(seed)) < 0.25
+    first[:, 0] = True
+    return first
+
+
+def noises(model, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [ActingNoise.draw(model, ROWS, glam_models.ACTIONS, generator) for _ in range(T)]
+
+
+def played(model, kind, blind=False, greedy=False, seed=0):
+    """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
+    frames, *_ = glam_models.steps(ROWS, T, seed)
+    first, drawn, recorder = opened(seed), noises(model, seed), Recorder()
+    player = Player(model, recorder, memory(model, kind, K), ROWS, blind)
+    actions = [player.act(frames[:, t], first[:, t], drawn[t], greedy) for t in range(T)]
+    return torch.stack(recorder.shown), torch.stack(actions), frames, first, drawn
+
+
+def memories(model, kind, sample, action, first):
+    """h_{t-1} by the training form: of the whole past, or of the K steps before; 0 where an episode opens."""
+    expected = [torch.zeros(ROWS, 8, dtype=torch.float64)]
+    for t in range(1, T):
+        low = max(0, t - K) if kind == "window" else 0
+        h = model.sequence(sample[:, low:t], action[:, low:t], first[:, low:t]).h[:, -1]
+        expected.append(torch.where(first[:, t, None], 0, h))
+    return torch.stack(expected)
+
+
+@KINDS
+@pytest.mark.parametrize("sequence", ["glam", "storm"])
+def test_the_policy_sees_the_newest_frame_and_the_memory_before_it(kind, sequence):
+    model = glam_models.model(sequence=sequence)
+    shown, actions, frames, first, drawn = played(model, kind)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)])
+    torch.testing.assert_close(shown[..., :12], sample)
+    expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
+    torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
+    policy = glam_models.agent().policy
+    assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t].action) for t in range(T)]))
+
+
+@KINDS
+def test_a_blind_policy_sees_a_guess_and_takes_the_frame_in_afterwards(kind):
+    model = glam_models.model()
+    shown, actions, frames, first, drawn = played(model, kind, blind=True)
+    guess = torch.stack([model.sample(model.prior(shown[t, :, 12:]), drawn[t].guess) for t in range(T)])
+    assert torch.equal(shown[..., :12], guess)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)])
+    expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
+    torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
+
+
+def test_who_has_seen_nothing_acts_at_random_when_blind():
+    model, rows = glam_models.model(), 6_000
+    noise = ActingNoise.draw(model, rows, 3, torch.Generator().manual_seed(0))
+    frames, first = torch.zeros(rows, 3, 8, 8, dtype=torch.uint8), torch.ones(rows, dtype=torch.bool)
+
+    def biased(features):
+        return torch.tensor([9.0, 0.0, 0.0]).expand(len(features), 3)
+
+    for greedy in (False, True):
+        player = Player(model, biased, memory(model, "carried", K), rows, blind=True)
+        counts = torch.bincount(player.act(frames, first, noise, greedy), minlength=3)
+        assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
+        assert (torch.bincount(player.act(frames, ~first, noise, greedy), minlength=3)[0]) > 5_900
+
+
+def test_only_the_newest_frame_reaches_a_policy_that_is_not_blind():
+    model = glam_models.model()
+    for blind in (False, True):
+        ends = []
+        for brightness in (0, 255):
+            recorder = Recorder()
+            player = Player(model, recorder, memory(model, "carried", K), 1, blind)
+            drawn = noises(model)[0]
+            one = ActingNoise(drawn.latent[:1], drawn.guess[:1], drawn.action[:1])
+            grey = torch.full((1, 3, 8, 8), 90, dtype=torch.uint8)
+            player.act(grey, torch.tensor([True]), one)
+            player.act(torch.full_like(grey, brightness), torch.tensor([False]), one)
+            ends.append(recorder.shown[-1])
+        assert torch.equal(*ends) == blind
+
+
+@KINDS
+def test_greedy_takes_the_most_probable_action(kind):
+    model = glam_models.model()
+    shown, actions, *_ = played(model, kind, greedy=True)
+    assert torch.equal(actions, glam_models.agent().policy(shown).argmax(-1))
+
+
+@KINDS
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_a_saved_player_continues_exactly(kind, preset):
+    model = glam_models.model(preset)
+    frames, *_ = glam_models.steps(ROWS, T)
+    first, drawn = opened(), noises(model)
+    whole = Player(model, glam_models.agent().policy, memory(model, kind, K), ROWS)
+    resumed = Player(model, glam_models.agent().policy, memory(model, kind, K), ROWS)
+    for t in range(4):
+        whole.act(frames[:, t], first[:, t], drawn[t])
+    file = io.BytesIO()
+    torch.save(whole.state_dict(), file)
+    file.seek(0)
+    saved = whole.state_dict()
+    kept = saved["h"].clone()
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    for t in range(4, T):
+        ours, theirs = (player.act(frames[:, t], first[:, t], drawn[t]) for player in (whole, resumed))
+        assert torch.equal(ours, theirs)
+        assert torch.equal(whole.h, resumed.h)
+    assert torch.equal(saved["h"], kept)
+
+
+@KINDS
+def test_a_model_that_never_resets_remembers_earlier_episodes(kind):
+    """And before it has seen K frames, its window is filled with the first one."""
+    model = glam_models.model("code")
+    shown, actions, frames, _, drawn = played(model, kind)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)], 1)
+    never, past, done = torch.zeros(ROWS, T + K, dtype=torch.bool), sample, actions.T
+    if kind == "window":
+        past = torch.cat((sample[:, :1].expand(-1, K - 1, -1), sample), 1)
+        done = torch.cat((done[:, :1].expand(-1, K - 1), done), 1)
+    for t in range(1, T):
+        steps = slice(t - 1, t - 1 + K) if kind == "window" else slice(0, t)
+        h = model.sequence(past[:, steps], done[:, steps], never[:, steps]).h[:, -1]
+        torch.testing.assert_close(shown[t, :, 12:], h, rtol=1e-9, atol=1e-9)
+
+
+def test_acting_uses_running_statistics_and_keeps_no_gradient():
+    model = glam_models.model().train()
+    before = {name: each.clone() for name, each in model.named_buffers()}
+    played(model, "carried")
+    assert not model.training
+    assert all(torch.equal(before[name], each) for name, each in model.named_buffers())

@@ -1,0 +1,189 @@
+"""Losses against recorded numbers and by hand: floors, masks, targets, and where gradients go."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from glam_models import config, model, steps
+
+from world_models.distributions import SymlogCode, cross_entropy, unimix
+from world_models.glam.config import FORMS, LossConfig
+from world_models.glam.losses import Batch, floored_kl, kl, mean, reconstruction, termination_loss, trained
+
+GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
+
+
+def golden(key, dtype=torch.float64):
+    return torch.tensor(GOLDEN[key], dtype=dtype)
+
+
+def close(ours, key, dtype):
+    theirs = golden(key)
+    assert (ours.double() - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()
+
+
+def batch(rows=3, time=12, seed=0, opens=0.15):
+    frames, action, first, noise = steps(rows, time, seed, opens)
+    draws = torch.Generator().manual_seed(seed)
+    reward = torch.randn(rows, time, generator=draws) * 3
+    terminated = torch.rand(rows, time, generator=draws) < 0.2
+    return Batch(frames, action, reward, terminated, first), noise
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_recorded_two_hot(dtype):
+    code, logits = SymlogCode(), golden("twohot_logits", dtype)
+    close(cross_entropy(logits, code.encode(golden("twohot_target", dtype))).mean(), "twohot_ce_mean", dtype)
+    close(code.decode(logits), "decode", dtype)
+    assert torch.equal(code.decode(logits), model(bins=255).reward_value(logits))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_recorded_unimix_and_floored_kl(dtype):
+    p, q = (unimix(golden(f"kl_raw_{name}", dtype)) for name in "pq")
+    close(p, "unimix_p", dtype)
+    close(q, "unimix_q", dtype)
+    everywhere = torch.ones(p.shape[:2], dtype=torch.bool)
+    close(floored_kl(p, q, everywhere, 0.0), "kl_real", dtype)
+    close(floored_kl(p, q, everywhere, 1.0), "kl_freebits1", dtype)
+
+
+def test_the_floor_is_under_the_mean_and_stops_its_gradient():
+    p = torch.tensor([[[0.5, 0.5]], [[0.9, 0.1]]]).log()[None]  # (1, 2, 1, 2)
+    q = torch.tensor([[[0.5, 0.5]], [[0.1, 0.9]]]).log()[None].requires_grad_()
+    everywhere = torch.ones(1, 2, dtype=torch.bool)
+    average = 0.5 * (0.9 * np.log(9) + 0.1 * np.log(1 / 9))  # 0.88: one position is above 1, the mean is not
+    assert kl(p, q)[0, 1] > 1
+    assert floored_kl(p, q, everywhere, 0.0).item() == pytest.approx(average, rel=1e-6)
+    loss = floored_kl(p, q, everywhere, 1.0)
+    loss.backward()
+    assert loss.item() == 1 and not q.grad.any()
+
+
+def test_mean_takes_masked_positions_alone():
+    x, mask = torch.tensor([[1.0, float("nan"), 5.0]]), torch.tensor([[True, False, True]])
+    assert mean(x, mask) == 3 and mean(x, torch.zeros_like(mask)) == 0
+
+
+def test_which_positions_train():
+    first = torch.zeros(3, 8, dtype=torch.bool)
+    first[1, 0] = first[2, 2] = first[2, 6] = True
+    here, pairs = trained(first, config())
+    assert here.int().tolist() == [[0, 0, 0, 1, 1, 1, 1, 1], [1] * 8, [0, 0, 1, 1, 1, 1, 1, 1]]
+    assert pairs.int().tolist() == [[0, 0, 0, 1, 1, 1, 1], [1] * 7, [0, 0, 1, 1, 1, 0, 1]]
+    here, pairs = trained(first, config("code"))
+    assert here.int().tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]] * 3 and pairs.int().tolist() == [[0, 0, 0, 0, 1, 1, 1]] * 3
+
+
+def test_numbers_of_the_published_sequences():
+    """64 frames from t = 3; 68 frames with 64 heads and 63 KLs, as released."""
+    for preset, heads, kls in (("paper", 61, 60), ("code", 64, 63)):
+        sizes = config(preset, batch_length=68 if preset == "code" else 64)
+        here, pairs = trained(torch.zeros(1, sizes.batch_length, dtype=torch.bool), sizes)
+        assert (int(here.sum()), int(pairs.sum())) == (heads, kls)
+
+
+def test_reconstruction_and_termination_by_hand():
+    images, targets = torch.zeros(1, 2, 3, 4, 4), torch.full((1, 2, 3, 4, 4), 0.5)
+    assert torch.equal(reconstruction(images, targets, "squared"), torch.full((1, 2), 12.0))
+    torch.testing.assert_close(reconstruction(images, targets, "norm"), torch.full((1, 2), 12.0**0.5))
+    images.requires_grad_()
+    reconstruction(images, images.detach(), "norm").sum().backward()
+    assert torch.isfinite(images.grad).all()
+    logit, truth = torch.tensor([[2.0, 2.0]]), torch.tensor([[True, False]])
+    torch.testing.assert_close(termination_loss(logit, truth), torch.tensor([[0.126928011, 2.126928011]]))
+
+
+def test_total_is_the_weighted_sum_of_means_over_positions_that_train():
+    weights = LossConfig(
+        reconstruction_weight=1.2, reward_weight=1.8, termination_weight=0.7, dynamics_weight=0.6,
+        representation_weight=0.2, variation_weight=0.3, free_bits=0.0, variation_free_bits=0.0,
+    )  # fmt: skip
+    net = model(loss=weights)
+    data, noise = batch()
+    total, metrics = net.loss(data, noise)
+    said = net.predictions(data, noise)
+    here, pairs = trained(data.first, net.config)
+    squares = ((said.images - data.frames.double() / 255) ** 2).sum((2, 3, 4)).mean()
+    reward = -(net.code.encode(data.reward) * said.reward.log_softmax(-1)).sum(-1)[here].mean()
+    p, q, v = said.posterior[:, 1:], said.prior[:, :-1], said.variation[:, :-1]
+    nats = (p.exp() * (p - q)).sum((2, 3))[pairs].mean()
+    changes = (p.exp() * (p - v)).sum((2, 3))[pairs].mean()
+    ends = torch.nn.functional.binary_cross_entropy_with_logits(said.termination[here], data.terminated[here].double())
+    by_hand = 1.2 * squares + 1.8 * reward + 0.7 * ends + (0.6 + 0.2) * nats + 0.3 * changes
+    torch.testing.assert_close(total, by_hand)
+    known = {"reconstruction": squares, "reward": reward, "termination": ends, "dynamics": nats, "variation": changes}
+    for name, value in known.items():
+        torch.testing.assert_close(metrics[f"losses/{name}"], value.detach())
+    assert not any(metric.requires_grad for metric in metrics.values())
+
+
+def gradients(net, part):
+    """Names of the modules that one part of the loss reaches."""
+    zero = {name: 0.0 for name in vars(LossConfig()) if name.endswith("_weight")}
+    changes = {**zero, f"{part}_weight": 1.0, "free_bits": 0.0, "variation_free_bits": 0.0}
+    net.config = replace(net.config, loss=replace(net.config.loss, **changes))
+    net.zero_grad()
+    data, noise = batch()
+    net.train().loss(data, noise)[0].backward()
+    return {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None and p.grad.any()}
+
+
+def test_where_each_part_of_the_loss_goes():
+    latent, core = {"encoder", "posterior_head"}, {"sequence_model"}
+    assert gradients(model(), "reconstruction") == latent | {"decoder"}
+    assert gradients(model(), "reward") == latent | core | {"reward_head"}
+    assert gradients(model(), "termination") == latent | core | {"termination_head"}
+    assert gradients(model(), "dynamics") == latent | core | {"prior_head"}
+    assert gradients(model(), "representation") == latent
+    assert gradients(model(), "variation") == latent | core | {"prior_head"}
+    assert gradients(model("code"), "variation") == latent | core | {"variation_head"}
+
+
+def test_variation_target_of_the_paper_is_the_stopped_posterior_of_the_next_frame():
+    net, (data, noise) = model(), batch()
+    said = net.predictions(data, noise)
+    assert torch.equal(said.variation_target, said.posterior[:, 1:]) and not said.variation_target.requires_grad
+    features = net.sequence(net.sample(said.posterior, noise), data.action, data.first)
+    torch.testing.assert_close(said.variation, net.prior(features.variation))
+
+
+def test_variation_target_as_released_is_a_random_map_of_the_encoders_difference():
+    net, (data, noise) = model("code"), batch()
+    said = net.predictions(data, noise)
+    embedded = net.encoder(data.frames)
+    logits = net.random_projection(embedded[:, 1:] - embedded[:, :-1])
+    mixed = (0.99 * logits.unflatten(-1, (3, 4)).softmax(-1) + 0.01 / 4).log()
+    torch.testing.assert_close(said.variation_target, mixed)
+    assert not any(p.requires_grad for p in net.random_projection.parameters())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_only_glam_has_the_variation_loss(name):
+    net, (data, noise) = model(sequence=name), batch()
+    assert ("losses/variation" in net.loss(data, noise)[1]) == (name == "glam")
+
+
+def test_no_gradient_crosses_an_opening():
+    """A reward before the opening is no business of the frames behind it, and the other way round."""
+    net, (data, noise) = model(), batch(opens=0.0)
+    data.first[:, 6] = True
+    sample = net.sample(net.encode(data.frames), noise).detach().requires_grad_()
+    net.reward(net.sequence(sample, data.action, data.first).h[:, 6:]).sum().backward()
+    assert not sample.grad[:, :6].any()
+
+
+def test_a_step_of_learning_lowers_the_loss():
+    net, (data, noise) = model().float().train(), batch()
+    optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 3e-3)
+    losses = []
+    for _ in range(30):
+        loss, _ = net.loss(data, noise.float())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.7 * losses[0]

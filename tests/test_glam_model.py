@@ -1,0 +1,196 @@
+"""The world model's parts by hand: latents, images, normalisation, presets, and every parameter's gradient."""
+
+from dataclasses import fields, replace
+
+import pytest
+import torch
+from glam_models import ACTIONS, config, model, steps
+from torch.nn import functional as F
+
+from dqn_memory.configuration import from_toml, to_toml
+from dqn_memory.errors import UserError
+from world_models.distributions import SymlogCode
+from world_models.glam.config import FORMS, PRESETS, LossConfig, ModelConfig
+from world_models.glam.model import Batch
+from world_models.glam.sizes import probe
+
+
+def batch(rows=3, time=12):
+    frames, action, first, noise = steps(rows, time)
+    return Batch(frames, action, action.float(), first, first), noise
+
+
+def test_posterior_is_a_mixed_categorical():
+    net, (frames, *_) = model(unimix=0.1), steps(2, 5)
+    logp = net.encode(frames)
+    logits = net.posterior_head.linear(net.encoder(frames)).unflatten(-1, (3, 4))
+    torch.testing.assert_close(logp.exp(), 0.9 * logits.softmax(-1) + 0.1 / 4)
+    torch.testing.assert_close(logp.exp().sum(-1), torch.ones(2, 5, 3, dtype=torch.float64))
+
+
+def test_encoder_by_hand():
+    net, (frames, *_) = model(screen=8), steps(2, 3)
+    conv, norm, _ = net.encoder.layers
+    x = F.conv2d(frames.flatten(0, 1).double() / 255, conv.weight, stride=2, padding=1)
+    x = F.batch_norm(x, norm.running_mean, norm.running_var, norm.weight, norm.bias)
+    torch.testing.assert_close(net.encoder(frames), x.relu().flatten(1).unflatten(0, (2, 3)))
+
+
+@pytest.mark.parametrize("screen", [8, 16, 64])
+def test_screens(screen):
+    net = model(screen=screen)
+    images = torch.rand(2, 3, 3, screen, screen, dtype=torch.float64)
+    assert net.encoder(images).shape == (2, 3, net.config.embedding)
+    assert net.decode(torch.rand(2, 3, 12, dtype=torch.float64)).shape == images.shape
+    assert net.decode(torch.rand(5, 12, dtype=torch.float64)).shape == (5, 3, screen, screen)
+
+
+def test_full_size_maps():
+    full = ModelConfig()
+    assert (full.stages, full.embedding, full.latent) == (4, 4096, 1024)
+
+
+def test_batch_statistics_in_updates_and_running_ones_when_acting():
+    net, (frames, *_) = model(), steps(4, 6)
+    other = 255 - frames
+    alone, beside = net.encode(frames)[:1], net.encode(torch.cat([frames[:1], other]))[:1]
+    assert torch.equal(alone, beside)
+    net.train()
+    before = [x.clone() for x in net.encoder.buffers()]
+    alone, beside = net.encode(frames)[:1], net.encode(torch.cat([frames[:1], other]))[:1]
+    assert not torch.allclose(alone, beside)
+    assert not any(torch.equal(a, b) for a, b in zip(before, net.encoder.buffers(), strict=True))
+
+
+def test_samples_follow_their_probabilities():
+    p = torch.tensor([0.1, 0.2, 0.7])
+    noise = torch.rand(40_000, 1, 3, generator=torch.Generator().manual_seed(0))
+    drawn = model().sample(p.log().expand(40_000, 1, 3), noise)
+    assert torch.equal(drawn, drawn.round()) and torch.equal(drawn.sum(-1), torch.ones(40_000))
+    torch.testing.assert_close(drawn.mean(0), p, rtol=0, atol=0.01)
+
+
+def test_samples_are_exact_and_their_gradient_is_straight_through():
+    logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
+    noise, weight = torch.rand(2, 3, 4, dtype=torch.float64), torch.randn(2, 12, dtype=torch.float64)
+    drawn = model().sample(logits.log_softmax(-1), noise)
+    assert set(drawn.flatten().tolist()) == {0.0, 1.0}
+    (through,) = torch.autograd.grad((drawn * weight).sum(), logits)
+    (soft,) = torch.autograd.grad((logits.softmax(-1).flatten(1) * weight).sum(), logits)
+    torch.testing.assert_close(through, soft)
+    assert torch.isfinite(model().sample(logits.log_softmax(-1), torch.zeros_like(noise))).all()
+
+
+def test_stem_reads_samples_and_one_hot_actions():
+    net, sample, action = model(), torch.rand(2, 5, 12, dtype=torch.float64), torch.arange(5).expand(2, 5) % ACTIONS
+    stem = net.sequence_model.stem
+    joined = torch.cat([sample, F.one_hot(action, ACTIONS).double()], -1)
+    torch.testing.assert_close(stem(sample, action), stem.leave(joined @ stem.enter.weight.mT))
+
+
+def test_heads_keep_leading_shapes():
+    net, h = model(), torch.rand(2, 5, 8, dtype=torch.float64)
+    assert net.prior(h).shape == (2, 5, 3, 4) and net.prior(h[:, 0]).shape == (2, 3, 4)
+    assert net.reward(h).shape == (2, 5, 21) and net.termination(h).shape == (2, 5)
+    torch.testing.assert_close(net.reward_value(SymlogCode(bins=21).encode(h).log()), h)
+
+
+def test_rewards_are_decoded_in_float32_under_autocast():
+    net, code = model(bins=255).float(), SymlogCode()
+    large = torch.tensor([1000.0, -20_000.0])
+    with torch.autocast("cpu", torch.bfloat16):
+        decoded = net.reward_value(code.encode(large).clamp(min=1e-30).log())
+    assert decoded.dtype == torch.float32
+    torch.testing.assert_close(decoded, large, rtol=1e-3, atol=0)
+
+
+def test_fusion_is_a_sum_and_variation_the_global_branch():
+    net, sample = model(), torch.rand(2, 6, 12, dtype=torch.float64)
+    core, first = net.sequence_model, torch.zeros(2, 6, dtype=torch.bool)
+    action = torch.zeros(2, 6, dtype=torch.int64)
+    said, state = net.sequence(sample, action, first), net.initial_state(2)
+    e, age = core.stem(sample, action), torch.arange(6).expand(2, 6)
+    parts = [branch(e, age, part)[0] for branch, part in zip(core.branches, state.branches, strict=True)]
+    torch.testing.assert_close(said.h, parts[0] + parts[1])
+    torch.testing.assert_close(said.variation, parts[0])
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_trained_parameter_gets_a_gradient(preset, name):
+    assert probe(model(preset, sequence=name, global_layers=2, local_layers=2, chained=True).float()) == set()
+
+
+def test_dead_layers_are_found():
+    silent = probe(model("code", global_layers=2).float())
+    assert silent and all(name.startswith("sequence_model.branches.0.stack.layers.0.") for name in silent)
+
+
+def test_the_random_projection_never_moves():
+    net, (data, noise) = model("code").float().train(), batch()
+    before = net.random_projection.weight.clone()
+    optimizer = torch.optim.Adam(net.parameters())
+    net.loss(data, noise.float())[0].backward()
+    optimizer.step()
+    assert torch.equal(before, net.random_projection.weight)
+    assert {"random_projection.weight", "random_projection.bias"} <= set(net.state_dict())
+
+
+def test_presets_differ_in_the_named_options_alone():
+    paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
+    assert paper == ModelConfig() and fast == replace(paper, imagination="carried")
+    assert (paper.batch_length, paper.warm_up, paper.context, paper.imagination) == (64, 3, 16, "window")
+    assert paper.post_norm and paper.resets and paper.variation_head == "shared"
+    assert (paper.variation_target, paper.loss.variation_free_bits) == ("posterior", 1.0)
+    changed = {field.name for field in fields(paper) if getattr(paper, field.name) != getattr(code, field.name)}
+    assert changed == {
+        "post_norm", "chained", "variation_head", "variation_target", "resets", "warm_up", "batch_length", "context",
+        "loss",
+    }  # fmt: skip
+    assert code.loss == LossConfig(variation_free_bits=0.1)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_configs_go_through_toml(preset):
+    assert from_toml(ModelConfig, to_toml(PRESETS[preset]), "here") == PRESETS[preset]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"sequence": "glem"}, "did you mean 'glam'?"),
+        ({"screen": 60}, "--screen 60 must be a power of two"),
+        ({"width": 0}, "--width 0 must be at least 1"),
+        ({"classes": 1}, "--classes 1 must be at least 2"),
+        ({"unimix": 1.0}, "--unimix 1.0 must be"),
+        ({"warm_up": 11}, "--warm-up 11 must be below --batch-length 12"),
+        ({"sequence": "storm", "heads": 3}, "--heads 3 must divide --width 8"),
+        ({"variation_head": "both"}, "unknown variation-head 'both'"),
+        ({"variation_target": "posterior_"}, "did you mean 'posterior'?"),
+        ({"imagination": "windows"}, "did you mean 'window'?"),
+        ({"loss": LossConfig(reconstruction="square")}, "did you mean 'squared'?"),
+        ({"loss": LossConfig(reward_weight=-1.0)}, "--reward-weight -1.0 must not be negative"),
+    ],
+)
+def test_impossible_models_are_one_sentence(changes, words):
+    with pytest.raises(UserError) as caught:
+        config(**changes).build(ACTIONS)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_model_without_actions():
+    with pytest.raises(UserError, match="0 actions cannot be built"):
+        config().build(0)
+
+
+def test_same_seed_same_weights():
+    a, b, c = (model(seed=seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    assert not torch.equal(a["prior_head.linear.weight"], c["prior_head.linear.weight"])
+
+
+def test_copies_and_saved_weights_act_alike(tmp_path):
+    net, other, (data, noise) = model(seed=1), model(seed=2), batch()
+    torch.save(net.state_dict(), tmp_path / "weights")
+    other.load_state_dict(torch.load(tmp_path / "weights", weights_only=True))
+    assert torch.equal(net.loss(data, noise)[0], other.loss(data, noise)[0])

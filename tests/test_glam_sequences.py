@@ -1,0 +1,311 @@
+"""The six sequence forms: recorded runs of the released core, step = sequence, causality, what an opening forgets."""
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from glam_models import ACTIONS, model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dqn_memory.blocks.mamba import Mamba
+from world_models.glam.config import FORMS, PRESETS
+from world_models.glam.mamba_layers import MambaLayer, last_of_window, mix
+from world_models.glam.sequences import SEQUENCES, build_sequence
+
+GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_core.npz")
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
+NAMES = {
+    "stem.0": "stem.enter", "stem.1": "stem.leave.0", "stem.3": "stem.leave.2",
+    "longlayers.0": "branches.0.stack.layers.0", "output_proj": "branches.0.project",
+    "shortlayers.0": "branches.1.layers.0", "short_output_proj.0": "branches.1.project",
+}  # fmt: skip
+EVERY = [(name, layers) for name in FORMS for layers in (1, 2)]
+Z = 12
+
+
+def released(dtype):
+    """The recorded core: stoch 16, 4 actions, width 32."""
+    sizes = replace(PRESETS["code"], categoricals=4, classes=4, width=32)
+    form = build_sequence(sizes, 4).to(dtype).eval()
+    state = {}
+    for key in GOLDEN.files:
+        if key.startswith("param."):
+            old = next(name for name in NAMES if key[6:].startswith(name + "."))
+            state[NAMES[old] + key[6 + len(old) :]] = torch.tensor(GOLDEN[key], dtype=dtype)
+    form.load_state_dict(state, strict=True)
+    z, action = (torch.tensor(GOLDEN[key], dtype=dtype) for key in ("z", "action_onehot"))
+    return form, z, action.argmax(-1), torch.zeros(z.shape[:2], dtype=torch.bool)
+
+
+def close(ours, theirs, dtype):
+    theirs = torch.tensor(theirs)
+    assert (ours.detach().double() - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()
+
+
+def inputs(seed=0):
+    """Four rows of twelve steps, with openings from never to always."""
+    draws = torch.Generator().manual_seed(seed)
+    sample = torch.rand(4, 12, Z, generator=draws, dtype=torch.float64)
+    action = torch.randint(ACTIONS, (4, 12), generator=draws)
+    return sample, action, torch.rand(4, 12, generator=draws) < torch.tensor([[0.0], [0.15], [0.5], [1.0]])
+
+
+def form(name="glam", layers=1, preset="paper", **changes):
+    return model(preset, sequence=name, global_layers=layers, local_layers=layers, **changes).sequence_model
+
+
+def stepped(core, sample, action, first, state=None):
+    state, said = core.initial_state(len(sample)) if state is None else state, []
+    for t in range(sample.shape[1]):
+        one, state = core.step(sample[:, t], action[:, t], first[:, t], state)
+        said.append(one)
+    return said, state
+
+
+def same(a, b, tolerance=1e-12):
+    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_released_core_in_training_form(dtype):
+    core, *given = released(dtype)
+    said = core(*given)
+    close(said.h[:, 4:], GOLDEN["dist_feat"], dtype)
+    close(said.variation[:, 4:], GOLDEN["long_feat"], dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_released_core_on_prefixes_and_step_by_step(dtype):
+    core, z, action, first = released(dtype)
+    # With fewer than 4 frames the released inference gives LMamba the last frame alone; Algorithm 1 starts at the 4th.
+    said, _ = stepped(core, z, action, first)
+    close(torch.stack([one.h for one in said[3:]], 1), GOLDEN["inference_prefix"][:, 3:], dtype)
+    for t in range(3, 12):
+        close(
+            core(z[:, : t + 1], action[:, : t + 1], first[:, : t + 1]).h[:, -1], GOLDEN["inference_prefix"][:, t], dtype
+        )
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+def test_the_released_core_on_sliding_windows(dtype):
+    core, z, action, first = released(dtype)
+    for place, t in enumerate(range(7, 12)):
+        window = slice(t - 7, t + 1)
+        close(
+            core(z[:, window], action[:, window], first[:, window]).h[:, -1],
+            GOLDEN["inference_window8"][:, place],
+            dtype,
+        )
+
+
+def test_every_named_form_exists():
+    assert tuple(SEQUENCES) == FORMS
+
+
+@pytest.mark.parametrize(("name", "layers"), EVERY)
+@pytest.mark.parametrize("preset", ["paper", "code"])
+def test_step_equals_sequence(preset, name, layers):
+    core, given = form(name, layers, preset, memory=5), inputs()  # the memory is shorter than the sequence
+    whole, (said, _) = core(*given), stepped(core, *given)
+    same(torch.stack([one.h for one in said], 1), whole.h)
+    if whole.variation is not None:
+        same(torch.stack([one.variation for one in said], 1), whole.variation)
+
+
+@pytest.mark.parametrize(("name", "layers"), EVERY)
+def test_prefill_then_step_equals_sequence(name, layers):
+    core, given = form(name, layers), inputs(seed=3)
+    whole = core(*given).h
+    for cut in (1, 2, 3, 4, 9):
+        said, state = core.prefill(*(x[:, :cut] for x in given))
+        same(said.h, whole[:, :cut])
+        middle, state = core.prefill(*(x[:, cut : cut + 2] for x in given), state)
+        same(middle.h, whole[:, cut : cut + 2])
+        rest, _ = stepped(core, *(x[:, cut + 2 :] for x in given), state)
+        same(torch.stack([one.h for one in rest], 1), whole[:, cut + 2 :])
+
+
+@pytest.mark.parametrize(("name", "layers"), EVERY)
+def test_an_opening_forgets_everything(name, layers):
+    """What comes after an opening equals the same positions alone, and no gradient goes back across it."""
+    core, (sample, action, first) = form(name, layers), inputs()
+    first[:] = False
+    first[:, 5] = True
+    sample.requires_grad_()
+    whole = core(sample, action, first).h
+    alone = core(sample[:, 5:], action[:, 5:], first[:, 5:]).h
+    same(whole[:, 5:], alone)
+    whole[:, 5:].square().sum().backward()
+    assert not sample.grad[:, :5].any() and sample.grad[:, 5:].any(-1).all()
+
+
+@settings(max_examples=10, deadline=None)
+@given(bits=st.lists(st.booleans(), min_size=12, max_size=12), name=st.sampled_from(FORMS))
+def test_any_pattern_of_openings_is_its_episodes_one_by_one(bits, name):
+    core, (sample, action, first) = form(name, 2), inputs()
+    first[:] = torch.tensor(bits)
+    starts = sorted({0, *(t for t, opens in enumerate(bits) if opens), 12})
+    whole = core(sample, action, first).h
+    for begin, end in pairwise(starts):
+        same(whole[:, begin:end], core(*(x[:, begin:end] for x in (sample, action, first))).h)
+
+
+@pytest.mark.parametrize(("name", "layers"), EVERY)
+def test_causal_and_the_past_is_seen(name, layers):
+    core, (sample, action, first) = form(name, layers), inputs()
+    first[:] = False
+    sample.requires_grad_()
+    core(sample, action, first).h[:, 6].square().sum().backward()
+    reached = sample.grad.abs().sum((0, 2)) > 0
+    oldest = 3 if name == "lmamba" else 0  # a window of 4 ends at position 6
+    assert reached.tolist() == [oldest <= t <= 6 for t in range(12)]
+
+
+def test_released_windows_run_across_episodes():
+    core, (sample, action, first) = form(preset="code"), inputs()
+    same(core(sample, action, first).h, core(sample, action, torch.zeros_like(first)).h, 0.0)
+
+
+def test_the_first_difference_is_zero_and_leaves_no_trace():
+    core, (sample, action, first) = form(), inputs()
+    first[:] = False
+    branch = core.branches[0]
+    e, age = core.stem(sample, action), torch.arange(12).expand(4, 12)
+    seen = []
+    branch.stack.register_forward_hook(lambda module, given, out: seen.append(given[0]))
+    y, _ = branch(e, age, branch.initial_state(4, e))
+    same(seen[0], torch.cat([torch.zeros_like(e[:, :1]), e[:, 1:] - e[:, :-1]], 1), 0.0)
+    state = branch.stack.initial_state(4, e)
+    same(branch.project(branch.stack(e[:, 1:] - e[:, :-1], age[:, :-1], state)[0]), y[:, 1:])
+
+
+def test_local_windows_are_separate_runs_over_zero_padded_features():
+    for layers in (1, 2):
+        core, (sample, action, _) = form("lmamba", layers), inputs()
+        branch, e = core.branches[0], core.stem(sample, action)
+        padded = torch.cat([e.new_zeros(4, 3, e.shape[-1]), e], 1)
+        age = torch.arange(12).expand(4, 12)
+        y, _ = branch(e, age, branch.initial_state(4, e))
+        for t in range(12):
+            window = padded[:, t : t + 4]
+            for layer in branch.layers:
+                window = layer.whole(window)
+            same(branch.project(window[:, -1]), y[:, t])
+
+
+def test_last_output_alone_and_its_gradients():
+    torch.manual_seed(0)
+    layer = MambaLayer(8, 4, True).double()
+    given = [torch.randn(5, 4, 8, dtype=torch.float64, requires_grad=True)] * 2
+    outs = layer.whole(given[0])[:, -1], layer.last(layer.enter(given[1]), given[1][:, -1])
+    same(*outs)
+    wanted = [*layer.parameters(), given[0]]
+    for a, b in zip(*(torch.autograd.grad(out.square().sum(), wanted) for out in outs), strict=True):
+        same(a, b)
+
+
+def test_a_mixer_that_forgets_is_the_mixer_restarted_with_all_gradients():
+    torch.manual_seed(0)
+    mixer = Mamba(8, states=4).double()
+    with torch.no_grad():
+        mixer.A_log[:, 0] = -9.0  # a channel that would remember for ten thousand steps
+    x = torch.randn(3, 9, 8, dtype=torch.float64, requires_grad=True)
+    state = tuple(torch.randn_like(part) for part in mixer.initial_state(3, dtype=torch.float64))
+    age = torch.tensor([0, 1, 2, 3, 0, 0, 1, 2, 3]).expand(3, 9)
+    ours, after = mix(mixer, x, age, state)
+    pieces = [mixer.prefill(x[:, a:b]) for a, b in ((0, 4), (4, 5), (5, 9))]
+    theirs = torch.cat([y for y, _ in pieces], 1)
+    same(ours, theirs)
+    same(after[1], pieces[-1][1][1])
+    wanted = [*mixer.parameters(), x]
+    for a, b in zip(*(torch.autograd.grad(y.square().sum(), wanted) for y in (ours, theirs)), strict=True):
+        same(a, b, 1e-10)
+
+
+def test_a_mixer_that_goes_on_is_the_mixers_own_prefill():
+    mixer = Mamba(8, states=4).double()
+    x = torch.randn(3, 9, 8, dtype=torch.float64)
+    _, state = mixer.prefill(x[:, :4])
+    ours, after = mix(mixer, x[:, 4:], torch.arange(4, 9).expand(3, 5), state)
+    theirs, known = mixer.prefill(x[:, 4:], state)
+    same(ours, theirs)
+    for a, b in zip(after, known, strict=True):
+        same(a, b)
+
+
+def test_last_of_window_uses_the_mixers_own_backend():
+    mixer, calls = Mamba(8, states=4), []
+    core = mixer.core
+    mixer.core = lambda *args: calls.append(len(args)) or core(*args)
+    last_of_window(mixer, torch.randn(2, 4, 16), torch.randn(2, 16))
+    mix(mixer, torch.randn(2, 4, 8), torch.arange(4).expand(2, 4), mixer.initial_state(2))
+    assert calls == [6, 6]
+
+
+def test_the_way_out_of_a_window_stays_in_single_precision_under_autocast():
+    torch.manual_seed(0)
+    mixer, entered, gate, seen = Mamba(8, states=4), torch.randn(2, 4, 16), torch.randn(2, 16), []
+    mixer.out_proj.register_forward_hook(lambda module, given, out: seen.append(given[0]))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        mixer.D.zero_()
+        for height in (1.0, 1 + 2**-10):  # states that bfloat16 cannot tell apart
+            mixer.core = lambda *args, height=height: (args[0], torch.full((2, 16, 4), height))
+            last_of_window(mixer, entered, gate)
+    torch.testing.assert_close(seen[1], seen[0] * (1 + 2**-10), rtol=1e-5, atol=0)
+
+
+def test_stacked_global_layers_chain_or_are_dead_as_released():
+    given = inputs()
+    for chained in (True, False):
+        core = form("glam", 2, chained=chained)
+        core(*given).h.sum().backward()
+        reached = [any(p.grad is not None for p in layer.parameters()) for layer in core.branches[0].stack.layers]
+        assert reached == [chained, True]
+    chained, dead = form("glam", 2), form("glam", 2, chained=False)
+    assert not torch.allclose(chained(*given).h, dead(*given).h)
+
+
+def test_post_norm_is_eq_6():
+    layer = MambaLayer(8, 4, True).double()
+    x = torch.randn(2, 4, 8, dtype=torch.float64)
+    assert layer.norm.eps == layer.post_norm.eps == 1e-6
+    same(layer.whole(x), x + torch.nn.functional.layer_norm(layer.mixer(layer.norm(x)), (8,), eps=1e-6))
+
+
+def test_state_maps_and_selects_rows():
+    core, given = form(), inputs()
+    _, state = core.prefill(*given)
+    rows = torch.tensor([2, 0])
+    picked = state.map(lambda x: x[rows])
+    assert all(len(x) == 2 for x in picked.tensors()) and len(picked.tensors()) == len(state.tensors())
+    sample, action, _ = (x[:, 0] for x in inputs(seed=9))
+    first = torch.zeros(4, dtype=torch.bool)
+    whole, _ = core.step(sample, action, first, state)
+    part, _ = core.step(sample[rows], action[rows], first[rows], picked)
+    same(part.h, whole.h[rows])
+    before = [x.clone() for x in state.tensors()]
+    core.step(sample, action, first, state)
+    assert all(torch.equal(a, b) for a, b in zip(before, state.tensors(), strict=True))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_parameter_counts(name):
+    core = form(name, 2)
+    core.train()(*inputs()).h.square().sum().backward()
+    assert all(p.grad is not None and p.grad.any() for p in core.parameters())
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_single_precision_and_bfloat16_stay_close(name):
+    core, (sample, action, first) = form(name), inputs()
+    exact = core(sample, action, first).h
+    single = core.float()(sample.float(), action, first).h
+    assert single.dtype == torch.float32
+    torch.testing.assert_close(single.double(), exact, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = core(sample.float(), action, first).h
+    assert (rough.double() - exact).abs().mean() < 0.05 * exact.abs().mean()

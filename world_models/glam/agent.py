@@ -1,0 +1,164 @@
+"""The actor-critic that learns from imagined trajectories (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.errors import UserError
+from world_models.distributions import SymlogCode, cross_entropy, entropy, wide
+from world_models.glam.heads import mlp
+from world_models.glam.imagination import Imagined
+from world_models.glam.returns import Form, lambda_return
+from world_models.glam.scaling import ReturnScale
+
+Metrics = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Actor, critic and their update. The defaults are the paper's Table 3 and, where it is silent, the code's."""
+
+    hidden: int = 512
+    """Width of the hidden layers of actor and critic."""
+    layers: int = 2
+    """Hidden layers of each."""
+    bins: int = 255
+    """Points of the critic's two-hot distribution, on symlog values from -20 to 20."""
+    gamma: float = 0.985
+    """Discount per environment step."""
+    lam: float = 0.95
+    """Share of longer returns in the lambda return."""
+    entropy: float = 3e-4
+    """Weight of the policy's entropy, in nats."""
+    learning_rate: float = 3e-5
+    """Adam's step size."""
+    epsilon: float = 1e-5
+    """Adam's epsilon."""
+    clip_norm: float = 100.0
+    """Largest global L2 norm of the gradient of actor and critic together."""
+    slow_decay: float = 0.98
+    """Share of the slow critic that stays after every update."""
+    scale_decay: float = 0.99
+    """Share of the moving percentiles of returns that stays after every update."""
+    returns: Form = "textbook"
+    """`textbook` lambda returns, or the `released` ones, which have V_t where V_{t+1} belongs."""
+    bfloat16: bool = False
+    """Run the networks under bfloat16 autocast; values, returns and losses stay float32."""
+
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        for name, least in (("hidden", 1), ("layers", 1), ("bins", 2)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
+        for name in ("gamma", "lam", "slow_decay", "scale_decay"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must lie between 0 and 1")
+        for name in ("learning_rate", "epsilon", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
+        if self.entropy < 0:
+            raise UserError(f"--entropy {self.entropy} must not be negative")
+
+    def build(self, features: int, actions: int) -> Agent:
+        """An agent on features of that width (Z + D); parameters are drawn from torch's default generator."""
+        self.check()
+        return Agent(self, features, actions)
+
+
+class Agent(nn.Module):
+    """Policy and value of a state: of a sampled latent beside the memory of all steps before it, (..., Z + D).
+
+    3,020,286 + 513 A parameters at full size, of which the slow critic's 1,050,367 are not trained.
+    """
+
+    def __init__(self, config: AgentConfig, features: int, actions: int) -> None:
+        super().__init__()
+        self.config, self.code = config, SymlogCode(bins=config.bins)
+        self.actor = mlp(features, actions, config.hidden, config.layers)
+        self.critic = mlp(features, config.bins, config.hidden, config.layers)
+        self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
+        self.scale = ReturnScale(config.scale_decay)
+
+    def policy(self, features: Tensor) -> Tensor:
+        """Action logits (..., A) in float32 or wider."""
+        with self._autocast(features):
+            logits: Tensor = self.actor(features)
+        return wide(logits)
+
+    def values(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Critic's logits (..., bins), and values (...) decoded in float32 or wider."""
+        return self._judged(self.critic, features)
+
+    @torch.no_grad()
+    def slow_values(self, features: Tensor) -> Tensor:
+        """Values (...) of the slow critic."""
+        return self._judged(self.slow_critic, features)[1]
+
+    def trained(self) -> list[nn.Parameter]:
+        """Parameters of actor and critic."""
+        return [*self.actor.parameters(), *self.critic.parameters()]
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the slow critic towards the critic."""
+        slow: list[Tensor] = list(self.slow_critic.parameters())
+        torch._foreach_lerp_(slow, list(self.critic.parameters()), 1 - self.config.slow_decay)
+
+    def _judged(self, critic: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
+        with self._autocast(features):
+            logits = critic(features)
+        return logits, self.code.decode(logits)
+
+    def _autocast(self, like: Tensor) -> torch.autocast:
+        return torch.autocast(like.device.type, torch.bfloat16, enabled=self.config.bfloat16)
+
+
+def optimizer_for(agent: Agent, capturable: bool = False) -> torch.optim.Adam:
+    """Adam on actor and critic."""
+    config = agent.config
+    return torch.optim.Adam(
+        agent.trained(), lr=config.learning_rate, eps=config.epsilon, fused=True, capturable=capturable
+    )
+
+
+def losses(agent: Agent, imagined: Imagined) -> tuple[Tensor, Metrics]:
+    """Policy gradient with a baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
+
+    - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
+    the lambda returns of the critic and R_slow those of the slow critic (Hafner et al. 2023; STORM, eq. 9 to 11). Moves
+    the averages behind S by these returns.
+    """
+    config, features = agent.config, imagined.features()  # (H + 1, B, Z + D)
+    logits, value = agent.values(features)
+    returns, slow_returns = (
+        lambda_return(imagined.reward, each, imagined.terminated, config.gamma, config.lam, config.returns)
+        for each in (value.detach(), agent.slow_values(features))
+    )  # (H, B)
+    scale = agent.scale.update(returns)
+    advantage = (returns - value[:-1].detach()) / scale
+    policy = agent.policy(features[:-1])  # (H, B, A)
+    chosen = policy.log_softmax(-1).gather(-1, imagined.action.unsqueeze(-1)).squeeze(-1)
+    parts = {
+        "losses/actor": -(chosen * advantage).mean(),
+        "losses/critic": cross_entropy(logits[:-1], agent.code.encode(returns)).mean(),
+        "losses/slow_critic": cross_entropy(logits[:-1], agent.code.encode(slow_returns)).mean(),
+    }
+    surprise = entropy(policy).mean()
+    total = torch.stack(list(parts.values())).sum() - config.entropy * surprise
+    seen = {"agent/entropy": surprise, "agent/return": returns.mean(), "agent/return_scale": scale}
+    return total, {name: each.detach() for name, each in (parts | seen).items()}
+
+
+def update(agent: Agent, optimizer: torch.optim.Optimizer, imagined: Imagined) -> Metrics:
+    """One gradient step of actor and critic, one of the slow critic towards the critic; metrics stay on the device."""
+    total, metrics = losses(agent, imagined)
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()
+    norm = nn.utils.clip_grad_norm_(agent.trained(), agent.config.clip_norm, foreach=True)
+    optimizer.step()
+    agent.follow()
+    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm.detach()}

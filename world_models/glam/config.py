@@ -1,0 +1,206 @@
+"""The sizes and the forms of a GLAM world model; every point in which paper and released code differ is an option."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Literal
+
+from dqn_memory.errors import UserError, near_names
+
+if TYPE_CHECKING:
+    from world_models.glam.model import WorldModel
+
+FORMS = ("storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation")
+SMALLEST = 4  # pixels of the last feature map
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3)."""
+
+    reconstruction: Literal["squared", "norm"] = "squared"
+    """`squared` sums squared errors over an image, as released; `norm` is the root of that sum, as Eq. 9 is written
+    (its weight of 1 was tuned with the squares)."""
+    reconstruction_weight: float = 1.0
+    """Images."""
+    reward_weight: float = 1.0
+    """Rewards: cross-entropy with their symlog two-hot code."""
+    termination_weight: float = 1.0
+    """Terminations: binary cross-entropy (Eq. 9 lacks its minus sign)."""
+    dynamics_weight: float = 0.5
+    """KL of the prior from the stopped posterior."""
+    representation_weight: float = 0.1
+    """KL of the stopped prior from the posterior."""
+    variation_weight: float = 0.1
+    """KL of what the differences predict from the variation target."""
+    free_bits: float = 1.0
+    """The mean KL of dynamics and of representation has no gradient below this many nats."""
+    variation_free_bits: float = 1.0
+    """The same floor for the variation: 1 in the paper, 0.1 as released last."""
+
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        if self.reconstruction not in ("squared", "norm"):
+            raise UserError(near_names("reconstruction", self.reconstruction, ("squared", "norm")))
+        for option in fields(self)[1:]:
+            if getattr(self, option.name) < 0:
+                raise UserError(f"--{_flag(option.name)} {getattr(self, option.name)} must not be negative")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A world model. The defaults are the preset `paper` at its published size.
+
+    Eq. 10's variation target, sg(z_{t+1} - z_t), is a difference of one-hot samples and hence no distribution, so its
+    KL cannot be computed. Our named reading is `posterior`: from the differences alone, predict the unimixed, stopped
+    posterior of o_{t+1}.
+    """
+
+    sequence: Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"] = "glam"
+    """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
+    screen: int = 64
+    """Pixels S of a square frame of three colours: a power of two, 8 or more."""
+    channels: int = 32
+    """Channels of the first convolution; each of the log2(S / 4) convolutions has twice as many as the one before."""
+    categoricals: int = 32
+    """Categorical variables G of a latent."""
+    classes: int = 32
+    """Classes C of each of them."""
+    unimix: float = 0.01
+    """Share of the uniform distribution in every predicted categorical."""
+    width: int = 256
+    """Width D of the features."""
+    states: int = 16
+    """States of each Mamba channel."""
+    global_layers: int = 1
+    """Mamba layers that read the differences."""
+    local_layers: int = 1
+    """Mamba layers that read the windows."""
+    window: int = 4
+    """Frames of a local window, whose last output counts."""
+    post_norm: bool = True
+    """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
+    chained: bool = True
+    """False, as released: every layer of GMamba reads the same differences, and all but the last are dead."""
+    attention_layers: int = 2
+    """Layers of a Transformer (`storm`, `double_transformer`)."""
+    heads: int = 8
+    """Its attention heads."""
+    dropout: float = 0.1
+    """Its dropout."""
+    memory: int = 64
+    """Positions that one attention layer can see, the current one included."""
+    bins: int = 255
+    """Points of the two-hot code of rewards on symlog [-20, 20]."""
+    variation_head: Literal["shared", "own"] = "shared"
+    """`shared`: the head of the dynamics judges the variation too (Eq. 10); `own`: a second head, as released."""
+    variation_target: Literal["posterior", "random_projection"] = "posterior"
+    """`posterior`: see above; `random_projection`, as released: a random linear map, which never learns, of the
+    encoder's difference between two frames, read as logits."""
+    resets: bool = True
+    """Whether an episode's first frame finds everything before it forgotten; the released windows run across."""
+    warm_up: int = 3
+    """Positions at the beginning of a training sequence that train no head because their past was cut off: 3 as in
+    Algorithm 1, 4 as released. Positions behind an episode's first frame have their whole past and always train."""
+    batch_length: int = 64
+    """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
+    imagination: Literal["window", "carried"] = "window"
+    """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
+    goes on from the context, which sees more of the past and costs less."""
+    context: int = 16
+    """Frames before an imagined trajectory: 16 in Table 3, 8 as released."""
+    acting_context: int = 16
+    """Frames that the acting agent's model sees where it works on windows."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    """Weights and floors."""
+
+    @property
+    def latent(self) -> int:
+        """Width Z = G C of a flat sample."""
+        return self.categoricals * self.classes
+
+    @property
+    def stages(self) -> int:
+        """Number of convolutions."""
+        return (self.screen // SMALLEST).bit_length() - 1
+
+    @property
+    def embedding(self) -> int:
+        """Width of the flattened last feature map."""
+        return self.channels * 2 ** (self.stages - 1) * SMALLEST**2
+
+    def check(self) -> None:
+        """One sentence for every combination that cannot be built."""
+        if self.sequence not in FORMS:
+            raise UserError(near_names("sequence module", self.sequence, FORMS))
+        if self.screen < 2 * SMALLEST or self.screen & (self.screen - 1):
+            raise UserError(f"--screen {self.screen} must be a power of two, 8 or more")
+        self._check_choices()
+        for name in (
+            "channels", "categoricals", "width", "states", "global_layers", "local_layers", "window",
+            "attention_layers", "heads", "memory", "context", "acting_context",
+        ):  # fmt: skip
+            if getattr(self, name) < 1:
+                raise UserError(f"--{_flag(name)} {getattr(self, name)} must be at least 1")
+        for name in ("classes", "bins"):
+            if getattr(self, name) < 2:
+                raise UserError(f"--{name} {getattr(self, name)} must be at least 2")
+        self._check_fractions()
+        self.loss.check()
+        if not 0 <= self.warm_up < self.batch_length - 1:
+            raise UserError(f"--warm-up {self.warm_up} must be below --batch-length {self.batch_length} by 2 or more")
+        if "transformer" in self.sequence or self.sequence == "storm":
+            self._check_attention()
+
+    def build(self, actions: int) -> WorldModel:
+        """A model for A actions, drawn from the global generator: fork and seed it outside.
+
+        A UserError says in one sentence what cannot be built.
+        """
+        from world_models.glam.model import WorldModel  # the model needs this file
+
+        self.check()
+        if actions < 1:
+            raise UserError(f"a world model of {actions} actions cannot be built; it needs 1 or more")
+        return WorldModel(self, actions)
+
+    def _check_choices(self) -> None:
+        choices = {
+            "variation_head": ("shared", "own"),
+            "variation_target": ("posterior", "random_projection"),
+            "imagination": ("window", "carried"),
+        }
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise UserError(near_names(_flag(name), getattr(self, name), known))
+
+    def _check_fractions(self) -> None:
+        for name in ("unimix", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"--{name} {getattr(self, name)} must be at least 0 and below 1")
+
+    def _check_attention(self) -> None:
+        if self.width % self.heads or self.width // self.heads % 2:
+            raise UserError(f"--heads {self.heads} must divide --width {self.width} into heads of even width")
+
+
+def _flag(name: str) -> str:
+    return name.replace("_", "-")
+
+
+PAPER = ModelConfig()
+PRESETS: dict[str, ModelConfig] = {
+    "paper": PAPER,
+    "code": ModelConfig(
+        post_norm=False,
+        chained=False,
+        variation_head="own",
+        variation_target="random_projection",
+        resets=False,
+        warm_up=4,
+        batch_length=68,
+        context=8,
+        loss=LossConfig(variation_free_bits=0.1),
+    ),
+    "fast": replace(PAPER, imagination="carried"),
+}

@@ -1,0 +1,64 @@
+"""Frames to embeddings and latents back to frames: strided convolutions with batch normalisation.
+
+Both normalise by the statistics of the batch in training mode, as the world model's update does, and by running
+statistics in evaluation mode, in which acting and imagining belong.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from torch import Tensor, nn
+
+from world_models.glam.config import SMALLEST, ModelConfig
+
+COLOURS = 3
+
+
+def widths(config: ModelConfig) -> list[int]:
+    """Channels of the feature maps, from the largest map to the smallest, without the frame's colours."""
+    return [config.channels * 2**stage for stage in range(config.stages)]
+
+
+class Encoder(nn.Module):
+    """Convolutions of 4 x 4 with stride 2, each with batch normalisation and ReLU, down to 4 x 4."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for inside, out in pairwise([COLOURS, *widths(config)]):
+            layers += [nn.Conv2d(inside, out, 4, 2, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """Embeddings (..., F) of frames (..., 3, S, S), uint8 or already in [0, 1]."""
+        images = frames.flatten(0, -4)  # (N, 3, S, S)
+        if not frames.is_floating_point():
+            images = as_images(images, self.layers[0].weight)  # type: ignore[arg-type]
+        return self.layers(images).flatten(1).unflatten(0, frames.shape[:-3])
+
+
+class Decoder(nn.Module):
+    """The way back: a linear map to 4 x 4 and transposed convolutions; no sigmoid."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        maps = widths(config)[::-1]
+        layers: list[nn.Module] = [
+            nn.Linear(config.latent, config.embedding, bias=False),
+            nn.Unflatten(1, (maps[0], SMALLEST, SMALLEST)),
+            nn.BatchNorm2d(maps[0]),
+            nn.ReLU(inplace=True),
+        ]
+        for inside, out in pairwise(maps):
+            layers += [nn.ConvTranspose2d(inside, out, 4, 2, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
+        self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(maps[-1], COLOURS, 4, 2, 1))
+
+    def forward(self, sample: Tensor) -> Tensor:
+        """Images (..., 3, S, S) of samples (..., Z)."""
+        return self.layers(sample.flatten(0, -2)).unflatten(0, sample.shape[:-1])
+
+
+def as_images(frames: Tensor, like: Tensor) -> Tensor:
+    """uint8 frames as numbers in [0, 1] of the dtype of `like`."""
+    return frames.to(like.dtype) / 255

@@ -1,0 +1,99 @@
+"""Episodes of a trained agent: N worlds, a fixed quota of episodes each, with drawn actions and with the best ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from dqn_memory.evaluation import Score
+from dqn_memory.experiment import Streams, generator
+from envs.fleet import Fleet, make_fleet
+from world_models.glam.acting import ActingNoise, Player
+from world_models.glam.agent import Agent
+from world_models.glam.memory import memory
+from world_models.glam.model import WorldModel
+from world_models.glam.train_config import TrainConfig
+
+Way = Literal["sampled", "greedy"]
+WAYS: tuple[Way, ...] = ("sampled", "greedy")
+
+
+@dataclass(frozen=True)
+class PolicyScore(Score):
+    """A score, and beside it that of the same worlds under the most probable actions, where both were played."""
+
+    greedy: Score | None = None
+
+    def scalars(self) -> dict[str, float]:
+        """As `Score`; those of the other policy are called eval/greedy_..."""
+        beside = {} if self.greedy is None else self.greedy.scalars()
+        return super().scalars() | {name.replace("/", "/greedy_"): value for name, value in beside.items()}
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where an agent is evaluated."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+
+    @classmethod
+    def of(cls, config: TrainConfig, device: torch.device) -> Arena:
+        """The run's own world, with the time limit of evaluations."""
+        return cls(config.world.env, config.env_kwargs(training=False), config.world.observation_key, device)
+
+    def fleet(self, rows: int, seed: int) -> Fleet:
+        """N = `rows` worlds."""
+        return make_fleet(
+            self.env, rows, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
+        )
+
+
+def make_player(model: WorldModel, agent: Agent, rows: int, blind: bool) -> Player:
+    """The agent in N worlds, with the memory that its model imagines with."""
+    config = model.config
+    return Player(model, agent.policy, memory(model, config.imagination, config.acting_context), rows, blind)
+
+
+def evaluate(
+    model: WorldModel, agent: Agent, arena: Arena, config: TrainConfig, rows: int, quota: int, seed: int
+) -> PolicyScore:
+    """The first `quota` episodes of each of `rows` worlds, under the policies that the config says.
+
+    Both policies meet the same worlds. Leaves the model in evaluation mode.
+    """
+    chosen = config.evaluation.policy
+    ways = WAYS if chosen == "both" else (chosen,)
+    first, *other = (_score(model, agent, arena, config, rows, quota, seed, way) for way in ways)
+    return PolicyScore(**vars(first), greedy=other[0] if other else None)
+
+
+def _score(
+    model: WorldModel, agent: Agent, arena: Arena, config: TrainConfig, rows: int, quota: int, seed: int, way: Way
+) -> Score:
+    streams = Streams.spawn(seed)
+    fleet, player = arena.fleet(rows, streams.worlds), make_player(model, agent, rows, config.collection.blind)
+    outcome = play(fleet, player, quota, generator(streams.exploration, arena.device), way == "greedy")
+    success, returns, lengths = outcome.reshape(3, -1)
+    return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive=False)
+
+
+def play(fleet: Fleet, player: Player, quota: int, numbers: torch.Generator, greedy: bool) -> np.ndarray:
+    """Success, return and length (3, quota, N); worlds that are through play on and count no more."""
+    rows = fleet.num_worlds
+    outcome, finished = np.zeros((3, quota, rows)), np.zeros(rows, np.int64)
+    observation, first = fleet.reset(), torch.ones(rows, dtype=torch.bool, device=fleet.device)
+    while (finished < quota).any():
+        noise = ActingNoise.draw(player.model, rows, fleet.num_actions, numbers)
+        step = fleet.step(player.act(observation, first, noise, greedy))
+        observation, first = step.observation, step.done
+        ended = np.flatnonzero(first.cpu().numpy() & (finished < quota))
+        for entry, values in enumerate((step.success, step.episode_return, step.episode_length)):
+            outcome[entry, finished[ended], ended] = values.cpu().numpy()[ended]
+        finished[ended] += 1
+    return outcome

@@ -1,0 +1,127 @@
+"""Trajectories that the world model dreams up, from contexts of the replay (GLAM, section 3.4 and algorithm 1).
+
+Nothing is decoded to pixels, and nothing is drawn here: randomness enters as uniforms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from world_models.distributions import wide
+from world_models.glam.heads import gumbel
+from world_models.glam.memory import Kind, memory
+from world_models.glam.model import WorldModel
+
+Policy = Callable[[Tensor], Tensor]  # features (B, Z + D) -> action logits (B, A)
+Start = Literal["posterior", "prior"]
+
+
+@dataclass(frozen=True)
+class Context:
+    """K steps that were really lived, B times, and the newest frame behind them, if it has been seen."""
+
+    sample: Tensor  # (B, K, Z)
+    action: Tensor  # (B, K) int64
+    first: Tensor  # (B, K) bool, steps that open an episode
+    newest: Tensor | None = None  # (B, Z); None: it is to be sampled from the prior
+    opens: Tensor | None = None  # (B,) bool, where it opens an episode and all is forgotten; given with `newest`
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Uniforms from [0, 1) for H steps."""
+
+    latent: Tensor  # (H + 1, B, G, C); the first row is used where the newest frame has not been seen
+    action: Tensor  # (H, B, A)
+
+    @classmethod
+    def draw(cls, model: WorldModel, rows: int, horizon: int, actions: int, generator: torch.Generator) -> Noise:
+        """Uniforms on the generator's device."""
+        return cls(
+            uniforms((horizon + 1, rows, model.config.categoricals, model.config.classes), generator),
+            uniforms((horizon, rows, actions), generator),
+        )
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """H steps of B rows; states stand before each step and behind the last one."""
+
+    sample: Tensor  # (H + 1, B, Z), z_t
+    h: Tensor  # (H + 1, B, D), h_{t-1}: the memory of all steps before
+    action: Tensor  # (H, B) int64
+    reward: Tensor  # (H, B) float32 or wider
+    terminated: Tensor  # (H, B) bool
+
+    def features(self) -> Tensor:
+        """What actor and critic see, (H + 1, B, Z + D)."""
+        return torch.cat((self.sample, self.h), -1)
+
+
+@torch.no_grad()
+def context(
+    model: WorldModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start: Start = "posterior"
+) -> Context:
+    """Encode windows of the replay, once, in the model's evaluation mode, which is left on.
+
+    Frames (B, L, 3, S, S) uint8, actions and openings (B, L), uniforms (B, L, G, C). With `posterior` the dream begins
+    at the last frame itself, so K = L - 1 and the last action does not matter; with `prior` it begins at the model's
+    guess of the frame behind all L = K (the released code).
+    """
+    model.eval()
+    sample = model.sample(model.encode(frames), noise)  # (B, L, Z)
+    if start == "prior":
+        return Context(sample, action, first)
+    opens = first[:, -1] & model.config.resets
+    return Context(sample[:, :-1], action[:, :-1], first[:, :-1], sample[:, -1], opens)
+
+
+@torch.no_grad()
+def imagine(
+    model: WorldModel, policy: Policy, begin: Context, horizon: int, noise: Noise, form: Kind = "window"
+) -> Imagined:
+    """Let the policy act in the model for H steps; `noise` may hold uniforms for more.
+
+    `window` reads exactly the last K steps anew for every step (the paper); `carried` goes on from the recurrent state
+    behind the context. Episodes that end in the dream go on: their ends cut the returns. The newest frame's memory is 0
+    where it opens an episode, as in acting. Sets the model's evaluation mode.
+    """
+    model.eval()
+    remember = memory(model, form, begin.action.shape[1])
+    h, state = remember.prefill(begin.sample, begin.action, begin.first)  # (B, D)
+    sample, opens = begin.newest, begin.opens
+    if sample is None or opens is None:
+        sample, opens = model.sample(model.prior(h), noise.latent[0]), torch.zeros_like(begin.first[:, 0])
+    h = torch.where(opens.unsqueeze(1), 0, h)
+    samples, memories, actions = [sample], [h], []
+    for t in range(horizon):
+        action = choose(policy(torch.cat((sample, h), -1)), noise.action[t])  # (B,)
+        h, state = remember.push(sample, action, opens, state)
+        sample = model.sample(model.prior(h), noise.latent[t + 1])
+        opens = torch.zeros_like(opens)
+        samples.append(sample)
+        memories.append(h)
+        actions.append(action)
+    seen = torch.stack(memories)  # (H + 1, B, D); the memory behind a step tells what the step brought
+    return Imagined(
+        sample=torch.stack(samples),
+        h=seen,
+        action=torch.stack(actions),
+        reward=model.reward_value(model.reward(seen[1:])),
+        terminated=model.termination(seen[1:]) > 0,
+    )
+
+
+def choose(logits: Tensor, noise: Tensor) -> Tensor:
+    """Actions (...) drawn from softmax(logits) with uniforms from [0, 1), both (..., A)."""
+    return (wide(logits) + gumbel(noise)).argmax(-1)
+
+
+def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Numbers from [0, 1) on the generator's device."""
+    return torch.rand(shape, generator=generator, device=generator.device)

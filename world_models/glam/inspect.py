@@ -1,0 +1,146 @@
+"""What a GLAM checkpoint foresees, and how its losses went: `python -m world_models.glam.inspect RUN`.
+
+Plays an episode and imagines a stretch of it, under the actions that were really taken, from the frames before it.
+Writes into RUN/inspect: imagined beside real frames as a picture (the paper's Figure 7) and as an animation, the curve
+of every part of the loss with its fluctuation around the trend (Figure 6), alone or beside other runs, and the numbers.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from dqn_memory import drawing
+from dqn_memory.agent import run_folder
+from dqn_memory.configuration import Repeatable
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.experiment import Run
+from dqn_memory.files import disk_errors, write_atomic
+from world_models.glam import pictures
+from world_models.glam.curves import WINDOW, Curve, curves
+from world_models.glam.foresight import Foreseen, foresee, live
+from world_models.glam.loading import Trained, load
+from world_models.glam.train_config import ComputeConfig
+
+MOST = 16  # imagined steps, where the flag says nothing
+
+
+@dataclass(frozen=True)
+class Args:
+    """Draw what a run's latest checkpoint imagines beside what the world does, and the run's losses."""
+
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder."""
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder, as a flag instead."""
+    beside: Repeatable = ()
+    """Other runs whose losses are drawn beside this one's."""
+    start: int | None = None
+    """Step of the episode whose frame is the last one that is seen (None: as many as the model's context)."""
+    imagined: int | None = None
+    """Steps to imagine (None: 16, or as many as the episode has behind the start)."""
+    longest: int = 500
+    """Steps that are played at most."""
+    greedy: bool = False
+    """Play the most probable actions in place of drawn ones."""
+    seed: int = 0
+    """Seed of the world and of what is drawn."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+
+    def check(self) -> None:
+        """One sentence for numbers that make no sense."""
+        for name, least in (("imagined", 1), ("longest", 1), ("start", 0), ("seed", 0), ("threads", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise UserError(f"--{name} {value} must be at least {least}")
+
+
+def imagine(args: Args, found: Trained) -> tuple[Foreseen, float]:
+    """What was imagined, and the return of the episode that was played."""
+    lived = live(found, args.seed, args.longest, args.greedy)
+    start = min(found.config.model.context, len(lived) - 1) if args.start is None else args.start
+    horizon = min(MOST, max(len(lived) - start, 1)) if args.imagined is None else args.imagined
+    return foresee(found, lived, start, horizon, args.seed), lived.episode_return
+
+
+def all_losses(run: Path, beside: Sequence[str]) -> dict[str, dict[str, Curve]]:
+    """The curves of all runs by their folders' names."""
+    folders = [run, *map(Path, beside)]
+    short = {folder: f"{folder.parent.name}/{folder.name}" if len(folders) > 1 else folder.name for folder in folders}
+    if len(set(short.values())) < len(folders):
+        raise UserError(f"--beside names a run twice: {', '.join(str(folder) for folder in folders)}")
+    return {short[folder]: _losses(folder) for folder in folders}
+
+
+def _losses(folder: Path) -> dict[str, Curve]:
+    return curves(Run.open(folder, tensorboard=False).metrics(), str(folder / "metrics.jsonl"))
+
+
+def draw(folder: Path, about: str, found: Foreseen, losses: dict[str, dict[str, Curve]]) -> list[Path]:
+    """All pictures; returns what was written."""
+    error = found.errors()
+    caption = (
+        f"mean squared error of a colour {error['frame']:.2g} ({error['frame_unchanged']:.2g} if nothing changed), "
+        f"of a reward {error['reward']:.2g} ({error['reward_zero']:.2g} if it were always 0)"
+    )
+    title = f"{len(found)} steps imagined from step {found.start}\n{about}"
+    return [
+        drawing.save(pictures.strip(found, title, caption), folder / "imagined.png"),
+        pictures.animate(folder / "imagined.gif", found, about),
+        drawing.save(pictures.losses(losses, f"Parts of the world model's loss\n{about}"), folder / "losses.png"),
+    ]
+
+
+def numbers(found: Foreseen, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
+    """What inspect.json says of the pictures."""
+    told = {
+        run: {
+            part: {"last": float(curve.values[-1]), "fluctuation": _finite(curve.fluctuation())}
+            for part, curve in parts.items()
+        }
+        for run, parts in losses.items()
+    }
+    return {
+        "start": found.start, "imagined": len(found), "errors": found.errors(),
+        "reward": found.reward.tolist(), "imagined_reward": found.imagined_reward.tolist(), "end": found.end.tolist(),
+        "trend_window": WINDOW, "losses": told,
+    }  # fmt: skip
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value else None
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Load, play, imagine, draw."""
+    args = tyro.cli(Args, args=argv, prog="python -m world_models.glam.inspect")
+    args.check()
+    run = run_folder(args.folder, args.run)
+    losses = all_losses(run, args.beside)
+    found = load(run, ComputeConfig(args.device, args.threads).start())
+    foreseen, episode_return = imagine(args, found)
+    config = found.config
+    about = f"{config.model.sequence} in {config.world.env} at step {found.step:,}"
+    folder = run / "inspect"
+    with disk_errors(folder):
+        folder.mkdir(exist_ok=True)
+    written = draw(folder, about, foreseen, losses)
+    facts = {"step": found.step, "env": config.world.env, "sequence": config.model.sequence, "seed": args.seed}
+    facts |= {"episode_return": episode_return} | numbers(foreseen, losses)
+    write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
+    print(f"{run}: {about}, an episode of return {episode_return:.2f}")
+    print("\n".join(f"{name}: {value:.3g}" for name, value in foreseen.errors().items()))
+    print("\n".join(f"wrote {path}" for path in (*written, folder / "inspect.json")))
+
+
+if __name__ == "__main__":
+    main()

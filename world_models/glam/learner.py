@@ -1,0 +1,66 @@
+"""One update of the world model, on sequences of the replay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.errors import UserError
+from world_models.glam.losses import Batch, Metrics
+from world_models.glam.model import WorldModel
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
+
+    batch: int = 32
+    """Sequences of an update; their length belongs to the model."""
+    learning_rate: float = 1e-4
+    """Adam's step size."""
+    epsilon: float = 1e-8
+    """Adam's epsilon."""
+    clip_norm: float = 1000.0
+    """Largest global L2 norm of the gradient."""
+    bfloat16: bool = False
+    """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
+
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        if self.batch < 1:
+            raise UserError(f"--batch {self.batch} must be at least 1")
+        for name in ("learning_rate", "epsilon", "clip_norm"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """The precision that the world model's networks run in."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16)
+
+
+def trained(model: WorldModel) -> list[nn.Parameter]:
+    """Parameters that learn: all but the released code's random projection."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
+    """Adam on what learns."""
+    return torch.optim.Adam(
+        trained(model), lr=config.learning_rate, eps=config.epsilon, fused=True, capturable=capturable
+    )
+
+
+def update(
+    model: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig, batch: Batch, noise: Tensor
+) -> Metrics:
+    """One gradient step; `noise` are uniforms (B, T, G, C). Metrics stay on the device. Sets the training mode."""
+    model.train()
+    with config.autocast(noise.device):
+        total, metrics = model.loss(batch, noise)
+    optimizer.zero_grad(set_to_none=True)
+    total.backward()
+    norm = nn.utils.clip_grad_norm_(trained(model), config.clip_norm, foreach=True)
+    optimizer.step()
+    return metrics | {"grad/norm": norm.detach()}

@@ -1,0 +1,78 @@
+"""World model and agent: built for a world, and read back from a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import torch
+from torch import nn
+
+from dqn_memory import mamba_backend
+from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.errors import UserError
+from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.kinds import check_kind
+from envs.fleet import Fleet
+from world_models.glam.agent import Agent
+from world_models.glam.model import WorldModel
+from world_models.glam.train_config import TrainConfig
+
+KIND = "glam"  # what a checkpoint's header says
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a checkpoint holds, in evaluation mode."""
+
+    model: WorldModel
+    agent: Agent
+    config: TrainConfig
+    step: int
+
+
+def build(config: TrainConfig, actions: int, seed: int, device: torch.device) -> tuple[WorldModel, Agent]:
+    """A model and an agent for A actions, drawn from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = config.model.build(actions)
+        agent = config.agent.build(config.model.latent + config.model.width, actions)
+    return model.to(device), agent.to(device)
+
+
+def check_frames(fleet: Fleet, config: TrainConfig) -> None:
+    """A UserError where a world does not show square frames of three colours, as large as the model's screen."""
+    space, shape = fleet.observation_space, (3, config.model.screen, config.model.screen)
+    if isinstance(space, gymnasium.spaces.Box) and space.shape == shape and space.dtype == np.uint8:
+        return
+    raise UserError(f"--env {config.world.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
+
+
+def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
+    """Model and agent of the latest checkpoint, the run's config, and the step it was saved at.
+
+    Nothing is written. Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, or weights
+    that do not fit the config.
+    """
+    path, device = Path(run), torch.device(device)
+    checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
+    check_kind(path, checkpoint, KIND)
+    config = from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
+    load_plugins(config.plugin)
+    actions = checkpoint.trainer["actions"]
+    model, agent = build(config, actions, 0, device)
+    mamba_backend.settle([model], "auto", device)
+    fit(model, checkpoint, "model")
+    fit(agent, checkpoint, "agent")
+    return Trained(model.eval(), agent.eval(), config, checkpoint.step)
+
+
+def fit(network: nn.Module, checkpoint: Checkpoint, part: str) -> None:
+    """Load one of the checkpoint's networks; a UserError says that it is of another form."""
+    try:
+        network.load_state_dict(checkpoint.part(part))
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the checkpoint's weights do not fit the {part} of its config: {reason[:200]}") from None

@@ -1,0 +1,114 @@
+"""Mamba layers over sequences that hold several episodes, and over short windows of which only the last output counts.
+
+`age` (B, T) int64 counts the positions since a stream was opened: a position of age a may know the a positions before
+it and nothing else. A selective state space can forget: as the step size grows, exp(dt A) goes to 0 (Gu & Dao 2023,
+section 3.5.2, "boundary resetting"). So a position of age 0 takes a step so long that the decay is exactly 0, and its
+input is scaled by as much less, which leaves what enters the state as it was. Every backend of the scan can do that.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks import State
+from dqn_memory.blocks.mamba import Mamba
+from dqn_memory.blocks.scan import selective_scan
+
+EPSILON = 1e-6  # of the LayerNorms inside a layer; all others have PyTorch's 1e-5
+FORGETTING = 1e3  # exp(-1000) is 0 in float64
+
+
+class MambaLayer(nn.Module):
+    """x + norm(mixer(norm(x))), Eq. 6 and 7; without the outer norm as released."""
+
+    def __init__(self, width: int, states: int, post_norm: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, eps=EPSILON)
+        self.mixer = Mamba(width, states=states)
+        self.post_norm = nn.LayerNorm(width, eps=EPSILON) if post_norm else nn.Identity()
+
+    def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
+        """Outputs (B, T, D) of x (B, T, D) behind `state`, and the state after it."""
+        y, state = mix(self.mixer, self.norm(x), age, state)
+        return x + self.post_norm(y), state
+
+    def whole(self, x: Tensor) -> Tensor:
+        """Outputs (M, W, D) of windows x (M, W, D) that know nothing before them."""
+        return x + self.post_norm(self.mixer(self.norm(x)))
+
+    def enter(self, x: Tensor) -> Tensor:
+        """What the convolution reads of inputs x (..., D): (..., E)."""
+        weight = self.mixer.in_proj.weight[: self.mixer.inner]
+        return F.linear(self.norm(x), weight)
+
+    def last(self, entered: Tensor, x: Tensor) -> Tensor:
+        """The last outputs alone, (M, D), of windows `entered` (M, W, E) whose last inputs are x (M, D).
+
+        Exactly `whole` at the last position: the gate, the way out of the state and the output map are needed there
+        alone.
+        """
+        gate = F.linear(self.norm(x), self.mixer.in_proj.weight[self.mixer.inner :])
+        return x + self.post_norm(last_of_window(self.mixer, entered, gate))
+
+
+def mix(mixer: Mamba, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
+    """Run `mixer` over x (B, T, D) behind `state`, forgetting everything where `age` (B, T) is 0."""
+    u, gate = mixer.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
+    inputs = torch.cat([state[0].to(u.dtype), u.mT], -1)  # (B, E, W + T), oldest first
+    u = F.silu(_convolve(mixer.conv1d, inputs[..., 1:], age)).mT  # (B, T, E)
+    low, enter, leave = mixer.x_proj(u).split([mixer.rank, mixer.states, mixer.states], dim=-1)
+    decay = _decay(mixer)
+    u, step = _wide(u, decay), _steps(mixer, low, decay)
+    longest = (FORGETTING / decay.detach().abs().amin(-1)).expand_as(step)  # (B, T, E)
+    opens = (age == 0)[..., None]
+    driven = torch.where(opens, u * step / longest, u)
+    y, last = selective_scan(driven, torch.where(opens, longest, step), decay, enter, leave, softplus=False,
+                             initial=state[1], core=mixer.core)  # fmt: skip
+    y = _gated(mixer, y, u, gate)
+    return mixer.out_proj(y.to(x.dtype)), (inputs[..., -mixer.taps :], last)
+
+
+def last_of_window(mixer: Mamba, entered: Tensor, gate: Tensor) -> Tensor:
+    """The mixer's last output (M, D) of windows `entered` (M, W, E), which are behind zeros; `gate` (M, E) is its."""
+    padded = F.pad(entered.mT, (mixer.taps - 1, 0))
+    u = F.silu(mixer.conv1d(padded)).mT  # (M, W, E)
+    low, enter = F.linear(u, mixer.x_proj.weight[: mixer.rank + mixer.states]).split([mixer.rank, mixer.states], -1)
+    leave = F.linear(u[:, -1], mixer.x_proj.weight[mixer.rank + mixer.states :])  # (M, N)
+    decay = _decay(mixer)
+    u, step = _wide(u, decay), _steps(mixer, low, decay)
+    nowhere = torch.zeros_like(enter)  # the scan's own outputs are not used
+    _, state = selective_scan(u, step, decay, enter, nowhere, softplus=False, core=mixer.core)  # (M, E, N)
+    with torch.autocast(state.device.type, enabled=False):
+        y = (state @ _wide(leave, decay)[..., None])[..., 0]
+    return mixer.out_proj(_gated(mixer, y, u[:, -1], gate).to(gate.dtype))
+
+
+def _convolve(conv: nn.Conv1d, inputs: Tensor, age: Tensor) -> Tensor:
+    """The causal convolution (B, E, T) of inputs (B, E, W - 1 + T), blind to what is older than `age` (B, T)."""
+    taps, time = conv.kernel_size[0], age.shape[1]
+    total = conv.bias[:, None]  # type: ignore[index]
+    for back in range(taps):
+        here = inputs[..., taps - 1 - back :][..., :time]
+        known = (age >= back)[:, None]
+        total = total + torch.where(known, here, 0) * conv.weight[:, :, taps - 1 - back]
+    return total.to(inputs.dtype)
+
+
+def _decay(mixer: Mamba) -> Tensor:
+    return -torch.exp(mixer.A_log.to(torch.promote_types(mixer.A_log.dtype, torch.float32)))
+
+
+def _steps(mixer: Mamba, low: Tensor, decay: Tensor) -> Tensor:
+    """Step sizes (B, T, E), in the precision of the scan."""
+    raw = F.linear(low, mixer.dt_proj.weight)
+    return F.softplus(_wide(raw, decay) + _wide(mixer.dt_proj.bias, decay))
+
+
+def _gated(mixer: Mamba, y: Tensor, u: Tensor, gate: Tensor) -> Tensor:
+    return (y + mixer.D.to(y.dtype) * u) * F.silu(gate.to(y.dtype))
+
+
+def _wide(x: Tensor, like: Tensor) -> Tensor:
+    return x.to(like.dtype)

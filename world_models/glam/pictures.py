@@ -1,0 +1,160 @@
+"""Pictures of a GLAM run: imagined beside real frames, as a strip and as an animation, and its losses."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import StrMethodFormatter
+from PIL import Image, ImageDraw, ImageFont
+
+from dqn_memory.drawing import COLOURS, INK, MARK, STYLE, Array
+from dqn_memory.files import write_atomic
+from world_models.glam.curves import Curve
+from world_models.glam.foresight import Foreseen
+
+SIDE = 0.95  # inches of a frame
+KNOWN = 3  # frames shown before the dream begins
+CHANGED = 0.1  # a pixel has varied where a colour moved by more than this
+STILL_MS, LAST_MS = 350, 1500
+PIXELS, MARGIN, LINE = 192, 12, 18  # of the animation: side of a picture, border, height of words
+
+_styled = matplotlib.rc_context(STYLE)
+
+
+def varied(before: Array, after: Array) -> tuple[int, int, int, int] | None:
+    """Smallest box (left, top, right, bottom) around the pixels of (S, S, 3) that differ; None where none does."""
+    rows, columns = np.nonzero((np.abs(after - before) > CHANGED).any(-1))
+    if not len(rows):
+        return None
+    return int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
+
+
+@_styled
+def strip(found: Foreseen, title: str, caption: str) -> Figure:
+    """Real frames over imagined ones over their difference; red boxes where the real frame varied.
+
+    The frames before the dream stand at the left; numbers are real and imagined rewards.
+    """
+    known = found.seen[-KNOWN:]
+    count = len(known) + len(found)
+    figure = Figure(figsize=(SIDE * count + 1.4, 3 * SIDE + 1.7), layout="constrained")
+    panels = figure.subplots(3, count, squeeze=False)
+    real = [*known, *found.real]
+    for place in range(count):
+        step = found.start - len(known) + 1 + place
+        dream = place - len(known)
+        box = varied(real[place - 1], real[place]) if place else None
+        _frame(panels[0, place], real[place], box)
+        panels[0, place].set_title(f"{step}", color=INK if dream >= 0 else "#888888")
+        if dream < 0:
+            panels[1, place].set_visible(False)
+            panels[2, place].set_visible(False)
+            continue
+        _frame(panels[1, place], found.imagined[dream], box)
+        _frame(panels[2, place], np.abs(found.imagined[dream] - real[place]), None)
+        rewards = f"{found.reward[dream]:+.2g}\n{found.imagined_reward[dream]:+.2f}"
+        panels[2, place].set_xlabel(rewards, fontsize=8)
+    for panel, word in zip(panels[:, len(known)], ("real", "imagined", "difference"), strict=True):
+        panel.set_ylabel(word)
+    panels[0, 0].set_ylabel("seen")
+    figure.supxlabel(f"reward on the way to the frame: real, imagined\n{caption}", fontsize=8.5, color="#444444")
+    figure.suptitle(title)
+    return figure
+
+
+def _frame(panel: Axes, picture: Array, box: tuple[int, int, int, int] | None) -> None:
+    panel.imshow(picture, vmin=0, vmax=1, interpolation="nearest")
+    panel.set_xticks([])
+    panel.set_yticks([])
+    for spine in panel.spines.values():
+        spine.set(visible=True, edgecolor="#aaaaaa", linewidth=0.6)
+    if box is not None:
+        left, top, right, bottom = box
+        edge: Any = {"fill": False, "edgecolor": "#e3120b", "linewidth": 1.3, "clip_on": False}
+        panel.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, **edge))
+
+
+@_styled
+def losses(runs: Mapping[str, Mapping[str, Curve]], title: str) -> Figure:
+    """A panel a part of the loss: a line a run, thick its trend; below it, how much it fluctuates around that."""
+    parts = list(dict.fromkeys(part for curves in runs.values() for part in curves))
+    across = min(len(parts), 3)
+    down = -(-len(parts) // across)
+    figure = Figure(figsize=(3.5 * across + 0.6, 2.7 * down + 1.1), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for panel, part in zip(axes.flat, parts, strict=False):
+        told = []
+        for colour, (name, curves) in zip(_colours(len(runs)), runs.items(), strict=True):
+            if part in curves:
+                told.append(_loss(panel, curves[part], name, colour))
+        panel.set_title(part)
+        panel.set_xlabel("detrended standard deviation: " + ", ".join(told), fontsize=7.5, color="#444444")
+        panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        panel.grid(color="#e6e6e6", linewidth=0.7)
+        panel.set_axisbelow(True)
+    for panel in axes.flat[len(parts) :]:
+        panel.set_visible(False)
+    if len(runs) > 1:
+        figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=min(len(runs), 4))
+    figure.supylabel("loss (environment steps along the axis)", fontsize=9)
+    figure.suptitle(title)
+    return figure
+
+
+def _loss(panel: Axes, curve: Curve, name: str, colour: str) -> str:
+    panel.plot(curve.steps, curve.values, color=colour, linewidth=0.8, alpha=0.45)
+    panel.plot(curve.steps, curve.trend(), color=colour, linewidth=1.6, label=name)
+    if curve.values.min() > 0 and curve.values.max() > 20 * curve.values.min():
+        panel.set_yscale("log")
+    return f"{curve.fluctuation():.2g}"
+
+
+def _colours(count: int) -> list[str]:
+    return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+def animate(path: Path, found: Foreseen, title: str) -> Path:
+    """Write real and imagined frames side by side, a page a step, as a GIF; a UserError where the disk refuses."""
+    pages = [_page(found, step, title) for step in range(len(found))]
+    durations = [STILL_MS] * (len(pages) - 1) + [LAST_MS]
+    buffer = io.BytesIO()
+    pages[0].save(buffer, "GIF", save_all=True, append_images=pages[1:], duration=durations, loop=0, disposal=1)
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+def _page(found: Foreseen, step: int, title: str) -> Image.Image:
+    pictures = (found.real[step], found.imagined[step], np.abs(found.imagined[step] - found.real[step]))
+    page = Image.new("RGB", (3 * PIXELS + 4 * MARGIN, PIXELS + 3 * LINE + 2 * MARGIN), "#ffffff")
+    draw = ImageDraw.Draw(page)
+    _write(draw, MARGIN, MARGIN, f"step {found.start + 1 + step}, imagined {step + 1} ahead   {title}")
+    words: Sequence[str] = (
+        f"real, reward {found.reward[step]:+.2g}",
+        f"imagined, reward {found.imagined_reward[step]:+.2f}",
+        "difference",
+    )
+    for place, (picture, word) in enumerate(zip(pictures, words, strict=True)):
+        left, top = MARGIN + place * (PIXELS + MARGIN), MARGIN + LINE
+        page.paste(_enlarged(picture), (left, top))
+        _write(draw, left, top + PIXELS + 4, word)
+    done = round((page.width - 2 * MARGIN) * (step + 1) / len(found))
+    bottom = page.height - MARGIN
+    draw.rectangle((MARGIN, bottom - 3, MARGIN + done, bottom), fill=MARK)
+    return page
+
+
+def _enlarged(picture: Array) -> Image.Image:
+    image = Image.fromarray((picture * 255).round().astype(np.uint8))
+    return image.resize((PIXELS, PIXELS), Image.Resampling.NEAREST)
+
+
+def _write(draw: ImageDraw.ImageDraw, left: int, top: int, words: str) -> None:
+    draw.text((left, top), words, fill=INK, font=ImageFont.load_default(12))

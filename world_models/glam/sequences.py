@@ -1,0 +1,140 @@
+"""From samples and actions to the features that the heads read: six forms, interchangeable by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks import State
+from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, MambaStack, TransformerStack
+from world_models.glam.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Features:
+    """What a form knows at each position, after its frame and its action."""
+
+    h: Tensor  # (B, T, D), or (B, D) of one step
+    variation: Tensor | None  # the same shape, from the differences alone; None in forms that read none
+
+
+@dataclass(frozen=True)
+class SequenceState:
+    """What a form carries from one position to the next; all tensors are batch first."""
+
+    age: Tensor  # (B,) int64, positions since the episode opened, the last one included
+    branches: tuple[State, ...]
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> SequenceState:
+        """The state with `function` applied to every tensor, for example `lambda x: x[rows]`."""
+        branches = tuple(tuple(function(x) for x in branch) for branch in self.branches)
+        return SequenceState(function(self.age), branches)
+
+    def tensors(self) -> list[Tensor]:
+        """All tensors, in an order that never changes."""
+        return [self.age, *(x for branch in self.branches for x in branch)]
+
+
+class Stem(nn.Module):
+    """The feature encoder f (Eq. 5): samples and one-hot actions to features e, without a last norm."""
+
+    def __init__(self, config: ModelConfig, actions: int) -> None:
+        super().__init__()
+        self.latent, width = config.latent, config.width
+        self.enter = nn.Linear(config.latent + actions, width, bias=False)
+        self.leave = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width, bias=False))
+
+    def forward(self, sample: Tensor, action: Tensor) -> Tensor:
+        """Features (B, T, D) of samples (B, T, Z) and actions (B, T) int64."""
+        seen, done = self.enter.weight.split([self.latent, self.enter.in_features - self.latent], 1)
+        return self.leave(F.linear(sample, seen) + F.embedding(action, done.mT))
+
+
+class SequenceModel(nn.Module):
+    """The sum of what the branches say; each of them reads the stem's features.
+
+    Where an episode opens (`first`), everything before it is forgotten; with `config.resets` False nothing ever is.
+    """
+
+    def __init__(self, config: ModelConfig, actions: int, branches: list[Branch], varies: bool) -> None:
+        super().__init__()
+        self.resets, self.varies = config.resets, varies
+        self.stem = Stem(config, actions)
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, sample: Tensor, action: Tensor, first: Tensor) -> Features:
+        """Features (B, T, D) of samples (B, T, Z), actions (B, T) and openings `first` (B, T) bool."""
+        return self.prefill(sample, action, first)[0]
+
+    def prefill(
+        self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState | None = None
+    ) -> tuple[Features, SequenceState]:
+        """The same behind `state`, or behind nothing, and the state after the last position."""
+        state = self.initial_state(len(sample)) if state is None else state
+        e, age = self.stem(sample, action), self._age(first, state.age)
+        said, after = [], []
+        variation = None
+        for branch, part in zip(self.branches, state.branches, strict=True):
+            y, part = branch(e, age, part)
+            said.append(y)
+            after.append(part)
+            variation = y if isinstance(branch, GlobalMamba) else variation
+        return Features(sum(said[1:], said[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
+
+    def step(
+        self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState
+    ) -> tuple[Features, SequenceState]:
+        """One position: sample (B, Z), action (B,), first (B,) -> features (B, D)."""
+        said, state = self.prefill(sample[:, None], action[:, None], first[:, None], state)
+        return Features(said.h[:, 0], None if said.variation is None else said.variation[:, 0]), state
+
+    def initial_state(self, batch: int) -> SequenceState:
+        """Nothing seen yet, on the model's device."""
+        like = self.stem.enter.weight.detach()
+        age = torch.zeros(batch, dtype=torch.int64, device=like.device)
+        return SequenceState(age, tuple(branch.initial_state(batch, like) for branch in self.branches))  # type: ignore[operator]
+
+    def _age(self, first: Tensor, before: Tensor) -> Tensor:
+        """Positions since the last opening (B, T), which may lie `before` (B,) positions ahead of this sequence."""
+        place = torch.arange(first.shape[1], device=first.device).expand(first.shape)
+        if not self.resets:
+            return place + before[:, None]
+        opened = torch.where(first, place, -1).cummax(1).values
+        return torch.where(opened < 0, place + before[:, None], place - opened)
+
+
+def _projection(config: ModelConfig) -> nn.Module:
+    return nn.Linear(config.width, config.width, bias=False)
+
+
+def _transformer(config: ModelConfig) -> Direct:
+    return Direct(TransformerStack(config), _projection(config))
+
+
+def _mamba(config: ModelConfig) -> Direct:
+    return Direct(MambaStack(config, config.global_layers), _projection(config))
+
+
+def _glam(config: ModelConfig) -> list[Branch]:
+    return [GlobalMamba(config), LocalMamba(config)]
+
+
+# The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
+# form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
+SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
+    "storm": lambda config: [Direct(TransformerStack(config), nn.Identity())],
+    "lmamba": lambda config: [LocalMamba(config)],
+    "double_transformer": lambda config: [_transformer(config), _transformer(config)],
+    "double_mamba": lambda config: [_mamba(config), _mamba(config)],
+    "glam": _glam,
+    "glam_no_variation": _glam,
+}
+
+
+def build_sequence(config: ModelConfig, actions: int) -> SequenceModel:
+    """The form that `config.sequence` names."""
+    return SequenceModel(config, actions, SEQUENCES[config.sequence](config), varies=config.sequence == "glam")

@@ -1,0 +1,32 @@
+"""What a training run is made from: flags and presets of a fresh one, the folder and few changes of a stopped one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dqn_memory.configuration import from_toml, load_plugins, parse
+from dqn_memory.experiment import Run
+from dqn_memory.kinds import check_kind
+from dqn_memory.starting import ResumeConfig, changed, with_backend
+from world_models.glam.loading import KIND
+from world_models.glam.train_config import TrainConfig
+
+
+def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
+    """The config that flags and presets make, and the folder of its run."""
+    config = parse(TrainConfig, argv)
+    load_plugins(config.plugin)
+    world = config.world.env.replace("/", "-")
+    return config, Path(config.output.run or f"runs/{world}/glam-{config.model.sequence}/seed_{config.seed}")
+
+
+def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
+    """A run that exists, and its config with the few changes that a resume may make."""
+    flags = parse(ResumeConfig, argv)
+    run = Run.open(Path(flags.resume))
+    if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
+        check_kind(run.path, run.load(with_replay=False), KIND)
+    config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
+    load_plugins(config.plugin)
+    return with_backend(changed(config, flags), run, flags.backend), run

@@ -1,0 +1,218 @@
+"""Everything that defines a training run of GLAM: one frozen tree of dataclasses, which a TOML preset is too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dqn_memory import config as core
+from dqn_memory.config import WorldConfig
+from dqn_memory.configuration import Repeatable
+from dqn_memory.errors import UserError
+from dqn_memory.mamba_backend import Backend
+from envs.atari import AtariStep
+from envs.fleet import Step
+from world_models.glam.agent import AgentConfig
+from world_models.glam.config import ModelConfig
+from world_models.glam.learner import LearnerConfig
+from world_models.glam.replay import ReplayConfig
+from world_models.glam.schedule import HorizonConfig
+
+CATCH = "Pixel/BlinkingCatch-v0"
+
+
+@dataclass(frozen=True)
+class CatchConfig:
+    """How Blinking Catch is played; its picture is as large as the model's screen."""
+
+    grid: int = 8
+    """Rows and columns of cells."""
+    balls: int = 10
+    """Balls of an episode, and the largest return there is."""
+    blink: int = 4
+    """The ball is seen in every row that this divides (1: always)."""
+
+
+@dataclass(frozen=True)
+class AtariConfig:
+    """How a game is played: colour frames as large as the model's screen, and what the released code does."""
+
+    frame_skip: int = 4
+    """Emulator frames an action is held for; the last two are merged by their maximum."""
+    sticky: float = 0.25
+    """Probability that an emulator frame repeats the action before."""
+    noops: int = 0
+    """Most no-ops at the start of an episode, drawn uniformly."""
+    most_frames: int = 108_000
+    """Emulator frames after which an episode is truncated."""
+
+
+@dataclass(frozen=True)
+class ImaginationConfig:
+    """The dreams that the agent learns from; their context and their form belong to the model."""
+
+    rows: int = 1024
+    """Trajectories that an update of the agent imagines at once."""
+    begin: Literal["posterior", "prior"] = "posterior"
+    """Where they begin: at a real frame (`posterior`), or, as released, at the model's guess of the one behind it."""
+
+    def check(self) -> None:
+        """One sentence for a number that cannot work."""
+        if self.rows < 1:
+            raise UserError(f"--rows {self.rows} of imagination must be at least 1")
+
+    def frames(self, context: int) -> int:
+        """Length of the windows of the replay that trajectories with `context` steps before them begin from."""
+        return context + 1 if self.begin == "posterior" else context
+
+
+@dataclass(frozen=True)
+class CollectionConfig:
+    """How experience is made, and how often it is learned from."""
+
+    learning_starts: int = 1024
+    """Environment steps of random actions before the first update."""
+    model_ratio: float = 1.0
+    """Updates of the world model per environment step."""
+    agent_ratio: float = 1.0
+    """Updates of the agent, each on a dream of its own, per environment step."""
+    life_ends: bool = True
+    """Teach the model that a lost life terminates the episode; the game goes on, and evaluations play all lives."""
+    clip_rewards: bool = False
+    """Learn the signs of the rewards; evaluations count the rewards themselves."""
+    blind: bool = False
+    """Choose an action before the newest frame is taken in, as released."""
+
+    def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Rewards (N,) as they are learned, and where (N,) the model is taught an end."""
+        reward = step.reward.sign() if self.clip_rewards else step.reward
+        if isinstance(step, AtariStep) and self.life_ends:
+            return reward, step.terminated | (step.life_lost & ~step.truncated)
+        return reward, step.terminated
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        for name in ("learning_starts", "model_ratio", "agent_ratio"):
+            if getattr(self, name) < 0:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must not be negative")
+
+    def updates_due(self, ratio: float, iteration: int, worlds: int) -> int:
+        """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
+        if iteration * worlds < self.learning_starts:
+            return 0
+        return int(iteration * worlds * ratio) - int((iteration - 1) * worlds * ratio)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Each of N worlds plays the same number of episodes, so short ones are not favoured."""
+
+    evaluate_every: int = 10_000
+    """Environment steps between evaluations (0: only at the end)."""
+    evaluation_rows: int = 20
+    """Worlds that an evaluation plays in at once."""
+    quota: int = 1
+    """Episodes of each of them."""
+    final_quota: int = 5
+    """The same for the last evaluation."""
+    longest: int | None = None
+    """Steps after which an evaluation's episode is cut (None: the world's own limit)."""
+    policy: Literal["both", "sampled", "greedy"] = "both"
+    """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
+    ones. With `both` the sampled ones are the run's score and the greedy ones stand beside it."""
+    stop_at: float | None = None
+    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
+    plays other episodes, so it does not inherit the luck of the one that ended the run."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        for name in ("evaluation_rows", "quota", "final_quota", "longest"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+
+
+@dataclass(frozen=True)
+class OutputConfig(core.OutputConfig):
+    """Where a run lives and what it writes."""
+
+    run: str | None = None
+    """Run folder (None: runs/<env>/glam-<sequence>/seed_<seed>); it must not hold a run yet."""
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where and how tensors are computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    tf32: bool = False
+    """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
+    backend: Backend = "auto"
+    """What the scan of a Mamba runs on (auto: torch on a CPU; on CUDA the first that works of triton, mamba_ssm and
+    torch). All compute the same function."""
+
+    def torch_device(self) -> torch.device:
+        """The device, or one sentence that says why it cannot be used."""
+        return core.DeviceConfig(self.device).torch_device()
+
+    def start(self) -> torch.device:
+        """The device, after setting the number of threads and the form of products, which float sums depend on."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+        return self.torch_device()
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a GLAM agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+
+    world: WorldConfig = field(default_factory=lambda: WorldConfig(env=CATCH, worlds=1))
+    atari: AtariConfig = field(default_factory=AtariConfig)
+    catch: CatchConfig = field(default_factory=CatchConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    horizon: HorizonConfig = field(default_factory=HorizonConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collection: CollectionConfig = field(default_factory=CollectionConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: int = 1
+    """Seed of every stream: worlds, acting, replay, evaluation, networks, dropout, dreams."""
+    total_steps: int = 100_000
+    """Environment steps of the run."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register worlds of their own."""
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Keywords of the world's constructor, with the time limit of training or of evaluations."""
+        limit = self.world.time_limit if training else self.evaluation.longest
+        if self.world.env.startswith("ALE/"):
+            game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
+            frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
+            return game | {"most_frames": min(frames, self.atari.most_frames)}
+        kwargs = replace(self.world, time_limit=limit).kwargs()
+        if self.world.env.removeprefix("envs:") == CATCH:
+            return kwargs | asdict(self.catch) | {"size": self.model.screen}
+        return kwargs
+
+    def check(self) -> None:
+        """One sentence for every combination of parts that cannot work together."""
+        for part in (
+            self.model, self.learner, self.imagination, self.horizon, self.agent, self.replay, self.collection,
+            self.evaluation,
+        ):  # fmt: skip
+            part.check()
+        for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
+            if value < 1:
+                raise UserError(f"--{name} {value} must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} must not be negative")
