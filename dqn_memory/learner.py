@@ -61,6 +61,9 @@ class LearnerConfig:
     often; `ending` at its end, as published, where a terminal step is in one window and all others in K."""
     terminal_share: float = 0.0
     """Share of windows that are drawn to end at a terminal step (0: as often as they happen)."""
+    terminal_weight: float = 1.0
+    """Weight of terminal steps in the loss, others have 1. Where only the end pays, what it depends on is told by one
+    position in a window's K, and the comparison it takes is learned late."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
@@ -95,6 +98,13 @@ class LearnerConfig:
             raise UserError(f"--final-rate {self.final_rate} must lie between 0 and 1")
         if not 0 <= self.average < 1:
             raise UserError(f"--average {self.average} must be at least 0 and below 1")
+        if self.terminal_weight <= 0:
+            raise UserError(f"--terminal-weight {self.terminal_weight} must be above 0")
+        if self.terminal_weight != 1 and (ends is not None or not self.mask_padding):
+            raise UserError(
+                f"--terminal-weight {self.terminal_weight} weighs steps among all positions of a window; it needs "
+                "--positions all and --mask-padding"
+            )
         if not 0 <= self.terminal_share <= 1:
             raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
         for name in ("batch", "n_step", "target_every"):
@@ -265,7 +275,8 @@ def _loss(q: Tensor, batch: Windows, goal: Tensor, config: LearnerConfig) -> tup
         return error.mean(), _metrics(error.mean(), chosen, goal)
     position = torch.arange(chosen.shape[1], device=chosen.device)
     real = (position < batch.lengths.unsqueeze(1)).float()  # (B, T)
-    share = real / real.sum()
+    weight = torch.where(batch.terminated, config.terminal_weight, 1.0) * real
+    share = weight / weight.sum()
     loss = (error * share).sum()
     return loss, _metrics(loss, chosen * share * share.numel(), goal * share * share.numel())
 

@@ -40,9 +40,9 @@ def acting_value(net, target, windows, row, end, config):
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn", "drqn"])
-def test_targets_are_the_values_that_acting_would_compute(architecture, double, n_step):
-    config = replace(CONFIG, n_step=n_step, double=double)
+@pytest.mark.parametrize(("architecture", "weight"), [("dtqn4", 1.0), ("dgfqn", 7.0), ("drqn", 1.0)])
+def test_targets_are_the_values_that_acting_would_compute(architecture, weight, double, n_step):
+    config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight)
     net, target = network(architecture, 0), network(architecture, 1)
     windows = batches(config, trim=False)
     expected, count = 0.0, 0
@@ -58,8 +58,9 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, double, 
                     windows.observation[row : row + 1, : j + 1],
                     windows.previous_action[row : row + 1, : j + 1],
                 )
-                expected += (q[0, -1, windows.action[row, j]] - goal) ** 2
-                count += 1
+                share = weight if windows.terminated[row, j] else 1.0
+                expected += share * (q[0, -1, windows.action[row, j]] - goal) ** 2
+                count += share
     loss, _ = td_loss(net, target, windows, config)
     assert float(loss) == pytest.approx(float(expected) / count, rel=1e-5)
 
@@ -230,6 +231,8 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
         ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
         ({"positions": "last", "mask_padding": False}, "--mask-padding"),
         ({"n_step": 0}, "--n-step 0"),
+        ({"terminal_weight": 0.0}, "--terminal-weight 0.0 must be above 0"),
+        ({"terminal_weight": 4.0, "positions": "last"}, "--terminal-weight 4.0 .* needs --positions all"),
     ],
 )
 def test_combinations_that_cannot_work_are_one_sentence(changes, words):
