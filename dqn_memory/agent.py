@@ -24,13 +24,13 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_toml, load_plugins
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.kinds import Q_NETWORK, check_kind
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from envs.gymnasium_fleet import make_env
 from envs.observations import Encode, actions, encoder
 from envs.registry import WORLDS, make_world
 
-KIND = "dqn-memory q-network"
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -90,9 +90,7 @@ def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig,
 
 
 def _config(run: Path, checkpoint: Checkpoint) -> TrainConfig:
-    kind = checkpoint.header.get("kind")
-    if kind != KIND or "config" not in checkpoint.header:
-        raise UserError(f"the checkpoint of {run} is foreign: its kind is '{kind}', not '{KIND}'")
+    check_kind(run, checkpoint, Q_NETWORK)
     return from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
 
 

@@ -100,6 +100,13 @@ class CheckpointFolder:
                     raise
                 manifest = newer  # a running trainer saved meanwhile and swept the files away
 
+    def drop_replay(self) -> None:
+        """Forget the replay, which a finished run no longer needs: a resume is then no longer exact."""
+        manifest = {**self._manifest(), "replay": "none"}
+        write_atomic(self.folder / MANIFEST, _seal(manifest))
+        self._chunks = []
+        self._sweep(manifest)
+
     def _load(self, manifest: Record, with_replay: bool) -> Checkpoint:
         path, data = self._read(manifest["weights"])
         weights, header = unpack_tensors(data, WEIGHTS, path)

@@ -13,6 +13,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner import LearnerConfig
+from dqn_memory.mamba_backend import Backend
 from dqn_memory.networks import NetworkConfig
 from envs.registry import WORLDS
 
@@ -31,12 +32,20 @@ class WorldConfig:
     """File that a world is read from, where it takes one."""
     observation_key: str | None = None
     """Which entry of a dictionary observation is seen."""
+    observe: Literal["world", "state"] = "world"
+    """`state` shows the state in place of the world's own observation: what the same agent does with nothing hidden
+    (worlds of this suite)."""
 
     def kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Keywords of the world's constructor."""
+        """Keywords of the world's constructor; a UserError where they ask for what only worlds of this suite have."""
         ours = self.env.removeprefix("envs:") in WORLDS
+        if self.observe == "state" and not ours:
+            raise UserError(
+                f"--observe state needs a world of this suite, which {self.env} is not; use --observe world"
+            )
         limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
         given = {limit: self.time_limit if training else None, "path": self.path}
+        given |= {"observe": self.observe if self.observe == "state" else None}
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -94,6 +103,9 @@ class DeviceConfig:
     """CPU threads of torch (None: torch's own choice)."""
     engine: Literal["eager", "compile", "cudagraph"] = "eager"
     """How the update is executed; all three compute the same function."""
+    backend: Backend = "auto"
+    """What a mamba block's scan runs on (auto: torch on a CPU; on CUDA the first that works of triton, mamba_ssm and
+    torch). All compute the same function; a network without mamba has no use for it."""
 
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 C = TypeVar("C")
+STUDIES = "studies/"  # sets of runs (dqn_memory.study), no presets of one
 PRESETS = Path(__file__).resolve().parent.parent / "configs"  # beside the package, installed or not
 
 
@@ -45,14 +46,15 @@ def parse(
     argv: Sequence[str] | None = None,
     presets: Path = PRESETS,
     prog: str | None = None,
+    base: C | None = None,
 ) -> C:
-    """Read a config from the command line: defaults, then each --config in order, then the flags.
+    """Read a config from the command line: defaults (or `base`), then each --config in order, then the flags.
 
     Raises UserError for a bad config file or a combination that the config class refuses; unknown
     flags and --help end the process as argparse does.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    config = defaults(config_class)
+    config = defaults(config_class) if base is None else base
     for name in _config_names(arguments):
         config = read_config(config_class, name, presets, config)
     about = inspect.cleandoc(config_class.__doc__ or "")
@@ -62,7 +64,8 @@ def parse(
 
 def preset_names(presets: Path = PRESETS) -> list[str]:
     """Names of the shipped presets, such as "memory-7x7" or "paper/dtqn"."""
-    return sorted(path.relative_to(presets).with_suffix("").as_posix() for path in presets.rglob("*.toml"))
+    names = (path.relative_to(presets).with_suffix("").as_posix() for path in presets.rglob("*.toml"))
+    return sorted(name for name in names if not name.startswith(STUDIES))
 
 
 def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base: C | None = None) -> C:

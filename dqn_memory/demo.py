@@ -135,7 +135,8 @@ def show(run: Run, seed: int) -> list[str]:
     score = evaluate(network, arena, config.evaluation.final_episodes, seed)
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(arena, network, seed, initial=initial, draw=True)
-    decision = find_decision(network, episode, config.world.env.startswith("Gridverse/Memory"))
+    beacons = config.world.env.startswith("Gridverse/Memory") and config.world.observe == "world"
+    decision = find_decision(network, episode, beacons)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
     title = f"{config.network.architecture} in {config.world.env}"
     drawing.save(learning_curve(run, title), curve)

@@ -3,48 +3,54 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dqn_memory.learner import LearnerConfig, Metrics, td_loss, update
 from dqn_memory.networks import QNetwork
 from dqn_memory.replay import Prefixes, Windows
 
+Engine = Literal["eager", "compile", "cudagraph"]
 Batch = Windows | Prefixes
 Update = Callable[[Batch], Metrics]
+Inputs = TypeVar("Inputs")  # a dataclass of tensors
+Result = TypeVar("Result")
 
 
 def make_update(
-    engine: Literal["eager", "compile", "cudagraph"],
+    engine: Engine,
     network: QNetwork,
     target: QNetwork,
     optimizer: torch.optim.Optimizer,
     config: LearnerConfig,
 ) -> Update:
     """The update of one batch, `batch -> metrics`, under the chosen engine."""
-    if engine == "cudagraph":
-        return GraphedUpdate(network, target, optimizer, config)
     loss = torch.compile(td_loss, dynamic=False) if engine == "compile" else td_loss
-    return lambda batch: update(network, target, optimizer, batch, config, loss)
+
+    def work(batch: Batch) -> Metrics:
+        return update(network, target, optimizer, batch, config, loss)
+
+    return GraphedUpdate(work, (network,), optimizer) if engine == "cudagraph" else work
 
 
-class GraphedUpdate:
+class GraphedUpdate(Generic[Inputs]):
     """One captured graph a batch shape; inputs are copied into the graph's own buffers before each replay.
 
-    The warm-up runs on a side stream as capture demands; parameters and optimiser state are put back afterwards,
-    so a captured run takes the same steps as an eager one.
+    `work` maps a dataclass of tensors to metrics and changes nothing but `modules` and `optimizer`. The warm-up runs
+    on a side stream as capture demands; parameters, buffers and optimiser state are put back afterwards, so a
+    captured run takes the same steps as an eager one.
     """
 
     def __init__(
-        self, network: QNetwork, target: QNetwork, optimizer: torch.optim.Optimizer, config: LearnerConfig
+        self, work: Callable[[Inputs], Metrics], modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer
     ) -> None:
-        self.network, self.target, self.optimizer, self.config = network, target, optimizer, config
-        self.captured: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Batch, Metrics]] = {}
+        self.work, self.modules, self.optimizer = work, modules, optimizer
+        self.captured: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Inputs, Metrics]] = {}
 
-    def __call__(self, batch: Batch) -> Metrics:
+    def __call__(self, batch: Inputs) -> Metrics:
         key = tuple(tuple(value.shape) for value in _tensors(batch))
         if key not in self.captured:
             self.captured[key] = self._capture(batch)
@@ -54,46 +60,51 @@ class GraphedUpdate:
         graph.replay()
         return {name: value.clone() for name, value in metrics.items()}
 
-    def _capture(self, batch: Batch) -> tuple[torch.cuda.CUDAGraph, Batch, Metrics]:
-        inputs = dataclasses.replace(
-            batch, **{f.name: getattr(batch, f.name).clone() for f in dataclasses.fields(batch)}
-        )
-        saved = _snapshot(self.network, self.optimizer)
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._update(inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            metrics = self._update(inputs)
-        _restore(self.network, self.optimizer, saved)
+    def _capture(self, batch: Inputs) -> tuple[torch.cuda.CUDAGraph, Inputs, Metrics]:
+        buffers = {name: value.clone() for name, value in _fields(batch).items()}
+        inputs = dataclasses.replace(batch, **buffers)  # type: ignore[type-var]
+        saved = [value.detach().clone() for value in self._live()]
+        graph, metrics = capture(lambda: self.work(inputs))
+        self._restore(saved)
         return graph, inputs, metrics
 
-    def _update(self, inputs: Batch) -> Metrics:
-        return update(self.network, self.target, self.optimizer, inputs, self.config)
+    @torch.no_grad()
+    def _restore(self, saved: list[Tensor]) -> None:
+        """Put values back in place; state that the warm-up created had value zero before."""
+        live = self._live()
+        for value, before in zip(live, saved, strict=False):
+            value.copy_(before)
+        for value in live[len(saved) :]:
+            value.zero_()
+
+    def _live(self) -> list[Tensor]:
+        """Parameters and buffers, then optimiser state in the parameters' order; state appears with the first step."""
+        held = [value for module in self.modules for value in (*module.parameters(), *module.buffers())]
+        state, groups = self.optimizer.state, self.optimizer.param_groups
+        states = [state[p] for group in groups for p in group["params"] if p in state]
+        return held + [value for entry in states for value in entry.values()]
 
 
-def _tensors(batch: Batch) -> list[Tensor]:
-    return [getattr(batch, f.name) for f in dataclasses.fields(batch)]
+def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """A graph of what `work` launches, and its result, whose tensors every replay overwrites.
+
+    `work` runs three times on a side stream first; the random numbers that this takes are given back.
+    """
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()]), torch.cuda.stream(stream):
+        for _ in range(3):
+            work()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = work()
+    return graph, result
 
 
-def _snapshot(network: QNetwork, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [value.detach().clone() for value in _live(network, optimizer)]
+def _fields(batch: Any) -> dict[str, Tensor]:
+    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
 
 
-@torch.no_grad()
-def _restore(network: QNetwork, optimizer: torch.optim.Optimizer, saved: list[Tensor]) -> None:
-    """Put values back in place; state that the warm-up created had value zero before."""
-    live = _live(network, optimizer)
-    for value, before in zip(live, saved, strict=False):
-        value.copy_(before)
-    for value in live[len(saved) :]:
-        value.zero_()
-
-
-def _live(network: QNetwork, optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    """Parameters, then optimiser state in the parameters' order; state appears with the first step."""
-    states = [optimizer.state[p] for group in optimizer.param_groups for p in group["params"] if p in optimizer.state]
-    return list(network.parameters()) + [value for state in states for value in state.values()]
+def _tensors(batch: Any) -> list[Tensor]:
+    return list(_fields(batch).values())

@@ -58,8 +58,9 @@ def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> Arena:
     arena = config.arena(DeviceConfig(args.device).torch_device())
     if args.env is None:
         return arena
-    arena = replace(arena, env=args.env, env_kwargs={})
-    other = Interface.of(args.env, {}, arena.observation_key)
+    kwargs = replace(config.world, env=args.env, path=None).kwargs(training=False)
+    arena = replace(arena, env=args.env, env_kwargs=kwargs)
+    other = Interface.of(args.env, kwargs, arena.observation_key)
     spec = observation_spec(other.encoded)
     if (spec, other.num_actions) != (network.spec, network.num_actions):
         raise UserError(

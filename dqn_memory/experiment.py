@@ -49,15 +49,20 @@ class Run:
         config_toml: str,
         device: torch.device | str = "cpu",
         tensorboard: bool = True,
+        facts: Mapping[str, Any] | None = None,
     ) -> "Run":
-        """Start a run in a new or empty folder; raises UserError where something is there already."""
+        """Start a run in a new or empty folder; raises UserError where something is there already.
+
+        `facts` are kept in environment.json beside what every run says of its machine.
+        """
         path = Path(path)
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise UserError(f"the run folder {path} is not empty: choose another, or use --resume {path}")
         with disk_errors(path):
             path.mkdir(parents=True, exist_ok=True)
+        environment = describe_environment(device) | dict(facts or {})
         write_atomic(path / "config.toml", config_toml.encode())
-        write_atomic(path / "environment.json", json.dumps(describe_environment(device), indent=1).encode())
+        write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
         return cls(path, tensorboard)
 
     @classmethod

@@ -1,162 +1,244 @@
-"""What a checkpoint looks at: `python -m dqn_memory.inspect runs/demo-1`.
+"""What a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-Plays one greedy episode and writes pictures into RUN/inspect: attention maps of every layer and head over the
-episode's last window, learned priors by distance, Q-values over time. It also measures hindsight: how far Q at a
-position of the window differs from Q of the prefix that acting sees there, which is nothing for causal networks and the
-information leak of bidirectional ones.
+Plays greedy episodes and writes into RUN/inspect:
+
+    attention_layer_*.png  what each decision of one episode attended to, head by head, beside the world
+    priors.png             learned attention priors by distance
+    q_values.png           Q-values over that episode
+    recall.png             how far back Q-values depend on observations, by gradient and by occlusion
+    discrepancy.png        Q from the whole window against Q from the prefix, where the two can differ
+    observability.png      returns beside those of the same architecture given the state (--state-run)
+    episode.gif            that episode, with what each decision attended to
+    inspect.json           all numbers
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import torch
 import tyro
+from matplotlib.figure import Figure
 
-from dqn_memory import drawing
+from dqn_memory import drawing, drawing_memory
 from dqn_memory.agent import load_network, run_folder
-from dqn_memory.blocks import EncoderLayer, Prior
 from dqn_memory.config import DeviceConfig, TrainConfig
-from dqn_memory.errors import one_line_errors
+from dqn_memory.discrepancy import Discrepancy, Hindsight, discrepancy
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.evaluation import Arena, report
 from dqn_memory.files import disk_errors, write_atomic
-from dqn_memory.introspection import Hindsight, attention_maps, hindsight
+from dqn_memory.introspection import episode_attention, prior_tables
 from dqn_memory.networks import QNetwork
+from dqn_memory.observability import Gap, check_pair, differences, known, observability, words
 from dqn_memory.playing import Episode, action_names, play_in
+from dqn_memory.recall import Recall, RecallConfig, recall
+from dqn_memory.video import Looks, save_video
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
 class Args:
-    """Draw what a run's latest checkpoint attends to in one greedy episode, and measure hindsight."""
+    """Draw and measure what a run's latest checkpoint remembers, in greedy episodes."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
     """Run folder."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run folder, as a flag instead."""
+    state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    """Run of the same architecture in the same world, trained with --observe state, to be compared."""
     seed: int = 0
-    """Seed of the world."""
+    """Seed of the worlds, and of what observations are replaced by."""
     initial: int | None = None
-    """Number of the initial state, in worlds that have finitely many."""
+    """Number of the drawn episode's initial state, in worlds that have finitely many."""
+    episodes: int = 16
+    """Episodes measured, the drawn one among them."""
+    frames: bool = True
+    """Show the world itself: in a video, and beside the attention maps."""
+    recall: Annotated[RecallConfig, tyro.conf.arg(name="")] = field(default_factory=RecallConfig)
+    """How the recall profile is measured."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
 
+    def check(self) -> None:
+        """One sentence for numbers that make no sense."""
+        least = {"episodes": self.episodes, "moments": self.recall.moments, "resamples": self.recall.resamples}
+        for name, value in least.items():
+            if value < 1:
+                raise UserError(f"--{name} {value} must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} must not be negative")
+
 
 @dataclass(frozen=True)
-class Window:
-    """The last K steps of an episode, which its last decision was made from."""
+class Findings:
+    """Everything that was measured; the first episode is the one that is drawn."""
 
-    observation: torch.Tensor  # (T, ...)
-    previous_action: torch.Tensor  # (T,), none at the first step of the episode
-    first: int  # step of the episode at which it begins
-
-    @classmethod
-    def last(cls, episode: Episode, context: int, device: torch.device) -> Window:
-        """The newest `context` observations at the episode's last step."""
-        first = max(0, len(episode) - context)
-        return cls(episode.observation[first:].to(device), episode.previous_action[first:].to(device), first)
+    episodes: list[Episode]
+    attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
+    discrepancies: list[Discrepancy]
+    recall: Recall
+    gap: Gap | None
 
 
-def draw(folder: Path, network: QNetwork, episode: Episode, window: Window, names: Sequence[str]) -> list[Path]:
-    """All pictures of one episode; returns what was written."""
-    final = window.first + len(window.observation) - 1
-    written = []
-    for layer, maps in attention_maps(network, window.observation, window.previous_action).items():
-        title = f"Attention of layer {layer}; the frame marks the query of the last decision, step {final}"
-        figure = drawing.attention_maps(maps.double().cpu().numpy(), title, window.first, query=final)
-        written.append(drawing.save(figure, folder / f"attention_layer_{layer}.png"))
+def play(args: Args, arena: Arena, network: QNetwork) -> list[Episode]:
+    """The episode to draw, and the others."""
+    try:
+        shown = play_in(arena, network, args.seed, initial=args.initial, draw=args.frames)
+    except UserError as error:
+        if "draws nothing" not in str(error):
+            raise
+        raise UserError(f"{error} Or add --no-frames.") from None
+    others = args.episodes - 1
+    return shown + (play_in(arena, network, args.seed + 1, others) if others else [])
+
+
+def measure(args: Args, config: TrainConfig, network: QNetwork, arena: Arena, gap: Gap | None) -> Findings:
+    """Play and measure."""
+    episodes = play(args, arena, network)
+    drawn, *_ = seen = [(each.observation.to(arena.device), each.previous_action.to(arena.device)) for each in episodes]
+    attention = episode_attention(network, *drawn, config.acting)
+    return Findings(
+        episodes=episodes,
+        attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
+        discrepancies=[discrepancy(network, *each, config.acting) for each in seen],
+        recall=recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state),
+        gap=gap,
+    )
+
+
+def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.device) -> tuple[Gap | None, list[str]]:
+    """The comparison with --state-run, and what else differs between the runs."""
+    if not args.state_run:
+        return None, []
+    state_network, state_config, _ = load_network(args.state_run, device)
+    check_pair(config, state_config, args.state_run)
+    gap = observability(network, config, state_network, state_config, device, args.seed)
+    return gap, differences(config, state_config)
+
+
+def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, names: Sequence[str]) -> list[Path]:
+    """All pictures; returns what was written."""
+    episode, context = found.episodes[0], network.config.context
+    agent = f"{config.network.architecture} in {config.world.env}"
+    figures = {
+        f"attention_layer_{layer}.png": drawing_memory.episode_attention(
+            maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
+        )
+        for layer, maps in found.attention.items()
+    }
     tables = prior_tables(network)
     if tables:
         gate = any(kind == "scale" for kind, _ in tables.values())
         ylabel = "factor on the scores" if gate else "prior weight"
-        figure = drawing.prior_tables({name: table for name, (_, table) in tables.items()}, "Attention priors", ylabel)
-        written.append(drawing.save(figure, folder / "priors.png"))
+        priors = {name: table for name, (_, table) in tables.items()}
+        figures["priors.png"] = drawing.prior_tables(priors, "Attention priors", ylabel)
     title = f"Q-values of one greedy episode, return {episode.episode_return:.2f}"
-    figure = drawing.q_values(episode.q, episode.action, title, names)
-    return [*written, drawing.save(figure, folder / "q_values.png")]
+    figures["q_values.png"] = drawing.q_values(episode.q, episode.action, title, names)
+    figures["recall.png"] = recall_figure(found, agent)
+    if not network.causal:
+        first = found.discrepancies[0]
+        title = f"What the future of the window adds to Q: {agent}"
+        figures["discrepancy.png"] = drawing_memory.discrepancy(
+            first.inside, first.alone, first.flips, first.future, title
+        )
+    if found.gap is not None:
+        figures["observability.png"] = gap_figure(found.gap, config, agent)
+    written = [drawing.save(figure, folder / name) for name, figure in figures.items()]
+    if episode.frames:
+        save_video(folder / "episode.gif", [episode], names, looks(found.attention))
+        written.append(folder / "episode.gif")
+    return written
 
 
-@torch.no_grad()
-def prior_tables(network: QNetwork) -> dict[str, tuple[str, Array]]:
-    """Each attention layer's prior by distance, (H, K): its weight exp(bias), or its factor on the scores.
-
-    Plain causal attention has no table and is left out.
-    """
-    tables = {}
-    for place, prior in _priors(network).items():
-        scale, bias = prior.tables(network.config.context)
-        if bias is not None:
-            tables[f"layer {place}"] = "bias", bias.exp().double().cpu().numpy()
-        elif scale is not None:
-            tables[f"layer {place}"] = "scale", scale.double().cpu().numpy()
-    return tables
-
-
-def _priors(network: QNetwork) -> dict[int, Prior]:
-    return {
-        place: layer.attention.prior
-        for place, layer in enumerate(network.layers)
-        if isinstance(layer, EncoderLayer) and layer.attention is not None
+def recall_figure(found: Findings, agent: str) -> Figure:
+    """Figure of the recall profile."""
+    count = len(found.episodes)
+    labels = {
+        "gradient": "norm of dQ / d embedding",
+        "occlusion": "mean |change of Q|",
+        "flips": "share of changed actions",
     }
-
-
-def describe(args: Args, config: TrainConfig, step: int, episode: Episode, window: Window) -> dict[str, Any]:
-    """What inspect.json says besides the measurements."""
-    return {
-        "step": step,
-        "env": config.world.env,
-        "architecture": config.network.architecture,
-        "prior": config.network.prior.kind,
-        "seed": args.seed,
-        "initial": args.initial,
-        "episode": {
-            "length": len(episode),
-            "return": round(episode.episode_return, 6),
-            "success": episode.success,
-        },
-        "window": {"first_step": window.first, "last_step": len(episode) - 1},
-    }
-
-
-def sentence(causal: bool, found: Hindsight) -> str:
-    """The hindsight measurement in words."""
-    kind = "causal" if causal else "not causal"
-    if not found.positions:
-        return f"hindsight ({kind}): the window holds one step, which has no future to leak"
-    return (
-        f"hindsight ({kind}): mean |Q(window) - Q(prefix)| {found.gap:.3g}, largest {found.largest:.3g} "
-        f"(Q itself spreads by {found.spread:.3g}); greedy action flips at {found.flips:.1%} "
-        f"of {found.positions} positions"
+    titles = {"gradient": "by gradient", "occlusion": "by occlusion", "flips": "occlusion: other greedy action"}
+    return drawing_memory.recall(
+        {titles[name]: found.recall.curve(name) for name in labels},
+        {titles[name]: label for name, label in labels.items()},
+        found.recall.decisions,
+        f"How far back Q depends on observations: {agent}, {count} episode{'s' if count > 1 else ''}",
     )
+
+
+def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
+    """Figure of the returns with and without the state, between the world's known lines."""
+    agents = {"sees the state": report(gap.state)["return"], "sees its world": report(gap.seen)["return"]}
+    lines = known(config)
+    named = {}
+    if lines is not None:
+        named = {"random": lines.random.returns.mean, "best known without the state": lines.upper.returns.mean}
+    return drawing_memory.returns(agents, named, f"What hiding the state costs: {agent}")
+
+
+def looks(attention: dict[int, Array]) -> list[Looks]:
+    """The attention maps as the video shows them; none where there is no attention."""
+    if not attention:
+        return []
+    names = tuple(f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
+    return [Looks(names, np.concatenate(list(attention.values())))]
+
+
+def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, found: Findings) -> dict[str, Any]:
+    """What inspect.json says."""
+    episode, first = found.episodes[0], found.discrepancies[0]
+    return {
+        "step": step, "env": config.world.env, "observe": config.world.observe,
+        "architecture": config.network.architecture, "prior": config.network.prior.kind,
+        "causal": network.causal, "trained_on_whole_windows": config.learner.ends(network.causal) is None,
+        "seed": args.seed, "initial": args.initial, "episodes": len(found.episodes),
+        "episode": {
+            "length": len(episode), "return": round(episode.episode_return, 6), "success": episode.success,
+        },
+        "hindsight": asdict(Hindsight.of(found.discrepancies)),
+        "discrepancy": {
+            "gap": first.gap.tolist(), "flip": first.flips.tolist(), "future": first.future.tolist(),
+            "q_window": first.inside.tolist(), "q_prefix": first.alone.tolist(),
+        },
+        "recall": {"config": asdict(args.recall)} | found.recall.plain(),
+        "learned": network.memory_scalars(),
+    }  # fmt: skip
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
+    args.check()
     run = run_folder(args.folder, args.run)
     device = DeviceConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
     arena = config.arena(device)
-    (episode,) = play_in(arena, network, args.seed, initial=args.initial)
-    window = Window.last(episode, config.network.context, device)
-    found = hindsight(network, window.observation, window.previous_action, config.acting)
+    gap, apart = compare(args, network, config, device)
+    found = measure(args, config, network, arena, gap)
     folder = run / "inspect"
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
-    written = draw(folder, network, episode, window, action_names(arena))
-    facts = describe(args, config, step, episode, window)
-    facts |= {"causal": network.causal, "hindsight": asdict(found), "learned": network.memory_scalars()}
+    written = draw(folder, network, config, found, action_names(arena))
+    facts = describe(args, config, step, network, found)
+    if gap is not None:
+        facts["observability"] = {"state_run": args.state_run, "differences": apart} | gap.plain()
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
+    episode = found.episodes[0]
     outcome = "success" if episode.success else "no success"
     print(f"{run} at step {step:,}: {len(episode)} steps, return {episode.episode_return:.2f}, {outcome}")
-    print(sentence(network.causal, found))
+    print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"]))
+    print(found.recall.words())
+    if gap is not None:
+        print(words(gap, apart))
     print("\n".join(f"wrote {path}" for path in [*written, folder / "inspect.json"]))
 
 

@@ -21,7 +21,7 @@ RECENT = 100  # episodes behind charts/success_rate
 class Meter:
     """Sums and counts of a run; its state is part of a checkpoint, so that a resumed run logs the same numbers."""
 
-    loss = "losses/td_loss"  # the metric that must stay finite
+    loss, norm = "losses/td_loss", "grad/norm"  # the metrics that must stay finite
 
     def __init__(self, device: torch.device) -> None:
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -32,7 +32,7 @@ class Meter:
 
     def count_update(self, metrics: Metrics, step: int) -> None:
         """Add one update's metrics without waiting for the device."""
-        finite = torch.isfinite(metrics[self.loss]) & torch.isfinite(metrics["grad/norm"])
+        finite = torch.isfinite(metrics[self.loss]) & torch.isfinite(metrics[self.norm])
         self.broken_at = torch.where(finite | (self.broken_at >= 0), self.broken_at, step)
         self.sums = {name: self.sums.get(name, 0) + value for name, value in metrics.items()}
         self.summed += 1

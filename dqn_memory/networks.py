@@ -170,7 +170,11 @@ class QNetwork(nn.Module):
 
     def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Q-values of one position a row, (B, A); `index` is (B,). The last layer computes no other position."""
-        x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
+        return self.at_embedded(self.embed(observation, previous_action), lengths, index)
+
+    def at_embedded(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """`at`, from what `embed` gives, (B, T, D)."""
+        x = self.dropout(self.positions(x))  # (B, T, D)
         if not len(self.layers):
             return self.head(self.norm(select(x, index)))
         for layer in self.layers[:-1]:

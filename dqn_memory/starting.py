@@ -13,6 +13,8 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_toml, load_plugins, parse
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
+from dqn_memory.kinds import Q_NETWORK, check_kind
+from dqn_memory.mamba_backend import FACT, Backend, refused
 from dqn_memory.matching import match
 from dqn_memory.observations import observation_spec
 from envs.fleet import make_fleet
@@ -30,6 +32,8 @@ class ResumeConfig:
     """New length of the run in environment steps."""
     device: str | None = None
     """Another device (the resume is then not exact)."""
+    backend: Backend | None = None
+    """Another backend of mamba (the resume is then not exact)."""
     log_every: int | None = None
     """Environment steps between log lines."""
     checkpoint_every: int | None = None
@@ -50,24 +54,52 @@ def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
     """A run that exists, and its config with the few changes that a resume may make."""
     flags = parse(ResumeConfig, argv)
     run = Run.open(Path(flags.resume))
+    if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
+        check_kind(run.path, run.load(with_replay=False), Q_NETWORK)
     config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
-    config = changed(config, flags)
+    config = with_backend(changed(config, flags), run, flags.backend)
     set_threads(config)
     return config, run
 
 
 def changed(config: C, flags: ResumeConfig) -> C:
     """A training config with what the flags of a resume change in it; `C` is any trainer's."""
-    given = {name: getattr(flags, name) for name in ("log_every", "checkpoint_every")}
-    output = replace(config.output, **{name: value for name, value in given.items() if value is not None})
-    compute = config.compute if flags.device is None else replace(config.compute, device=flags.device)
+    if flags.backend is not None and not hasattr(config.compute, "backend"):
+        raise UserError(f"--backend {flags.backend}: this kind of run has no mamba; leave the flag out")
+    output = replace(config.output, **_given(flags, "log_every", "checkpoint_every"))
+    compute = replace(config.compute, **_given(flags, "device", "backend"))
     steps = config.total_steps if flags.total_steps is None else flags.total_steps
     return replace(config, output=output, compute=compute, total_steps=steps)
 
 
+def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
+    values = {name: getattr(flags, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def with_backend(config: C, run: Run, asked: str | None = None) -> C:
+    """The config with the backend of mamba that the run began on, unless another is `asked` for.
+
+    Raises UserError where that one cannot run on the config's device.
+    """
+    began = run.environment.get(FACT)
+    if asked is not None or began is None:
+        return config
+    refusal = refused(began, config.compute.torch_device())
+    if refusal is not None:
+        raise UserError(
+            f"{run.path} was trained on the {began} backend of mamba, which cannot be used here: {refusal}; "
+            "--backend torch goes on without it, not exactly"
+        )
+    return replace(config, compute=replace(config.compute, backend=began))
+
+
 def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
-    """A UserError where there is nothing to resume."""
+    """A UserError where there is nothing to resume: neither steps nor the final evaluation."""
+    last = (run.metrics() or [{}])[-1]
+    if last.get("step") != steps or not any(name.startswith("final/") for name in last):
+        return  # it was killed between its last step and its final checkpoint
     if solved:
         raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
     if steps >= config.total_steps:

@@ -16,6 +16,7 @@ class Streams:
     evaluation: int
     network: int
     dropout: int
+    dreams: int
 
     @classmethod
     def spawn(cls, seed: int) -> "Streams":

@@ -7,34 +7,36 @@ of one run folder, which `--resume RUN` continues.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
-from dqn_memory import starting
+from dqn_memory import mamba_backend, starting
 from dqn_memory.acting import make_actor
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import to_toml
 from dqn_memory.engine import make_update
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import Score, evaluate
-from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
+from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.exploration import Explorer
+from dqn_memory.kinds import Q_NETWORK
 from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
-from dqn_memory.meter import Clock, Meter
+from dqn_memory.loop import resume, resumes, run_training
+from dqn_memory.meter import Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
-from dqn_memory.progress import due
 from dqn_memory.replay import Replay
 from envs.baselines import beside
 from envs.fleet import make_fleet
 
-KIND = "dqn-memory q-network"  # what a checkpoint's header says
-
 
 class Training:
     """All state of a run: worlds, networks, optimiser, replay, streams, counters."""
+
+    kind: ClassVar[str] = Q_NETWORK
+    shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
 
     def __init__(self, config: TrainConfig) -> None:
         config.check()
@@ -51,6 +53,7 @@ class Training:
         self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
         if config.learner.average > 0:
             self.greedy = self._build(streams.network).requires_grad_(False)
+        self.backend = mamba_backend.settle(self._networks().values(), config.compute.backend, self.device)
         config.learner.check(self.network.causal)
         self.ends = config.learner.ends(self.network.causal)
         cuda = self.device.type == "cuda"
@@ -136,8 +139,10 @@ class Training:
         scalars["charts/updates"] = float(self.updates)
         return scalars | self.network.memory_scalars()
 
-    def evaluate(self, episodes: int) -> Score:
+    def evaluate(self, final: bool = False) -> Score:
         """Greedy episodes with the evaluation stream's own seed for this step."""
+        config = self.config.evaluation
+        episodes = config.final_episodes if final else config.episodes
         return evaluate(self.greedy, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps)
 
     def judge(self, score: Score) -> None:
@@ -169,9 +174,7 @@ class Training:
         }  # fmt: skip
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue where the checkpoint was made; a UserError where it belongs to another kind of run."""
-        if checkpoint.header.get("kind") != KIND:
-            raise UserError(f"the checkpoint is of kind {checkpoint.header.get('kind')!r}, not {KIND!r}")
+        """Continue where the checkpoint was made; a UserError where its networks are of another form."""
         for part, net in self._networks().items():
             try:
                 net.load_state_dict(checkpoint.part(part))
@@ -196,72 +199,24 @@ class Training:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
 
-def run_training(training: Training, run: Run) -> Score:
-    """Iterate to the end of the run; log, evaluate and save on the way."""
-    config, per_iteration = training.config, training.config.world.worlds
-    clock, began_at = Clock(run.metrics()), training.steps
-    with Progress(config.total_steps, training.steps, config.world.env) as progress:
-        while training.steps < config.total_steps and not training.solved:
-            training.iterate()
-            if due(training.steps, config.output.log_every, per_iteration):
-                scalars = training.scalars()
-                scalars["charts/SPS"] = (training.steps - began_at) / clock.seconds
-                run.log(training.steps, scalars | clock.scalars())
-                shown = {"success": scalars.get("charts/success_rate"), "loss": scalars.get("losses/td_loss")}
-                progress.update(training.steps, **{k: v for k, v in shown.items() if v is not None})
-            else:
-                progress.update(training.steps)
-            if training.updates and due(training.steps, config.evaluation.evaluate_every, per_iteration):
-                score = training.evaluate(config.evaluation.episodes)
-                run.log(training.steps, score.scalars())
-                training.judge(score)
-            if due(training.steps, config.output.checkpoint_every, per_iteration):
-                save(training, run)
-    score = training.evaluate(config.evaluation.final_episodes)
-    final = {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()}
-    run.log(training.steps, final | clock.scalars())
-    save(training, run)
-    return score
-
-
-def save(training: Training, run: Run) -> None:
-    """One checkpoint; it becomes valid all at once."""
-    training.meter.check_finite()
-    replay = training.replay if training.config.output.checkpoint_replay == "full" else None
-    header = {"kind": KIND, "config": to_toml(training.config)}
-    run.save(training.steps, training.weights(), training.state_dict(), replay, header)
-
-
 def start(argv: Sequence[str]) -> tuple[Training, Run]:
-    """A fresh run from flags and presets."""
+    """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
+    if resumes(argv):
+        config, run = starting.stopped(argv)
+        training = resume(Training, config, run)
+        mamba_backend.announce(training.backend, training.device, run.environment.get(mamba_backend.FACT))
+        return training, run
     config, folder = starting.fresh(argv)
     training = Training(config)
-    return training, Run.create(folder, to_toml(config), training.device)
-
-
-def resume(argv: Sequence[str]) -> tuple[Training, Run]:
-    """A stopped run, at its last checkpoint."""
-    config, run = starting.stopped(argv)
-    training = Training(config)
-    checkpoint = run.resume()
-    if checkpoint is None:
-        print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
-        return training, run
-    training.restore(checkpoint)
-    starting.check_unfinished(run, config, training.steps, training.solved)
-    if checkpoint.replay is None:
-        print(
-            f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True
-        )
-    return training, run
+    mamba_backend.announce(training.backend, training.device)
+    facts = mamba_backend.facts(training.backend)
+    return training, Run.create(folder, to_toml(config), training.device, facts=facts)
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Start or resume a run and train it to its end."""
-    argv = sys.argv[1:] if argv is None else argv
-    resumes = any(word == "--resume" or word.startswith("--resume=") for word in argv)
-    training, run = resume(argv) if resumes else start(argv)
+    training, run = start(sys.argv[1:] if argv is None else argv)
     with run:
         score = run_training(training, run)
     low, high = score.interval()

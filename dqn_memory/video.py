@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
@@ -18,7 +20,16 @@ STEP_MS, LAST_MS = 400, 2000
 SIDE, PANEL, MARGIN, LINE = 300, 290, 14, 20  # pixels
 INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#777777", "#ffffff", "#b9cbe0", "#e08a1e"
 GOOD, BAD = "#2d7d46", "#b3362e"
+ROW, NAMES, AHEAD = 14, 96, (236, 236, 236)  # of the attention's rows: height, room for names, colour of the future
 Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What each decision of an episode of T steps attended to, from R sources."""
+
+    names: tuple[str, ...]  # (R,)
+    weights: Array  # (R, T, T): source, deciding step, step looked at
 
 
 def check_target(path: Path, overwrite: bool) -> None:
@@ -29,15 +40,19 @@ def check_target(path: Path, overwrite: bool) -> None:
         raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
 
 
-def save_video(path: Path, episodes: Sequence[Episode], actions: Sequence[str] = ()) -> None:
+def save_video(
+    path: Path, episodes: Sequence[Episode], actions: Sequence[str] = (), looks: Sequence[Looks] = ()
+) -> None:
     """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
+    With `looks`, one for each episode, the weights of each decision stand below it, a column a step.
     Raises UserError where the disk refuses.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []
     for number, episode in enumerate(episodes, 1):
-        pages = [_page(episode, step, number, actions) for step in range(len(episode) + 1)]
+        look = looks[number - 1] if looks else None
+        pages = [_page(episode, step, number, actions, look) for step in range(len(episode) + 1)]
         pictures += pages
         durations += [STEP_MS] * (len(pages) - 1) + [LAST_MS]
     buffer = io.BytesIO()
@@ -48,19 +63,40 @@ def save_video(path: Path, episodes: Sequence[Episode], actions: Sequence[str] =
     write_atomic(path, buffer.getvalue())
 
 
-def _page(episode: Episode, step: int, number: int, actions: Sequence[str]) -> Image.Image:
+def _page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
     """The world before action `step`, or after the last one at step T."""
     frame = _enlarge(episode.frames[step])
     shown = max(episode.q.shape[1], 1)
     height = max(frame.height, 5 * LINE + shown * LINE + LINE) + 2 * MARGIN
-    page = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height), PAPER)
+    below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
+    page = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
     page.paste(frame, (MARGIN, MARGIN))
     draw, left = ImageDraw.Draw(page), frame.width + 2 * MARGIN
     if step == len(episode):
         _ending(draw, left, episode, number)
     else:
         _moment(draw, left, episode, step, number, actions)
+    if look is not None:
+        _look(page, draw, look, min(step, len(episode) - 1), height)
     return page
+
+
+def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, top: int) -> None:
+    """A row a source: where the decision at `step` looked, from the first step to the last."""
+    left, count = MARGIN + NAMES, look.weights.shape[-1]
+    room = page.width - left - MARGIN
+    colours = matplotlib.colormaps["Blues"](look.weights[:, step], bytes=True)[..., :3].copy()  # (R, T, 3)
+    colours[:, step + 1 :] = AHEAD
+    strip = Image.fromarray(colours).resize((room, len(look.names) * ROW), Image.Resampling.NEAREST)
+    font = ImageFont.load_default(11)
+    draw.text((MARGIN, top), f"what the decision at step {step} attends to, by step", FAINT, font)
+    page.paste(strip, (left, top + ROW))
+    for row, name in enumerate(look.names):
+        draw.text((MARGIN, top + (row + 1) * ROW), name, INK, font)
+    under = top + (len(look.names) + 1) * ROW
+    draw.rectangle((left + step * room // count, top + ROW, left + (step + 1) * room // count, under), outline=CHOSEN)
+    for shown in sorted({0, count - 1}):
+        draw.text((left + (2 * shown + 1) * room // (2 * count), under), str(shown), FAINT, font, anchor="ma")
 
 
 def _moment(

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from world_models.unizero.engine import Planning, make_planning
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.search import SearchConfig, SearchNumbers, SearchResult, search
 from world_models.unizero.window import Window
@@ -24,14 +25,16 @@ class Planner:
     """A world model with a history window per world.
 
     The window keeps latents as they were encoded when they were seen: an update between two steps changes what is seen
-    from then on, as in the reference. `wipe` says when histories are emptied, see CollectionConfig.
+    from then on, as in the reference. `wipe` says when histories are emptied, see CollectionConfig. `planning` executes
+    the model (None: eagerly).
     """
 
     def __init__(
         self, model: WorldModel, rows: int, device: torch.device, config: SearchConfig,
-        wipe: Literal["episode", "released"] = "episode",
+        wipe: Literal["episode", "released"] = "episode", planning: Planning | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.wipe = model, config, wipe
+        self.planning = make_planning("eager", model) if planning is None else planning
         self.window = model.window(rows, device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)  # in this round; for `released` only
 
@@ -39,8 +42,8 @@ class Planner:
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> Plan:
         """Search from observations (N, ...) with one row of numbers each; sets the model's evaluation mode."""
         self.model.eval()
-        latent = self.model.encode(observation)
-        return Plan(search(self.model, self.window, latent, numbers, self.config), latent)
+        latent = self.planning.encode(observation)
+        return Plan(search(self.planning.functions, self.window, latent, numbers, self.config), latent)
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append what was seen and done, latent (N, D) and action (N,); forget rows (N,) whose episode ended."""

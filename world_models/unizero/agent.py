@@ -9,22 +9,13 @@ import torch
 from dqn_memory.configuration import from_toml, load_plugins
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.kinds import check_kind
 from dqn_memory.observations import observation_spec
 from envs.fleet import make_fleet
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.train_config import TrainConfig
 
 KIND = "unizero"  # what a checkpoint's header says
-SCRIPTS = {"dqn-memory q-network": "dqn_memory"}  # package whose scripts read checkpoints of another kind
-
-
-def check_kind(run: Path, checkpoint: Checkpoint) -> None:
-    """A UserError, which names the right scripts, where the checkpoint is of another kind."""
-    kind = checkpoint.header.get("kind")
-    if kind == KIND and "config" in checkpoint.header:
-        return
-    advice = f"; use python -m {SCRIPTS[kind]}.train, .evaluate or .inspect" if kind in SCRIPTS else ""
-    raise UserError(f"the checkpoint of {run} is foreign: its kind is '{kind}', not '{KIND}'{advice}")
 
 
 def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[WorldModel, TrainConfig, int]:
@@ -35,7 +26,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     """
     path = Path(run)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint)
+    check_kind(path, checkpoint, KIND)
     config = from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
     world = config.world

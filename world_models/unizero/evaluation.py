@@ -12,6 +12,7 @@ from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Streams, generator
 from envs.fleet import Fleet, make_fleet
 from world_models.unizero.acting import Planner
+from world_models.unizero.engine import Planning
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.search import SearchConfig, draw
 from world_models.unizero.train_config import TrainConfig
@@ -44,11 +45,16 @@ class Arena:
         return self if simulations is None else replace(self, search=replace(self.search, simulations=simulations))
 
 
-def evaluate(model: WorldModel, arena: Arena, rows: int, quota: int, seed: int) -> Score:
-    """The first `quota` episodes of each of `rows` worlds, always with the most visited action."""
+def evaluate(
+    model: WorldModel, arena: Arena, rows: int, quota: int, seed: int, planning: Planning | None = None
+) -> Score:
+    """The first `quota` episodes of each of `rows` worlds, always with the most visited action.
+
+    `planning` executes the model (None: eagerly).
+    """
     training, streams = model.training, Streams.spawn(seed)
     fleet = arena.fleet(rows, streams.worlds)
-    planner = Planner(model, rows, arena.device, arena.search)
+    planner = Planner(model, rows, arena.device, arena.search, planning=planning)
     outcome = _play(fleet, planner, quota, generator(streams.exploration, arena.device))
     model.train(training)
     success, returns, lengths = outcome.reshape(3, -1)

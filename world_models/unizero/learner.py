@@ -6,6 +6,7 @@ Everything here has static shapes and reads nothing back: eager, compiled and gr
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -15,6 +16,10 @@ from torch import Tensor, nn
 from dqn_memory.errors import UserError
 from world_models.unizero.losses import Batch, LossConfig, Metrics, losses
 from world_models.unizero.networks import WorldModel
+from world_models.unizero.replay import Sequences
+from world_models.unizero.targets import make_batch
+
+Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
 
 
 @dataclass(frozen=True)
@@ -75,22 +80,44 @@ def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = F
     )
 
 
+def learn(
+    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, sequences: Sequences,
+    config: LearnerConfig, loss: Loss = losses,
+) -> Metrics:  # fmt: skip
+    """An update on sequences as they are stored: the target network gives their values first."""
+
+    def values(observation: Tensor, action: Tensor, lengths: Tensor) -> Tensor:
+        return target_values(target, observation, action, lengths)
+
+    with _autocast(sequences.action, config):
+        batch = make_batch(sequences, values, config.gamma, config.n_step)
+    return update(model, target, optimizer, batch, config, loss)
+
+
 def update(
-    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch, config: LearnerConfig
-) -> Metrics:
-    """One gradient step on `model`, then one step of `target` towards it; metrics stay on the device."""
+    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch,
+    config: LearnerConfig, loss: Loss = losses,
+) -> Metrics:  # fmt: skip
+    """One gradient step on `model`, then one step of `target` towards it; metrics stay on the device.
+
+    `loss` computes what `losses` does, however it is executed.
+    """
     model.train()
-    with torch.autocast(batch.action.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+    with _autocast(batch.action, config):
         wanted = target_latents(target, batch.observation)
-        loss, metrics = losses(model, batch, wanted, config.loss)
+        total, metrics = loss(model, batch, wanted, config.loss)
     penalty = model.regularisation()
     optimizer.zero_grad(set_to_none=True)
-    (loss + penalty).backward()
+    (total + penalty).backward()
     norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm, foreach=True)
     optimizer.step()
     model.project()
     follow(model, target, config.target_rate)
     return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+
+
+def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
+    return torch.autocast(like.device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
 
 
 def make_target(model: WorldModel) -> WorldModel:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from world_models.unizero.losses import Batch
+from world_models.unizero.engine import Planning, make_planning
 from world_models.unizero.networks import WorldModel
-from world_models.unizero.replay import Contexts
+from world_models.unizero.replay import Contexts, Sequences
 from world_models.unizero.search import SearchConfig, SearchNumbers, search
 from world_models.unizero.window import Window
 
@@ -36,14 +36,21 @@ def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
 
 
 @torch.no_grad()
-def search_again(model: WorldModel, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
-    """Policies (B, T, A) from one search of B x T roots, for which `numbers` holds a row each; sets evaluation mode."""
+def search_again(
+    model: WorldModel, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig,
+    planning: Planning | None = None,
+) -> Tensor:  # fmt: skip
+    """Policies (B, T, A) from one search of B x T roots, for which `numbers` holds a row each; sets evaluation mode.
+
+    `planning` executes the model (None: eagerly).
+    """
     model.eval()
-    history, latent = windows(contexts, model.encode(contexts.observation))
-    return search(model, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
+    planning = make_planning("eager", model) if planning is None else planning
+    history, latent = windows(contexts, planning.encode(contexts.observation))
+    return search(planning.functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
 
 
-def reanalysed(batch: Batch, policy: Tensor) -> Batch:
-    """The batch with other policy targets (b, T, A) in its first b <= B rows, which are as random as any."""
-    fresh = policy.to(batch.policy.dtype)
-    return replace(batch, policy=torch.cat((fresh, batch.policy[len(fresh) :])))
+def reanalysed(sequences: Sequences, policy: Tensor) -> Sequences:
+    """The sequences with other policy targets (b, T, A) in their first b <= B rows, which are as random as any."""
+    fresh = policy.to(sequences.policy.dtype)
+    return replace(sequences, policy=torch.cat((fresh, sequences.policy[len(fresh) :])))

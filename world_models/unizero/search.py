@@ -7,8 +7,10 @@ as tensors, one row per root, so a root's tree depends on nothing but its own ro
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from functools import partial
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from world_models.unizero.gumbel import GumbelConfig, Halving
 from world_models.unizero.networks import Expansion
 from world_models.unizero.tree import Tree, TreeConfig, plant, read_order, root_children
 from world_models.unizero.window import Window
+
+FEW = 64  # roots that one CPU walks sooner than an accelerator starts the operations of the tensor form
 
 
 class SearchModel(Protocol):
@@ -31,6 +35,18 @@ class SearchModel(Protocol):
     def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
         """The outcome of an action (B,) at latents (B, D) behind their history."""
         ...
+
+
+class Functions(NamedTuple):
+    """What a search asks a model, as functions of tensors: `root` of it, and `outcome` with it as first argument."""
+
+    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]
+    outcome: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, model: SearchModel) -> Functions:
+        """Executed eagerly; `engine` has others."""
+        return cls(model.root, partial(outcome, model))
 
 
 @dataclass(frozen=True)
@@ -49,9 +65,9 @@ class SearchConfig:
     noise_alpha: float = 0.3
     """Concentration of that noise."""
     backend: Literal["auto", "torch", "compiled"] = "auto"
-    """Who walks the tree: `torch` on the model's device, so that a search fits into one CUDA graph; `compiled` loops on
-    the CPU, with two small copies per simulation if the model is elsewhere. `auto` is compiled on a CPU, else torch.
-    The trees are the same."""
+    """Who walks the tree: `torch` on the model's device, some hundred small operations per simulation; `compiled` loops
+    on the CPU, with two small copies per simulation if the model is elsewhere. `auto` is compiled on a CPU and for few
+    roots, else torch. The trees are the same."""
 
     def check(self) -> None:
         """One sentence for each value that cannot be searched with."""
@@ -119,43 +135,44 @@ def draw(
 
 @torch.no_grad()
 def search(
-    model: SearchModel, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
+    model: SearchModel | Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
 ) -> SearchResult:
     """Plan from the latents (B, D) of B current observations, each behind its own history.
 
-    Static shapes and no read-back: with the torch backend a call can be captured in a CUDA graph.
+    Static shapes, and with the torch backend nothing is read back.
     """
-    logits, predicted = model.root(history, latent)
-    on_host = _on_host(config, latent.device)
+    functions = model if isinstance(model, Functions) else Functions.of(model)
+    logits, predicted = functions.root(history, latent)
+    on_host = _on_host(config, latent)
     place = torch.device("cpu") if on_host else latent.device  # where the trees are
     prior = _root_prior(logits, numbers, config)
     grown = plant(prior.to(place), config.simulations, history.action.to(place), history.count.to(place))
     walker = (compiled_tree if on_host else tree).Walker(grown, config.tree)
     latents, ties = _room(history.latent, latent, config.simulations), numbers.ties.to(place)
+    first = latents.shape[1] - config.simulations  # place of the first node's latent
     halving = _halving(logits, numbers, config, place)
     forced = torch.full((len(latent),), -1, device=place)
     for simulation in range(config.simulations):
         if halving is not None:
             forced = halving.action(simulation, grown, config.tree)
         order = walker.select(simulation, ties[:, simulation], forced)
-        found = expand(model, latents, simulation, order.to(latent.device))
+        found, latents[:, first + simulation] = functions.outcome(latents, order.to(latent.device))
         walker.grow(simulation, order, found.to(place))
     return _result(grown, latents, predicted, halving, config)
 
 
-def expand(model: SearchModel, latents: Tensor, simulation: int, order: Tensor) -> Tensor:
-    """Ask the model for what the order (B, 2 W + 3) wants: reward, value and policy, (B, 2 + A) float64.
+def outcome(model: SearchModel, latents: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
+    """What the model says to an order (B, 2 W + 3), whose windows are places in `latents` (B, W + 1 + S, D).
 
-    The new latent takes its place in `latents` (B, W + 1 + S, D).
+    Returns reward, value and policy, (B, 2 + A) float64, and the new latent (B, D).
     """
     places, node, action = read_order(order)
     pairs = places.action.shape[1]
     before = _take(latents, places.latent.squeeze(-1))
     here = _take(latents, node.unsqueeze(1) + pairs).squeeze(1)
     new = model.expand(Window(before, places.action, places.count), here, action)
-    latents[:, pairs + 1 + simulation] = new.latent.to(latents.dtype)
     scalars = torch.stack((new.reward, new.value), 1).double()
-    return torch.cat((scalars, new.policy.double().softmax(-1)), 1)
+    return torch.cat((scalars, new.policy.double().softmax(-1)), 1), new.latent.to(latents.dtype)
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
@@ -198,9 +215,10 @@ def _take(latents: Tensor, place: Tensor) -> Tensor:
     return latents.gather(1, place.unsqueeze(-1).expand(-1, -1, latents.shape[-1]))
 
 
-def _on_host(config: SearchConfig, device: torch.device) -> bool:
-    """Whether the trees are walked by compiled loops on the CPU."""
-    return config.backend == "compiled" or (config.backend == "auto" and device.type == "cpu")
+def _on_host(config: SearchConfig, latent: Tensor) -> bool:
+    """Whether the trees of roots (B, D) are walked by compiled loops on the CPU."""
+    few = latent.device.type == "cpu" or len(latent) <= FEW
+    return config.backend == "compiled" or (config.backend == "auto" and few)
 
 
 def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, place: torch.device) -> Halving | None:

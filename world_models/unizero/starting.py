@@ -7,14 +7,18 @@ from pathlib import Path
 
 from dqn_memory.configuration import from_toml, load_plugins, parse
 from dqn_memory.experiment import Run
+from dqn_memory.kinds import check_kind
 from dqn_memory.starting import ResumeConfig, changed
-from world_models.unizero.agent import check_kind
+from world_models.unizero.agent import KIND
 from world_models.unizero.train_config import TrainConfig
 
 
 def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
-    """The config that flags and presets make, and the folder of its run."""
-    config = parse(TrainConfig, argv)
+    """The config that flags and presets make, and the folder of its run.
+
+    A prior that they choose starts where the paper starts it, unless they say otherwise.
+    """
+    config = parse(TrainConfig, argv, base=parse(TrainConfig, argv).base())
     load_plugins(config.plugin)
     form = f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
     world = config.world.env.replace("/", "-")
@@ -26,7 +30,7 @@ def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
     flags = parse(ResumeConfig, argv)
     run = Run.open(Path(flags.resume))
     if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
-        check_kind(run.path, run.load(with_replay=False))
+        check_kind(run.path, run.load(with_replay=False), KIND)
     config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
     return changed(config, flags), run

@@ -7,32 +7,29 @@ run folder, which `--resume RUN` continues.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import torch
 
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import one_line_errors
 from dqn_memory.evaluation import Score
-from dqn_memory.experiment import Checkpoint, Progress, Run, Streams, generator
-from dqn_memory.meter import Clock, Meter
+from dqn_memory.experiment import Checkpoint, Run, Streams, generator
+from dqn_memory.loop import resume, resumes, run_training
+from dqn_memory.meter import Meter
 from dqn_memory.observations import observation_spec
-from dqn_memory.progress import due
-from dqn_memory.starting import check_unfinished
-from envs.atari import AtariStep
-from envs.fleet import Step, make_fleet
+from envs.fleet import make_fleet
 from world_models.unizero import starting
 from world_models.unizero.acting import Planner
-from world_models.unizero.agent import KIND, check_kind, fit
+from world_models.unizero.agent import KIND, fit
+from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.evaluation import Arena, evaluate
-from world_models.unizero.learner import make_target, optimizer_for, target_values, update
-from world_models.unizero.losses import Batch
+from world_models.unizero.learner import make_target, optimizer_for
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.reanalysis import reanalysed, rows_due, search_again
-from world_models.unizero.replay import Replay
+from world_models.unizero.replay import Replay, Sequences
 from world_models.unizero.search import draw, play
-from world_models.unizero.targets import make_batch
 from world_models.unizero.train_config import TrainConfig
 
 
@@ -45,6 +42,9 @@ class ModelMeter(Meter):
 class Training:
     """All state of a run: worlds, model, target, optimiser, replay, search histories, streams, counters."""
 
+    kind: ClassVar[str] = KIND
+    shown: ClassVar[Mapping[str, str]] = {"return": "charts/episodic_return", "loss": "losses/total"}
+
     def __init__(self, config: TrainConfig) -> None:
         config.check()
         self.config, self.device = config, config.compute.start()
@@ -56,7 +56,10 @@ class Training:
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         self.model = self._build(streams.network)
         self.target = make_target(self.model)
-        self.optimizer = optimizer_for(self.model, config.learner)
+        engine = config.compute.engine
+        self.optimizer = optimizer_for(self.model, config.learner, capturable=engine == "cudagraph")
+        self.planning = make_planning(engine, self.model)
+        self.learn = make_learn(engine, self.model, self.target, self.optimizer, config.learner)
         self.replay = Replay(
             config.replay, self.spec, self.num_actions, rows, self.device,
             horizon=config.model.horizon, lookahead=config.learner.n_step, history=config.model.pairs,
@@ -78,7 +81,8 @@ class Training:
 
     def _planner(self) -> Planner:
         config = self.config
-        return Planner(self.model, config.world.worlds, self.device, config.search, config.collection.wipe)
+        rows, wipe = config.world.worlds, config.collection.wipe
+        return Planner(self.model, rows, self.device, config.search, wipe, self.planning)
 
     def _begin(self) -> None:
         self.observation = self.fleet.reset()  # (N, ...)
@@ -100,7 +104,7 @@ class Training:
         step = self.fleet.step(action)
 
         # store
-        reward, terminated = self.lesson(step)
+        reward, terminated = self.config.collection.lesson(step)
         done = terminated | step.truncated
         final = {"next_observation": step.final_observation} if self.config.replay.final_observations else {}
         self.replay.add(
@@ -118,43 +122,32 @@ class Training:
             for _ in range(self.config.collection.updates_due(self.iterations, rows)):
                 self._learn()
 
-    def lesson(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
-        collection = self.config.collection
-        reward = step.reward.sign() if collection.clip_rewards else step.reward
-        if isinstance(step, AtariStep) and collection.life_ends:
-            return reward, step.terminated | (step.life_lost & ~step.truncated)
-        return reward, step.terminated
-
     def _learn(self) -> None:
-        metrics = update(self.model, self.target, self.optimizer, self._batch(), self.config.learner)
+        metrics = self.learn(self._sequences())
         self.updates += 1
         self.meter.count_update(metrics, self.steps)
 
-    def _batch(self) -> Batch:
-        """Sequences with value targets of the target network, some with policies that are searched anew."""
+    def _sequences(self) -> Sequences:
+        """What the next update learns from, some of it with policies that are searched anew."""
         learner, share = self.config.learner, self.config.collection.reanalyse
         drawn = self.replay.draw(learner.batch, self.drawing)
         sequences = self.replay.sequences(drawn)
-        batch = make_batch(
-            sequences, lambda seen, done, real: target_values(self.target, seen, done, real),
-            learner.gamma, learner.n_step,
-        )  # fmt: skip
         rows = rows_due(self.updates, learner.batch, share)
         if rows == 0:
-            return batch
+            return sequences
         contexts, search = self.replay.contexts(drawn[:rows]), self.config.search
         numbers = draw(search, rows * self.config.model.horizon, self.num_actions, self.drawing).to(self.device)
-        return reanalysed(batch, search_again(self.model, contexts, numbers, search))
+        return reanalysed(sequences, search_again(self.model, contexts, numbers, search, self.planning))
 
     def scalars(self) -> dict[str, float]:
         """What a log line says; sums since the last line are cleared."""
         return self.meter.scalars() | {"charts/updates": float(self.updates)} | self.model.memory_scalars()
 
-    def evaluate(self, quota: int) -> Score:
+    def evaluate(self, final: bool = False) -> Score:
         """Episodes without noise, with the evaluation stream's own seed for this step."""
-        rows = self.config.evaluation.rows
-        return evaluate(self.model, Arena.of(self.config, self.device), rows, quota, self.evaluation_seed + self.steps)
+        config, arena = self.config.evaluation, Arena.of(self.config, self.device)
+        quota = config.final_quota if final else config.quota
+        return evaluate(self.model, arena, config.rows, quota, self.evaluation_seed + self.steps, self.planning)
 
     def judge(self, score: Score) -> None:
         """Note whether an evaluation reached `--stop-at`."""
@@ -201,73 +194,20 @@ class Training:
             self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
 
-def run_training(training: Training, run: Run) -> Score:
-    """Iterate to the end of the run; log, evaluate and save on the way."""
-    config, per_iteration = training.config, training.config.world.worlds
-    clock, began_at = Clock(run.metrics()), training.steps
-    with Progress(config.total_steps, training.steps, config.world.env) as progress:
-        while training.steps < config.total_steps and not training.solved:
-            training.iterate()
-            if due(training.steps, config.output.log_every, per_iteration):
-                scalars = training.scalars()
-                scalars["charts/SPS"] = (training.steps - began_at) / clock.seconds
-                run.log(training.steps, scalars | clock.scalars())
-                shown = {"return": scalars.get("charts/episodic_return"), "loss": scalars.get("losses/total")}
-                progress.update(training.steps, **{k: v for k, v in shown.items() if v is not None})
-            else:
-                progress.update(training.steps)
-            if training.updates and due(training.steps, config.evaluation.evaluate_every, per_iteration):
-                score = training.evaluate(config.evaluation.quota)
-                run.log(training.steps, score.scalars() | clock.scalars())
-                training.judge(score)
-            if due(training.steps, config.output.checkpoint_every, per_iteration):
-                save(training, run)
-    score = training.evaluate(config.evaluation.final_quota)
-    final = {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()}
-    run.log(training.steps, final | clock.scalars())
-    save(training, run)
-    return score
-
-
-def save(training: Training, run: Run) -> None:
-    """One checkpoint; it becomes valid all at once."""
-    training.meter.check_finite()
-    replay = training.replay if training.config.output.checkpoint_replay == "full" else None
-    header = {"kind": KIND, "config": to_toml(training.config)}
-    run.save(training.steps, training.weights(), training.state_dict(), replay, header)
-
-
 def start(argv: Sequence[str]) -> tuple[Training, Run]:
-    """A fresh run from flags and presets."""
+    """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
+    if resumes(argv):
+        config, run = starting.stopped(argv)
+        return resume(Training, config, run), run
     config, folder = starting.fresh(argv)
     training = Training(config)
     return training, Run.create(folder, to_toml(config), training.device)
 
 
-def resume(argv: Sequence[str]) -> tuple[Training, Run]:
-    """A stopped run, at its last checkpoint."""
-    config, run = starting.stopped(argv)
-    training = Training(config)
-    checkpoint = run.resume()
-    if checkpoint is None:
-        print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
-        return training, run
-    check_kind(run.path, checkpoint)
-    training.restore(checkpoint)
-    check_unfinished(run, config, training.steps, training.solved)
-    if checkpoint.replay is None:
-        print(
-            f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True
-        )
-    return training, run
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Start or resume a run and train it to its end."""
-    argv = sys.argv[1:] if argv is None else argv
-    resumes = any(word == "--resume" or word.startswith("--resume=") for word in argv)
-    training, run = resume(argv) if resumes else start(argv)
+    training, run = start(sys.argv[1:] if argv is None else argv)
     with run:
         score = run_training(training, run)
     print(

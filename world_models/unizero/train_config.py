@@ -6,12 +6,14 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from dqn_memory import config as core
 from dqn_memory.config import WorldConfig
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
-from envs.atari import AtariConfig
+from envs.atari import AtariConfig, AtariStep
+from envs.fleet import Step
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.learner import LearnerConfig
 from world_models.unizero.replay import ReplayConfig
@@ -41,6 +43,13 @@ class CollectionConfig:
     reanalyse: float = 0.0
     """Share of the sequences whose policies are searched anew for an update (the paper names 1/50; the published Atari
     configuration has none)."""
+
+    def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
+        reward = step.reward.sign() if self.clip_rewards else step.reward
+        if isinstance(step, AtariStep) and self.life_ends:
+            return reward, step.terminated | (step.life_lost & ~step.truncated)
+        return reward, step.terminated
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
@@ -100,16 +109,26 @@ class ComputeConfig:
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
     """CPU threads of torch (None: torch's own choice)."""
+    engine: Literal["eager", "compile", "cudagraph"] = "eager"
+    """How searches ask the model and how updates are executed; all three compute the same function."""
+    tf32: bool = False
+    """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
 
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""
         return core.DeviceConfig(self.device).torch_device()
 
     def start(self) -> torch.device:
-        """The device, after setting the number of threads, which float sums depend on."""
+        """The device, after setting the number of threads and the form of products, which float sums depend on."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
         return self.torch_device()
+
+    def check(self) -> None:
+        """One sentence for an engine that the device cannot have."""
+        if self.engine == "cudagraph" and self.torch_device().type != "cuda":
+            raise UserError("--engine cudagraph needs --device cuda; use eager or compile on a CPU")
 
 
 @dataclass(frozen=True)
@@ -133,6 +152,11 @@ class TrainConfig:
     plugin: Repeatable = ()
     """Modules imported first, which register blocks or worlds of their own."""
 
+    def base(self) -> TrainConfig:
+        """The defaults under this config's prior, whose span starts where the paper starts it."""
+        defaults = TrainConfig()
+        return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
+
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the world's constructor, with the time limit of training or of evaluations."""
         limit = self.world.time_limit if training else self.evaluation.longest
@@ -144,7 +168,7 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        for part in (self.model, self.learner, self.search, self.collection, self.evaluation):
+        for part in (self.model, self.learner, self.search, self.collection, self.evaluation, self.compute):
             part.check()
         for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
             if value < 1:

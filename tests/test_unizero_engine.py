@@ -1,0 +1,270 @@
+"""Engines compute the same function: searches and updates, eager, compiled and captured."""
+
+from collections import Counter
+from dataclasses import fields, replace
+
+import pytest
+import torch
+import unizero_models
+from torch._dynamo.backends.debugging import aot_eager
+
+from dqn_memory.configuration import parse
+from dqn_memory.errors import UserError
+from world_models.unizero import train
+from world_models.unizero.acting import Planner
+from world_models.unizero.engine import Planning, make_learn, make_planning
+from world_models.unizero.learner import LearnerConfig, make_target, optimizer_for
+from world_models.unizero.replay import Sequences
+from world_models.unizero.search import Functions, SearchConfig, draw
+from world_models.unizero.train_config import ComputeConfig, TrainConfig
+
+CONFIG = LearnerConfig(batch=4, n_step=2, learning_rate=1e-2)
+ROWS, SIMULATIONS = 3, 6
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def stored(spec, horizon=5, n=2, rows=4, seed=0):
+    """Sequences of an endless episode, one that ends, one that is cut, and one that is cut by its segment."""
+    draws = torch.Generator().manual_seed(seed)
+    reach = horizon + n
+    left = torch.tensor([reach, 3, 4, reach])[:rows]
+    size = (rows, reach, *spec.shape)
+    whole = torch.randint(256 if spec.kind == "image" else 2, size, generator=draws)
+    return Sequences(
+        observation=whole.to(spec.dtype),
+        action=torch.randint(unizero_models.ACTIONS, (rows, reach), generator=draws),
+        reward=torch.randn(rows, reach, generator=draws),
+        policy=torch.rand(rows, horizon, unizero_models.ACTIONS, generator=draws).softmax(-1),
+        mask=torch.arange(horizon) < torch.tensor([horizon, 3, 4, 2])[:rows, None],
+        left=left,
+        truncated=torch.tensor([False, False, True, False])[:rows],
+    )
+
+
+def moved(part, device):
+    return replace(part, **{field.name: getattr(part, field.name).to(device) for field in fields(part)})
+
+
+def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device="cpu", count=3, layers=2, **options):
+    """Losses, and the last weights and buffers of model and target, of a few updates on other sequences each.
+
+    In float64: AdamW makes whole steps of gradients that are nothing but rounding.
+    """
+    model = unizero_models.model(kind, spec, noise=0.1, layers=layers).to(device)
+    target = make_target(model)
+    optimizer = optimizer_for(model, CONFIG, capturable=device == "cuda")
+    learn = make_learn(engine, model, target, optimizer, CONFIG, **options)
+    metrics = [learn(moved(stored(spec, seed=seed), device)) for seed in range(count)]
+    weights = {f"{i}.{name}": value.cpu() for i, net in enumerate((model, target)) for name, value in
+               net.state_dict().items()}  # fmt: skip
+    return [{name: float(value) for name, value in entry.items()} for entry in metrics], weights
+
+
+def assert_same(ours, theirs, tolerance=1e-6):
+    for one, other in zip(ours[0], theirs[0], strict=True):
+        assert one == pytest.approx(other, rel=tolerance, abs=tolerance)
+    for name, value in theirs[1].items():
+        torch.testing.assert_close(ours[1][name], value, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: n + m)
+
+
+def searches(engine, kind="gaussian", device="cpu", steps=3, walker="auto", layers=2, **options):
+    """Visits, values and latents of three steps of three worlds, one of which begins a new episode."""
+    model = unizero_models.model(kind, noise=1.0, layers=layers).to(device)
+    config, at = SearchConfig(simulations=SIMULATIONS, backend=walker), torch.device(device)
+    planner = Planner(model, ROWS, at, config, planning=make_planning(engine, model, **options))
+    draws = torch.Generator().manual_seed(0)
+    results = []
+    for step in range(steps):
+        numbers = draw(config, ROWS, unizero_models.ACTIONS, draws).to(at)
+        observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
+        plan = planner.plan(observation, numbers)
+        planner.remember(plan.latent, plan.found.action, torch.tensor([step == 1, False, False], device=device))
+        results.append([plan.found.visits, plan.found.value, plan.found.predicted, plan.found.latent])
+    return [[value.cpu() for value in result] for result in results]
+
+
+def assert_same_searches(ours, theirs, tolerance):
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.equal(one[0], other[0])
+        for left, right in zip(one[1:], other[1:], strict=True):
+            torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
+
+
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch._dynamo.reset()
+
+
+def test_compiled_updates_equal_eager_ones():
+    compiled = []
+
+    def backend(graph, inputs):
+        compiled.append(graph)
+        return aot_eager(graph, inputs)
+
+    ours = updates("compile", layers=1, backend=backend)
+    assert_same(ours, updates("eager", layers=1))
+    assert len(compiled) == 1  # one graph without a break, for all updates
+
+
+def test_compiled_updates_of_images_move_the_statistics_of_both_encoders():
+    ours, theirs = (
+        updates(engine, "causal", unizero_models.IMAGE, count=2, layers=1, **options)
+        for engine, options in (("compile", {"backend": "aot_eager"}), ("eager", {}))
+    )
+    assert_same(ours, theirs)
+    counted = [value for name, value in ours[1].items() if name.endswith("num_batches_tracked")]
+    assert len(counted) > 4 and all(int(value) == 2 for value in counted)
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "adaptive_gate"])
+def test_compiled_searches_equal_eager_ones(kind):
+    compiled = searches("compile", kind, layers=1, backend="aot_eager")
+    assert_same_searches(compiled, searches("eager", kind, layers=1), 1e-12)
+
+
+def test_the_whole_compiler_computes_the_same_expansion():
+    """Machine code of the smallest model: the other tests stop before it, which takes most of the time."""
+    model = unizero_models.model(dynamics="recurrent", layers=1)
+    window, latent = unizero_models.windows(3), unizero_models.simplex(4)
+    latents = torch.cat((torch.stack((*window.clean()[0].unbind(1), latent), 1), torch.zeros(4, 2, 16).double()), 1)
+    order = torch.tensor([[0, 1, 2, 0, 1, 2, count, 0, 1] for count in range(4)])
+    eager, compiled = (make_planning(engine, model).functions.outcome for engine in ("eager", "compile"))
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(latents, order), eager(latents, order), atol=1e-12, rtol=1e-12)
+
+
+def test_compiled_functions_follow_the_weights():
+    model = unizero_models.model()
+    planning = make_planning("compile", model, "aot_eager")
+    observation = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        before = planning.encode(observation).clone()
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        after = planning.encode(observation)
+        assert not torch.allclose(before, after)
+        torch.testing.assert_close(after, model.encode(observation), atol=1e-12, rtol=1e-12)
+
+
+def test_compiling_takes_each_shape_once():
+    """Acting, evaluating and searching anew have batches of their own size, and go through all history lengths."""
+    model, compiled = unizero_models.model(layers=1), []
+
+    def count(graph, inputs):
+        compiled.append([tuple(value.shape) for value in inputs])
+        return graph.forward
+
+    config = SearchConfig(simulations=3)
+    planning = make_planning("compile", model, count)
+    for rows in (3, 5):
+        planner = Planner(model, rows, torch.device("cpu"), config, planning=planning)
+        draws = torch.Generator().manual_seed(0)
+        for _ in range(6):
+            plan = planner.plan(torch.ones(rows, 4), draw(config, rows, unizero_models.ACTIONS, draws))
+            planner.remember(plan.latent, plan.found.action, torch.zeros(rows, dtype=torch.bool))
+    assert len(compiled) == 2 * 3  # encode, root, outcome
+
+
+def counted(calls, name, function):
+    """The function, whose calls are written down under its name."""
+
+    def call(*inputs):
+        calls[name] += 1
+        return function(*inputs)
+
+    return call
+
+
+def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monkeypatch):
+    calls, engines = Counter(), []
+
+    def planning(engine, model):
+        engines.append(engine)
+        encode, (root, outcome) = make_planning("eager", model)
+        functions = Functions(counted(calls, "root", root), counted(calls, "outcome", outcome))
+        return Planning(counted(calls, "encode", encode), functions)
+
+    def learning(engine, *parts):
+        engines.append(engine)
+        return counted(calls, "learn", make_learn("eager", *parts))
+
+    monkeypatch.setattr(train, "make_planning", planning)
+    monkeypatch.setattr(train, "make_learn", learning)
+    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse", "0.5"])
+    compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
+    run = train.Training(replace(config, compute=compute))
+    while run.updates < 2:
+        run.iterate()
+    assert engines == ["compile", "compile"] and calls["learn"] == run.updates
+    assert calls["encode"] == calls["root"] == run.iterations + run.updates  # one of reanalysis with every update
+    assert calls["outcome"] == calls["root"] * config.search.simulations
+    before = calls["encode"]
+    run.evaluate()
+    assert calls["encode"] > before
+
+
+def test_wrong_engines_are_one_sentence():
+    with pytest.raises(UserError, match="--engine cudagraph needs --device cuda"):
+        ComputeConfig(device="cpu", engine="cudagraph").check()
+
+
+def test_tf32_is_set_and_unset():
+    before = torch.get_float32_matmul_precision()
+    try:
+        for tf32, expected in ((True, "high"), (False, "highest")):
+            ComputeConfig(device="cpu", tf32=tf32).start()
+            assert torch.get_float32_matmul_precision() == expected
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@CUDA
+@pytest.mark.parametrize("kind", ["causal", "local", "gaussian_adaptive", "adaptive_gate"])
+@pytest.mark.parametrize("spec", [unizero_models.VECTOR, unizero_models.IMAGE], ids=["vector", "image"])
+def test_captured_updates_equal_eager_ones(kind, spec):
+    eager, captured = (updates(engine, kind, spec, "cuda", 5) for engine in ("eager", "cudagraph"))
+    assert_same(captured, eager)
+    assert_same(eager, updates("eager", kind, spec, "cpu", 5), 1e-5)
+
+
+@CUDA
+@pytest.mark.parametrize("kind", ["causal", "gaussian", "adaptive_gate"])
+@pytest.mark.parametrize("walker", ["torch", "compiled"])
+def test_captured_searches_equal_eager_ones(kind, walker):
+    """In float64, where nothing but an error moves a decision."""
+    eager, captured = (searches(engine, kind, "cuda", 5, walker=walker) for engine in ("eager", "cudagraph"))
+    assert_same_searches(captured, eager, 1e-12)
+    assert_same_searches(eager, searches("eager", kind, "cpu", 5), 1e-9)
+
+
+@CUDA
+def test_captured_functions_follow_the_weights_and_keep_their_results():
+    model = unizero_models.model().to("cuda")
+    planning = make_planning("cudagraph", model)
+    first, second = torch.randn(2, 2, 4, dtype=torch.float64, device="cuda")
+    with torch.no_grad():
+        one = planning.encode(first)
+        kept = one.clone()
+        planning.encode(second)
+        assert torch.equal(one, kept)
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+        torch.testing.assert_close(planning.encode(first), model.encode(first))
+
+
+@CUDA
+def test_the_warm_up_of_a_capture_leaves_no_trace():
+    """The first update alone, from which a trace would not have faded."""
+    assert_same(*(updates(engine, "causal", unizero_models.IMAGE, "cuda", 1) for engine in ("cudagraph", "eager")))
+
+
+@CUDA
+def test_captured_dropout_draws_anew_in_every_update():
+    model = unizero_models.model("causal", dropout=0.3).cuda()
+    still = replace(CONFIG, learning_rate=1e-12, target_rate=1e-12)
+    optimizer = optimizer_for(model, still, capturable=True)
+    learn = make_learn("cudagraph", model, make_target(model), optimizer, still)
+    torch.cuda.manual_seed(0)
+    totals = {float(learn(moved(stored(unizero_models.VECTOR), "cuda"))["losses/total"]) for _ in range(4)}
+    assert len(totals) == 4

@@ -1,0 +1,295 @@
+"""What the script says of a world model is what the model does: maps, errors, learned values; pictures hold them."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from trained import CAR, MEMORY, contents, one_line, trained
+from unizero_models import actions, model, simplex
+
+from dqn_memory.blocks import PRIORS, Attention
+from dqn_memory.evaluate import main as evaluate_network
+from dqn_memory.experiment import Run, Streams
+from dqn_memory.inspect import main as inspect_network
+from dqn_memory.train import main as train_network
+from envs.gymnasium_fleet import GymnasiumFleet
+from world_models.unizero import starting
+from world_models.unizero.agent import load_model
+from world_models.unizero.evaluate import main as evaluate_model
+from world_models.unizero.evaluation import Arena, evaluate
+from world_models.unizero.inspect import main
+from world_models.unizero.introspection import attention_maps, first_values, prior_tables, strongest_link
+from world_models.unizero.train import main as train_model
+from world_models.unizero.trajectory import play, returns_to_go
+
+PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png", "link.png"]
+
+
+def made(folder, *flags, steps=160):
+    """A tiny trained run."""
+    common = ("--config", "unizero/smoke", "--evaluate-every", "0", "--rows", "1", "--total-steps", str(steps))
+    train_model([*common, "--run", str(folder), *flags])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def memory(tmp_path_factory):
+    """Two layers and heads under the prior that learns most; episodes of at most 12 steps."""
+    folder = tmp_path_factory.mktemp("runs") / "memory"
+    limits = ("--time-limit", "12", "--longest", "12")
+    return made(folder, "--env", MEMORY, "--layers", "2", "--prior", "gaussian_adaptive", *limits, steps=160)
+
+
+@pytest.fixture(scope="module")
+def cart(tmp_path_factory):
+    return made(tmp_path_factory.mktemp("runs") / "cart")
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs") / "network", env=CAR)
+
+
+def inspected(run, *argv):
+    main([str(run), *argv])
+    files = (run / "inspect" / name for name in ("inspect.json", "trajectory.json"))
+    return [json.loads(file.read_text()) for file in files]
+
+
+def refused(capsys, script, *argv):
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        script([str(word) for word in argv])
+    assert stop.value.code == 2
+    return one_line(capsys.readouterr().err)
+
+
+def test_the_script_writes_all_pictures_and_changes_nothing_else(memory, capsys):
+    before = {name: file for name, file in contents(memory).items() if not name.startswith("inspect")}
+    facts, steps = inspected(memory)
+    said = capsys.readouterr().out
+    assert facts["pictures"] == PICTURES and all(f"{name}\n" in said for name in PICTURES)
+    for name in PICTURES:
+        assert np.asarray(Image.open(memory / "inspect" / name).convert("L")).std() > 5
+    after = contents(memory)
+    assert {name: after[name] for name in before} == before
+    assert inspected(memory, "--no-frames")[1] == steps  # the same episode again
+    assert facts["window"]["last_step"] - facts["window"]["first_step"] <= 4  # a training sequence has 5 steps
+    assert f"{steps['errors']['reward_mean_absolute']:.3g}" in said
+
+
+def test_predictions_are_those_of_the_direct_forward_pass(memory):
+    """The world replayed and every window of tokens read as a sequence: no planner, search or expansion in it."""
+    _, steps = inspected(memory, "--seed", "3", "--no-frames")
+    net, config, _ = load_model(memory)
+    fleet = Arena.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
+    seen, rewards = [fleet.reset()], []
+    for action in steps["action"]:
+        step = fleet.step(torch.tensor([action]))
+        rewards.append(step.reward.item())
+        seen.append(step.final_observation)
+    assert rewards == pytest.approx(steps["reward"]) and bool(step.done)
+    taken = torch.tensor(steps["action"])
+    with torch.no_grad():
+        latent = net.encode(torch.cat(seen))
+        for t in range(len(taken)):
+            acting = slice(max(0, t - net.config.pairs), t + 1)  # W steps and the latent now
+            ahead = slice(max(0, t + 1 - net.config.pairs), t + 1)  # W steps, this one included
+            now, then = (net(latent[None, s], taken[None, s]) for s in (acting, ahead))
+            assert net.code.decode(then.reward[0, -1]).item() == pytest.approx(steps["predicted_reward"][t], abs=1e-5)
+            assert net.code.decode(now.value[0, -1]).item() == pytest.approx(steps["value"][t], abs=1e-5)
+            assert now.policy[0, -1].softmax(-1).tolist() == pytest.approx(steps["prior"][t], abs=1e-5)
+            p, q = (x.double().numpy() + 1e-6 for x in (latent[t + 1], then.next_latent[0, -1]))
+            divergence = (p * np.log(p / q)).sum() / (len(p) / 8)
+            assert divergence == pytest.approx(steps["latent_error"][t], rel=1e-3, abs=1e-5)
+
+
+def test_errors_are_those_of_the_steps(memory):
+    facts, steps = inspected(memory, "--seed", "4", "--no-frames")
+    found = facts["errors"]
+    off = np.subtract(steps["predicted_reward"], steps["reward"])
+    assert found["steps"] == len(off) == facts["episode"]["steps"] and found == steps["errors"]
+    assert found["reward_mean_absolute"] == pytest.approx(abs(off).mean(), rel=1e-12)
+    assert found["reward_root_mean_square"] == pytest.approx((off @ off / len(off)) ** 0.5, rel=1e-12)
+    assert found["reward_largest"] == pytest.approx(max(off.max(), -off.min()), rel=1e-12)
+    assert found["latent_divergence"] == pytest.approx(np.mean(steps["latent_error"]), rel=1e-12)
+    searched, prior = np.array(steps["searched"]), np.array(steps["prior"])
+    np.testing.assert_allclose([searched.sum(1), prior.sum(1)], 1, rtol=1e-9)
+    held = searched > 0
+    each = [(p[h] * np.log(p[h] / q[h])).sum() for p, q, h in zip(searched, prior, held, strict=True)]
+    assert found["search_divergence"] == pytest.approx(np.mean(each), rel=1e-9)
+    assert found["search_agreement"] == pytest.approx(np.mean(searched.argmax(1) == prior.argmax(1)))
+    assert sum(steps["reward"]) == pytest.approx(facts["episode"]["return"], abs=1e-5)
+
+
+def test_values_are_judged_only_where_the_episode_ends_for_good():
+    reward, ended = np.array([1.0, 2.0, 4.0, 8.0]), np.array([False, True, False, False])
+    np.testing.assert_allclose(returns_to_go(reward, ended, 0.5), [2, 2, np.nan, np.nan])
+    np.testing.assert_allclose(returns_to_go(reward, np.arange(4) == 3, 0.5), [4, 6, 8, 8])
+
+
+def test_value_errors_of_a_whole_episode(cart):
+    facts, steps = inspected(cart, "--no-frames")
+    assert facts["episode"]["done"] and len(steps["reward"]) < 50  # the pole fell; the preset cuts at 50 steps
+    total, returns = 0.0, []
+    for reward in reversed(steps["reward"]):
+        returns.insert(0, total := reward + steps["gamma"] * total)
+    assert steps["return_to_go"] == pytest.approx(returns, rel=1e-12)
+    found = facts["errors"]["value_mean_absolute"]
+    assert found == pytest.approx(np.mean(np.abs(np.subtract(steps["value"], returns))))
+    assert inspected(cart, "--no-frames", "--most-steps", "3")[1]["return_to_go"] == [None] * 3
+
+
+def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped(memory):
+    net, config, _ = load_model(memory)
+    arena = Arena.of(config, torch.device("cpu"))
+    score = evaluate(net, arena, 1, 1, 7)
+    plain = play(net, arena, config.collection, 7, 100, pictures=False)
+    assert len(plain) == score.lengths[0] and plain.episode_return == pytest.approx(score.returns[0])
+    clipped = play(net, arena, replace(config.collection, clip_rewards=True), 7, 100, pictures=False)
+    np.testing.assert_array_equal(clipped.reward, np.sign(plain.reward))
+    assert clipped.episode_return == plain.episode_return and set(np.unique(plain.reward)) != {-1.0}
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_maps_are_those_of_the_forward_pass_and_rows_sum_to_one(prior):
+    net, latent, action = model(prior), simplex(1, 5)[0], actions(1, 5)[0]
+    blocks, inputs = [m for m in net.dynamics.modules() if isinstance(m, Attention)], []
+    hooks = [block.register_forward_pre_hook(lambda _, x: inputs.append(x[0].clone())) for block in blocks]
+    with torch.no_grad():
+        net(latent[None], action[None])
+    for hook in hooks:
+        hook.remove()
+    maps = attention_maps(net, latent, action)
+    assert maps.shape == (2, 2, 10, 10)
+    for block, x, drawn in zip(blocks, inputs, maps, strict=True):
+        np.testing.assert_allclose(drawn, block.weights(x)[0].numpy(), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-12)
+    assert (np.triu(maps, 1) == 0).all() == net.causal
+
+
+def test_other_dynamics_have_no_maps():
+    for dynamics in ("recurrent", "gru"):
+        net = model(dynamics=dynamics)
+        assert attention_maps(net, simplex(1, 3)[0], actions(1, 3)[0]).shape == (0, 0, 6, 6)
+        assert first_values(net.config) == {} and prior_tables(net)[0] == {}
+
+
+def test_the_strongest_link_is_measured_against_an_even_share():
+    maps = np.tile(np.eye(8), (2, 3, 1, 1))  # every token sees itself alone
+    assert strongest_link(maps, causal=True) is None
+    maps[0, 1, 2] = [0.9, 0.1, 0, 0, 0, 0, 0, 0]  # 2.7 even shares of the 3 visible keys
+    maps[1, 2, 7] = [0, 0, 0.5, 0, 0.1, 0, 0.4, 0]  # 4 even shares of 8
+    found = strongest_link(maps, causal=True)
+    assert (found.layer, found.head, found.query, found.key) == (1, 2, 7, 2)
+    assert found.weight == 0.5 and found.lift == pytest.approx(4)
+    assert strongest_link(maps, causal=True, layer=0).lift == pytest.approx(2.7)
+    assert strongest_link(maps, causal=False, layer=0).lift == pytest.approx(7.2)  # all 8 keys are visible
+    assert strongest_link(maps, causal=True, layer=0, head=0) is None
+    maps[1, 2, 7] = [0, 0, 0, 0, 0, 0, 1, 0]  # the same step's latent links no two frames
+    assert strongest_link(maps, causal=True).layer == 0
+
+
+def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memory, tmp_path):
+    facts, _ = inspected(memory, "--no-frames")
+    weights = Run.open(memory).load(with_replay=False).part("model")
+    assert facts["start"] == pytest.approx({"mu": 4.0, "sigma": 1.0, "span": 4.0}, rel=1e-6)
+    for layer in range(2):
+        for name in ("mu", "sigma", "span"):
+            raw = weights[f"dynamics.stack.layers.{layer}.attention.prior.raw.{name}"]
+            assert facts["learned"][name][0][layer] == pytest.approx(raw.double().exp().log1p().tolist(), rel=1e-5)
+    lines = [json.loads(line) for line in (memory / "metrics.jsonl").read_text().splitlines()]
+    logged = {name for line in lines for name in line if name.startswith("memory/")}
+    wanted = {
+        f"memory/{layer}.{head}.{name}" for layer in (0, 1) for head in (0, 1) for name in ("mu", "sigma", "span")
+    }
+    assert logged == wanted
+    other = shutil.copytree(memory, tmp_path / "other")
+    both, _ = inspected(memory, "--no-frames", "--also", str(other))
+    assert np.shape(both["learned"]["mu"]) == (2, 2, 2) and both["learned"]["mu"][0] == facts["learned"]["mu"][0]
+
+
+def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path):
+    def span(*flags):
+        prior = starting.fresh([*flags, "--env", "CartPole-v1"])[0].model.prior
+        return prior.kind, prior.mu, prior.sigma, prior.span, prior.weight
+
+    assert span("--prior", "gaussian_adaptive") == ("gaussian_adaptive", 6.0, 1.0, 10.0, 0.025)
+    assert span("--prior", "gaussian_adaptive_gate")[3] == 10 and span("--prior", "adaptive")[3] == 6
+    assert span("--config", "unizero/memory-5x5", "--prior", "gaussian_adaptive")[3] == 10
+    assert span("--prior", "gaussian_adaptive", "--span", "6")[3] == 6
+    assert span("--config", "unizero/smoke", "--prior", "gaussian_adaptive")[3] == 4  # the preset says so
+    (tmp_path / "mine.toml").write_text('[model.prior]\nkind = "gaussian_adaptive"\n')
+    assert span("--config", str(tmp_path / "mine.toml"))[3] == 10
+
+
+def test_each_script_names_the_right_one_for_a_run_of_the_other_kind(cart, network, capsys):
+    before = contents(cart), contents(network)
+    for script, argv in (
+        (inspect_network, [cart]), (evaluate_network, [cart]), (train_network, ["--resume", cart]),
+    ):  # fmt: skip
+        said = refused(capsys, script, *argv)
+        assert "kind is 'unizero'" in said and "python -m world_models.unizero.train" in said
+        assert "world_models.unizero.inspect" in said and "world_models.unizero.evaluate" in said
+    for script, argv in ((main, [network]), (evaluate_model, [network]), (train_model, ["--resume", network])):
+        said = refused(capsys, script, *argv)
+        assert (
+            "kind is 'dqn-memory q-network'" in said and "dqn_memory.inspect" in said and "unizero.inspect" not in said
+        )
+    assert (contents(cart), contents(network)) == before
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--most-steps", "0"], "--most-steps 0"),
+        (["--columns", "0"], "--columns 0"),
+        (["--simulations", "0"], "--simulations 0"),
+        (["--seed", "-1"], "--seed -1"),
+        (["--last-step", "999"], "--last-step 999 is not within 0 .."),
+        (["--layer", "2"], "--layer 2 is not within 0 .. 1"),
+        (["--head", "-1"], "--head -1 is not within 0 .. 1"),
+        (["--device", "abacus"], "abacus"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_writes_nothing(memory, capsys, argv, words):
+    before = contents(memory)
+    assert words in refused(capsys, main, memory, "--no-frames", *argv)
+    assert contents(memory) == before
+
+
+def test_runs_that_cannot_be_averaged_or_read(memory, cart, tmp_path, capsys):
+    assert "another model" in refused(capsys, main, memory, "--no-frames", "--also", cart)
+    assert "no run folder" in refused(capsys, main, tmp_path / "nothing")
+    assert "--run RUN" in refused(capsys, main)
+
+
+def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
+    def nothing(*_):
+        raise gymnasium.error.DependencyNotInstalled("pygame is not installed")
+
+    monkeypatch.setattr(GymnasiumFleet, "frame", nothing)
+    assert "--no-frames" in refused(capsys, main, cart)
+    facts, _ = inspected(cart, "--no-frames")
+    assert facts["pictures"] == ["trajectory.png", "attention.png"]  # plain causal attention has learned nothing
+
+
+def test_dynamics_without_attention_have_one_picture(tmp_path, capsys):
+    run = made(tmp_path / "run", "--dynamics", "recurrent")
+    facts, _ = inspected(run, "--most-steps", "4")
+    assert facts["pictures"] == ["trajectory.png"] and facts["link"] is None and facts["learned"] == {}
+    assert "have no attention" in refused(capsys, main, run, "--layer", "0")
+
+
+def test_pong_is_drawn(tmp_path):
+    pytest.importorskip("ale_py", reason="Atari games need the extra `atari`")
+    run = made(tmp_path / "run", "--env", "ALE/Pong-v5", "--worlds", "2", "--longest", "6", "--prior", "local",
+               "--learning-starts", "40", "--batch", "4", steps=48)  # fmt: skip
+    facts, steps = inspected(run)
+    assert facts["pictures"] == ["trajectory.png", "priors.png", "attention.png", "link.png"]
+    assert len(steps["prior"][0]) == 6 and facts["episode"]["steps"] == 6

@@ -1,0 +1,95 @@
+"""How planning and learning are executed: eagerly (the tested reference), compiled, or as captured CUDA graphs.
+
+What is executed is the same in all: encoding, judging the root and expanding a node for a search; for the learner, all
+of an update from stored sequences to moved weights. A search's loop over simulations, and the choices inside its
+trees, stay where `SearchConfig.backend` puts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dqn_memory.engine import Engine, GraphedUpdate, capture
+from world_models.unizero.learner import LearnerConfig, learn
+from world_models.unizero.losses import Metrics, losses
+from world_models.unizero.networks import WorldModel
+from world_models.unizero.replay import Sequences
+from world_models.unizero.search import Functions, outcome
+from world_models.unizero.window import Window
+
+BACKEND = "inductor"  # of torch.compile
+
+Learn = Callable[[Sequences], Metrics]
+
+
+class Planning(NamedTuple):
+    """What acting asks of a model in evaluation mode: latents of observations, and the functions of a search."""
+
+    encode: Callable[[Tensor], Tensor]
+    functions: Functions
+
+
+def make_planning(engine: Engine, model: WorldModel, backend: str = BACKEND) -> Planning:
+    """A model's functions under the chosen engine; they follow its weights. `cudagraph` needs it on a CUDA device."""
+    ask = partial(outcome, model)
+    if engine == "cudagraph":
+        return Planning(Captured(model.encode), Functions(_CapturedRoot(model), Captured(ask)))
+    if engine == "compile":
+        compiled = partial(torch.compile, dynamic=False, backend=backend)
+        asked = partial(compiled(outcome), model)
+        return Planning(compiled(model.encode), Functions(compiled(model.root), asked))
+    return Planning(model.encode, Functions(model.root, ask))
+
+
+def make_learn(
+    engine: Engine, model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig,
+    backend: str = BACKEND,
+) -> Learn:  # fmt: skip
+    """One update, `sequences -> metrics`, under the chosen engine; `cudagraph` needs a capturable optimiser."""
+    loss = torch.compile(losses, dynamic=False, backend=backend) if engine == "compile" else losses
+
+    def work(sequences: Sequences) -> Metrics:
+        return learn(model, target, optimizer, sequences, config, loss)
+
+    return GraphedUpdate(work, (model, target), optimizer) if engine == "cudagraph" else work
+
+
+class Captured:
+    """A function of tensors, without effects, as one CUDA graph for each shape of its inputs.
+
+    Inputs are copied into the graph's own buffers before each replay, and what it returns is copied out of them.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]] = {}
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """The function's tensor, or its tuple of them."""
+        key = tuple((tuple(value.shape), value.dtype) for value in inputs)
+        if key not in self.graphs:
+            self.graphs[key] = self._capture(tuple(value.clone() for value in inputs))
+        graph, buffers, result = self.graphs[key]
+        for buffer, value in zip(buffers, inputs, strict=True):
+            buffer.copy_(value)
+        graph.replay()
+        return result.clone() if isinstance(result, Tensor) else tuple(value.clone() for value in result)
+
+    def _capture(self, buffers: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]:
+        graph, result = capture(lambda: self.function(*buffers))
+        return graph, buffers, result
+
+
+class _CapturedRoot:
+    """A captured `WorldModel.root`, whose window is taken apart into tensors."""
+
+    def __init__(self, model: WorldModel) -> None:
+        self.captured = Captured(lambda seen, action, count, latent: model.root(Window(seen, action, count), latent))
+
+    def __call__(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
+        return self.captured(history.latent, history.action, history.count, latent)
