@@ -1,4 +1,5 @@
 # make demo   set up, train a small agent, show it     make test    set up, run the tests
+# make study-smoke   a small study and its report, in minutes
 # make lint   ruff and mypy                            make bench   speed of the core
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
 
@@ -8,13 +9,17 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test study-smoke lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
 
 test: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests
+
+study-smoke: .venv/.stamp
+	$(BIN)/python -m dqn_memory.study.run smoke --workers $(WORKERS)
+	$(BIN)/python -m dqn_memory.study.report runs/studies/smoke
 
 lint: .venv/.stamp
 	$(BIN)/ruff check .

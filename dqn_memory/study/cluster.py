@@ -1,0 +1,94 @@
+"""Runs as tasks of Ray (the extra `cluster`): this machine without a server to start, or a cluster by its address."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from dqn_memory.errors import UserError
+from dqn_memory.study.worker import Order, Outcome, carry_out
+
+STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are small
+
+
+class Cluster:
+    """One task a run; Ray places it by its CPUs and its share of a GPU, on any node that has room.
+
+    A task whose worker or node dies is handed back as killed: who submits it again continues it elsewhere.
+
+    Raises:
+        UserError: there is no cluster at the address, or no node that could ever take a run.
+    """
+
+    def __init__(self, address: str | None, workers: int | None, cpus: int, gpus: float) -> None:
+        import ray
+
+        self._ray = ray
+        self._cpus, self._gpus, self._workers = cpus, gpus, workers
+        _connect(ray, address, workers, cpus)
+        self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(carry_out)
+        self._names: dict[Any, str] = {}
+        if self._slots() < 1:
+            self.close()
+            raise UserError(
+                f"no node of the cluster has the {cpus} CPUs and {gpus:g} GPUs that a run of this study takes; give "
+                "other --cpus and --gpus"
+            )
+        where = "this machine" if address is None else f"the cluster at {address}"
+        self.describes = f"Ray on {where}, {len(self._nodes())} node(s), {self._slots()} runs at once"
+
+    def room(self) -> int:
+        return self._slots() - len(self._names)
+
+    def submit(self, order: Order) -> None:
+        # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
+        given = order if self._gpus else Order(**{**vars(order), "devices": ""})
+        self._names[self._task.remote(given)] = order.name
+
+    def outcomes(self, seconds: float) -> list[Outcome]:
+        waiting = list(self._names)
+        done, _ = self._ray.wait(waiting, num_returns=1, timeout=seconds)
+        return [self._outcome(reference) for reference in done]
+
+    def close(self) -> None:
+        for reference in self._names:
+            self._ray.cancel(reference, force=True)
+        self._names.clear()
+        self._ray.shutdown()
+
+    def _outcome(self, reference: Any) -> Outcome:
+        name = self._names.pop(reference)
+        try:
+            outcome: Outcome = self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:  # a defect of ours, not of the run
+            return Outcome(name, "failed", str(error))
+        except self._ray.exceptions.RayError as error:
+            return Outcome(name, "killed", f"its worker was lost ({type(error).__name__})")
+        return outcome
+
+    def _nodes(self) -> list[dict[str, Any]]:
+        return [node for node in self._ray.nodes() if node["Alive"]]
+
+    def _slots(self) -> int:
+        slots = sum(self._slots_of(node["Resources"]) for node in self._nodes())
+        return slots if self._workers is None else min(slots, self._workers)
+
+    def _slots_of(self, resources: dict[str, float]) -> int:
+        slots = int(resources.get("CPU", 0.0) / self._cpus)
+        if not self._gpus:
+            return slots
+        gpus = resources.get("GPU", 0.0)
+        return min(slots, int(gpus) * int(1 / self._gpus + 1e-9) if self._gpus <= 1 else int(gpus / self._gpus))
+
+
+def _connect(ray: Any, address: str | None, workers: int | None, cpus: int) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": "error"}
+    if address is None:
+        slots = None if workers is None else workers * cpus
+        ray.init("local", num_cpus=slots, include_dashboard=False, object_store_memory=STORE, **quiet)
+        return
+    try:
+        ray.init(address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(f"--address {address}: no Ray cluster answers there ({' '.join(str(error).split())})") from None

@@ -1,0 +1,235 @@
+"""What a study is: a TOML file of base settings, axes and the resources of a run.
+
+    title = "Which memory remembers?"
+    kind = "dqn_memory.train"                 # the trainer
+
+    [base]                                    # settings of every run, by the names of the trainer's flags
+    config = "demo"                           # presets: a name, a file, or several
+    total_steps = 20_000
+
+    [axes]                                    # a run for every combination
+    world = ["Gridverse/Memory-5x5-v0", { name = "Car Flag", env = "POMDP/CarFlag-v0", width = 64 }]
+    architecture = ["dtqn4", "dgfqn", { name = "DGFQN, mu 2", architecture = "dgfqn", prior = "gaussian", mu = 2 }]
+    seed = [1, 2, 3]
+
+    [resources]                               # of one run
+    cpus = 1
+    gpus = 0.0
+    steps_per_second = 900                    # what the estimate starts from
+    megabytes = 12
+
+    [[skip]]                                  # combinations that are left out, by labels
+    world = "Car Flag"
+    architecture = ["dtqn4", "dgfqn"]
+
+    [smoke.base]                              # laid over by --smoke: a cut for seconds
+    [smoke.axes]
+
+A value of an axis is a setting named as the axis (`world` is the flag --env), or a bundle of settings. Presets and
+settings of a bundle come after those of the base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dqn_memory.configuration import PRESETS, from_toml
+from dqn_memory.errors import UserError, near_names
+
+SHIPPED = PRESETS / "studies"
+AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
+FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
+Label = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one run takes, and what is known of its cost before the first has ended."""
+
+    cpus: int = 1
+    """CPU threads."""
+    gpus: float = 0.0
+    """Share of an accelerator."""
+    steps_per_second: float | None = None
+    """Environment steps a second of one run, evaluations included."""
+    megabytes: float | None = None
+    """Disk of one finished run."""
+    measured: str = ""
+    """On what the two numbers above were measured."""
+    keep_replay: bool = True
+    """Whether a finished run keeps its replay, without which it cannot be made longer."""
+
+    def check(self, source: str) -> None:
+        """One sentence for each value that cannot work."""
+        if self.cpus < 1:
+            raise UserError(f"{source}: resources.cpus {self.cpus} must be at least 1")
+        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
+            raise UserError(f"{source}: resources.gpus {self.gpus} must be a share between 0 and 1, or a whole number")
+        for name in ("steps_per_second", "megabytes"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise UserError(f"{source}: resources.{name} {value} must be above 0")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What --smoke lays over a study: settings, whole axes, and the resources of a small run."""
+
+    base: dict[str, Any] = field(default_factory=dict)
+    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    resources: Resources = Resources()
+
+
+@dataclass(frozen=True)
+class File:
+    """A study's file as it is written."""
+
+    title: str
+    kind: str
+    about: str = ""
+    base: dict[str, Any] = field(default_factory=dict)
+    axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    resources: Resources = Resources()
+    skip: tuple[dict[str, Any], ...] = ()
+    smoke: Cut = Cut()
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value of an axis: its label, the presets it brings and its settings by flag."""
+
+    label: Label
+    presets: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A study as it is carried out; with `smoke`, its cut."""
+
+    name: str
+    title: str
+    about: str
+    kind: str
+    smoke: bool
+    presets: tuple[str, ...]
+    settings: Mapping[str, Any]
+    axes: Mapping[str, tuple[Value, ...]]
+    skip: tuple[Mapping[str, tuple[Label, ...]], ...]
+    resources: Resources
+    source: str
+    text: str
+
+    def skips(self, labels: Mapping[str, Label]) -> bool:
+        """Whether a combination is left out."""
+        return any(all(labels[axis] in out for axis, out in rule.items()) for rule in self.skip)
+
+
+def shipped() -> list[str]:
+    """Names of the studies that come with the suite."""
+    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+
+
+def read_definition(name: str, smoke: bool = False) -> Definition:
+    """A shipped study by its name, or any by its file; a UserError says what is wrong and where."""
+    path = _find(name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"cannot read the study {path}: {reason}") from None
+    return parse_definition(text, str(path), path.stem, smoke)
+
+
+def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
+    """The definition that a file's text makes; `source` names it in messages."""
+    file = from_toml(File, text, source)
+    base, axes, resources = file.base, file.axes, file.resources
+    if smoke:
+        _check_cut(file, source)
+        base, axes, resources = base | file.smoke.base, axes | file.smoke.axes, file.smoke.resources
+    resources.check(source)
+    missing = [axis for axis in AXES if axis not in axes]
+    if missing:
+        raise UserError(f"{source}: the axis 'axes.{missing[0]}' is missing; every study has {', '.join(AXES)}")
+    return Definition(
+        name=f"{name}-smoke" if smoke else name, title=file.title, about=file.about, kind=file.kind, smoke=smoke,
+        presets=_presets(base, f"{source}: base"), settings=_without_presets(base),
+        axes={axis: _values(axis, values, source) for axis, values in axes.items()},
+        skip=tuple(_rule(rule, file, source) for rule in file.skip), resources=resources, source=source, text=text,
+    )  # fmt: skip
+
+
+def _find(name: str) -> Path:
+    inside = SHIPPED / f"{name}.toml"
+    if inside.is_file() and inside.parent == SHIPPED:
+        return inside
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.suffix == ".toml" or path.exists():
+        raise UserError(f"{name}: no such study file")
+    raise UserError(near_names("study", name, shipped()))
+
+
+def _check_cut(file: File, source: str) -> None:
+    for axis in file.smoke.axes:
+        if axis not in file.axes:
+            raise UserError(f"{source}: smoke: {near_names('axis', axis, file.axes)}")
+
+
+def _rule(rule: dict[str, Any], file: File, source: str) -> dict[str, tuple[Label, ...]]:
+    """One table of `skip`, with its labels checked against the whole study's: a misspelt one would skip nothing."""
+    out: dict[str, tuple[Label, ...]] = {}
+    for axis, given in rule.items():
+        if axis not in file.axes:
+            raise UserError(f"{source}: skip: {near_names('axis', axis, file.axes)}")
+        known = {str(value.label): value.label for value in _values(axis, file.axes[axis], source)}
+        for label in given if isinstance(given, list) else [given]:
+            if str(label) not in known:
+                raise UserError(f"{source}: skip.{axis}: {near_names('value', str(label), known)}")
+        out[axis] = tuple(given) if isinstance(given, list) else (given,)
+    return out
+
+
+def _values(axis: str, values: tuple[Any, ...], source: str) -> tuple[Value, ...]:
+    if not values:
+        raise UserError(f"{source}: axes.{axis} is empty; give it at least one value")
+    read = tuple(_value(axis, value, f"{source}: axes.{axis}[{index}]") for index, value in enumerate(values))
+    seen: dict[str, Label] = {}
+    for value in read:
+        key = slug(value.label).lower()
+        if key in seen:
+            raise UserError(f"{source}: axes.{axis} has two values that would be called '{slug(value.label)}'")
+        seen[key] = value.label
+    return read
+
+
+def _value(axis: str, value: Any, where: str) -> Value:
+    if not isinstance(value, dict):
+        return Value(value, (), {FLAGS.get(axis, axis): value})
+    settings = _without_presets({key: item for key, item in value.items() if key != "name"})
+    label = value.get("name", "+".join(f"{key}-{item}" for key, item in settings.items()))
+    if not isinstance(label, str) or not label:
+        raise UserError(f'{where} needs a name: name = "..."')
+    return Value(label, _presets(value, where), settings)
+
+
+def _presets(table: Mapping[str, Any], where: str) -> tuple[str, ...]:
+    given = table.get("config", [])
+    names = [given] if isinstance(given, str) else given
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{where}.config must be a preset's name or an array of them, not {given!r}")
+    return tuple(names)
+
+
+def _without_presets(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in table.items() if key != "config"}
+
+
+def slug(label: Label) -> str:
+    """A label as part of a file's name: letters, digits, dots, plus and minus signs."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in ".+-_") else "-" for c in str(label))

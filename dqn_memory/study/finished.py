@@ -1,0 +1,62 @@
+"""Whether a run is finished, told from its folder alone and without torch, which a worker need not load."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dqn_memory.errors import UserError
+
+
+def finished(folder: Path) -> bool:
+    """Whether the last checkpoint is the final one: the metrics that it vouches for end on a final evaluation.
+
+    Raises UserError where the manifest or the metrics are damaged.
+    """
+    saved = checkpoint(folder)
+    if saved is None:
+        return False
+    line = _last_line(folder / "metrics.jsonl", saved["metrics_bytes"])
+    return line.get("step") == saved["step"] and any(name.startswith("final/") for name in line)
+
+
+def checkpoint(folder: Path) -> dict[str, Any] | None:
+    """What the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
+    path = folder / "checkpoints" / "manifest.json"
+    try:
+        content = json.loads(path.read_bytes())["content"]
+        return {"step": content["step"], "metrics_bytes": content["metrics_bytes"]}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+
+
+def final_metrics(folder: Path) -> dict[str, Any]:
+    """The line of a finished run's final evaluation."""
+    saved = checkpoint(folder)
+    return {} if saved is None else _last_line(folder / "metrics.jsonl", saved["metrics_bytes"])
+
+
+def last_step(folder: Path) -> int:
+    """Environment steps of the last line that a run has logged so far, 0 where it has none."""
+    try:
+        lines = (folder / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+    except (OSError, ValueError, KeyError, TypeError):  # a run that is being written, or not yet begun
+        return 0
+
+
+def _last_line(path: Path, length: int) -> dict[str, Any]:
+    """The last line of the first `length` bytes; a UserError names a file with less or with another content."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if len(data) < length:
+        raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
+    try:
+        return dict(json.loads((data[:length].splitlines() or [b"{}"])[-1]))
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is damaged: its last line is not a JSON object") from None

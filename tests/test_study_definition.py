@@ -1,0 +1,211 @@
+"""A study's file says which runs there are; what it says wrongly is told in one sentence, before anything runs."""
+
+import importlib.util
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import from_toml, preset_names
+from dqn_memory.errors import UserError
+from dqn_memory.study.definition import parse_definition, read_definition, shipped
+from dqn_memory.study.expansion import expand
+from dqn_memory.study.trainers import TRAINERS, path_of
+
+MEMORY, FLAG = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
+GOOD = f"""
+title = "Two worlds"
+kind = "dqn_memory.train"
+[base]
+config = "demo"
+total-steps = 500
+heads = 2
+[axes]
+seed = [1, 2]
+world = ["{MEMORY}", {{ name = "car", env = "{FLAG}", width = 32, config = "car-flag" }}]
+architecture = ["dgfqn", {{ name = "dtqn, mu 2", architecture = "dtqn4", prior = "gaussian", prior-mu = 2 }}]
+gamma = [0.9]
+[[skip]]
+world = "car"
+architecture = ["dgfqn"]
+[smoke.base]
+total_steps = 7
+[smoke.axes]
+seed = [3]
+"""
+
+
+def runs(text=GOOD, smoke=False):
+    return expand(parse_definition(text, "my.toml", "my", smoke))
+
+
+def refused(text):
+    with pytest.raises(UserError) as caught:
+        runs(text)
+    sentence = str(caught.value)
+    assert sentence.startswith("my.toml") and "\n" not in sentence
+    return sentence
+
+
+def test_a_run_for_every_combination_by_a_stable_name():
+    assert [run.name for run in runs()] == [
+        "Gridverse-Memory-5x5-v0__dgfqn__gamma-0.9__seed-1",
+        "Gridverse-Memory-5x5-v0__dtqn--mu-2__gamma-0.9__seed-1",
+        "car__dtqn--mu-2__gamma-0.9__seed-1",
+        "Gridverse-Memory-5x5-v0__dgfqn__gamma-0.9__seed-2",
+        "Gridverse-Memory-5x5-v0__dtqn--mu-2__gamma-0.9__seed-2",
+        "car__dtqn--mu-2__gamma-0.9__seed-2",
+    ]
+    assert runs()[2].axes == {"seed": 1, "world": "car", "architecture": "dtqn, mu 2", "gamma": 0.9}
+    more = GOOD.replace("[1, 2]", "[5, 1, 2]").replace('["dgfqn"', '["drqn", "dgfqn"', 1)
+    assert {run.name for run in runs()} < {run.name for run in runs(more)}
+
+
+def test_settings_reach_the_trainers_config_in_the_order_of_its_command_line():
+    first, second, third = [run.config for run in runs()][:3]
+    assert (first.world.env, first.network.architecture, first.seed) == (MEMORY, "dgfqn", 1)
+    assert (first.total_steps, first.network.heads, first.learner.gamma) == (500, 2, 0.9)
+    assert first.network.context == 24  # the base's preset
+    assert (second.network.prior.kind, second.network.prior.mu) == ("gaussian", 2.0)
+    # the bundle's preset comes after the base's, and both before settings
+    assert (third.world.env, third.network.context, third.network.width) == (FLAG, 32, 32)
+    assert (third.total_steps, third.network.heads) == (500, 2)
+
+
+def test_the_config_is_complete_and_says_the_threads():
+    (first, *_) = runs()
+    assert from_toml(TrainConfig, first.toml, "x") == first.config
+    assert first.config.compute.threads == 1
+    definition = parse_definition(GOOD, "my.toml", "my")
+    three = replace(definition, resources=replace(definition.resources, cpus=3))
+    assert expand(three)[0].config.compute.threads == 3
+    assert runs(GOOD.replace("heads = 2", "threads = 2"))[0].config.compute.threads == 2
+
+
+def test_the_cut_replaces_axes_and_lays_settings_over():
+    cut = runs(smoke=True)
+    assert {run.config.seed for run in cut} == {3} and {run.config.total_steps for run in cut} == {7}
+    assert cut[0].config.network.heads == 2 and len(cut) == 3
+    assert parse_definition(GOOD, "my.toml", "my", smoke=True).name == "my-smoke"
+
+
+@pytest.mark.parametrize(
+    "old, new, told",
+    [
+        ("title =", "titel =", "unknown key 'titel'; did you mean 'title'?"),
+        ('kind = "dqn_memory.train"', "", "the key 'kind' is missing"),
+        ('"dqn_memory.train"', '"dqn_memory.trian"', "did you mean 'dqn_memory.train'?"),
+        ("heads =", "haeds =", "unknown setting 'haeds'; did you mean 'heads'?"),
+        ("prior-mu", "prior-my", "unknown setting 'prior-my'"),
+        ("heads = 2", 'heads = "two"', "network.heads must be an integer, not a string"),
+        ("heads = 2", "heads = 3", "--heads 3 does not divide --width"),
+        ("heads = 2", 'run = "here"', "the study itself chooses its run folders"),
+        ("Memory-5x5", "Memmory-5x5", "did you mean Gridverse/Memory-5x5-v0"),
+        ('"gaussian"', '"gausian"', "did you mean 'gaussian'?"),
+        ('"dgfqn"', '"dgfgn"', "did you mean 'dgfqn'?"),
+        ("seed = [1, 2]", "sead = [1, 2]", "the axis 'axes.seed' is missing"),
+        ("seed = [1, 2]", "seed = []", "axes.seed is empty"),
+        ("seed = [1, 2]", "seed = 1", "axes.seed must be an array, not an integer"),
+        ("seed = [1, 2]", "seed = [1, 1]", "axes.seed has two values that would be called '1'"),
+        ("gamma = [0.9]", "gama = [0.9]", "unknown setting 'gama'; did you mean 'gamma'?"),
+        ("gamma = [0.9]", "prior-mu = [0.9]", "the axes architecture and prior-mu both set network.prior.mu"),
+        ("[smoke.axes]\nseed", "[smoke.axes]\nseet", "smoke: unknown axis 'seet'; did you mean 'seed'?"),
+        ('world = "car"', 'world = "cat"', "skip.world: unknown value 'cat'; did you mean 'car'?"),
+        ('world = "car"', 'wolrd = "car"', "skip: unknown axis 'wolrd'; did you mean 'world'?"),
+        ("[[skip]]", "[resources]\ncpus = 0\n[[skip]]", "resources.cpus 0 must be at least 1"),
+        ("[[skip]]", "[resources]\ngpus = 1.5\n[[skip]]", "resources.gpus 1.5 must be a share"),
+        ('name = "car"', "name = 3", "axes.world[1] needs a name"),
+        ('config = "demo"', "config = 3", "base.config must be a preset's name"),
+        ("heads = 2", 'engine = "cudagraph"', "--engine cudagraph needs --device cuda"),
+    ],
+)
+def test_what_is_wrong_is_told(old, new, told):
+    assert old in GOOD
+    text = GOOD.replace(old, new)
+    if "smoke" in told:
+        with pytest.raises(UserError) as caught:
+            runs(text, smoke=True)
+        assert told in str(caught.value)
+    else:
+        assert told in refused(text)
+
+
+def test_what_only_the_machine_of_a_run_can_tell_is_left_to_it():
+    text = GOOD.replace("heads = 2", 'engine = "cudagraph"').replace("[[skip]]", "[resources]\ngpus = 0.5\n[[skip]]")
+    assert runs(text)[0].config.compute.engine == "cudagraph"
+
+
+@dataclass(frozen=True)
+class Part:
+    size: int = 1
+
+
+@dataclass(frozen=True)
+class Twins:
+    left: Part = field(default_factory=Part)
+    right: Part = field(default_factory=Part)
+
+
+def test_a_setting_has_several_names_and_none_for_two(monkeypatch):
+    assert path_of("dqn_memory.train", "mu") == path_of("dqn_memory.train", "network.prior.mu")
+    assert path_of("dqn_memory.train", "prior") == ("network", "prior", "kind")
+    monkeypatch.setitem(TRAINERS, "twins", f"{__name__}:Twins")
+    assert path_of("twins", "left-size") == ("left", "size")
+    with pytest.raises(UserError, match=r"the setting 'size' may be left\.size or right\.size"):
+        path_of("twins", "size")
+    with pytest.raises(UserError, match="trainer gone is not installed here: there is no module gone_away"):
+        monkeypatch.setitem(TRAINERS, "gone", "gone_away:Config")
+        path_of("gone", "size")
+
+
+def test_a_prior_of_the_world_model_starts_where_its_own_command_line_starts_it():
+    text = GOOD.partition("[base]")[0].replace("dqn_memory.train", "world_models.unizero.train")
+    text += '[axes]\nworld = ["CartPole-v1"]\nseed = [1]\n'
+    text += 'architecture = [{ prior = "gaussian_adaptive" }, { prior = "adaptive", span = 3.0 }]'
+    found = {run.axes["architecture"]: run.config.model.prior.span for run in runs(text)}
+    assert found == {"prior-gaussian_adaptive": 10.0, "prior-adaptive+span-3.0": 3.0}
+
+
+NUMBERS = {
+    "atari100k_priors": 26 * 8 * 5, "atari100k_glam": 26 * 5, "thesis_table1": 4 * 3 * 7, "thesis_table3": 27 * 5,
+    "learning_to_focus_figure3": 4 * 4 * 5, "learning_to_focus_table2": 4 * 7 * 5, "glam_table2": 4 * 6 * 5,
+    "table1": 23 * 4 * 5, "priors": 11 * 5, "first_evidence": 7 * 5 * 3, "smoke": 8, "rq1_feedforward_expansion": 50,
+    "rq2_recurrent_sublayers": 70, "rq3_worlds": 23 * 4 * 3, "rq4_properties": 23 * 7 * 3, "rq5_hallucination": 60,
+}  # fmt: skip
+
+
+def installed(name, smoke):
+    """A shipped study; skipped where its trainer is not part of this installation."""
+    definition = read_definition(name, smoke)
+    package = TRAINERS[definition.kind].partition(":")[0]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed, so nothing can judge the settings of {name}")
+    return definition
+
+
+def test_the_studies_that_were_promised_are_shipped_and_are_no_presets():
+    assert set(shipped()) >= set(NUMBERS)
+    assert not [name for name in preset_names() if name.startswith("studies")]
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_the_cut_of_every_shipped_study_expands(name):
+    cut = expand(installed(name, smoke=True))
+    assert 2 <= len(cut) <= 4 and len({run.name.lower() for run in cut}) == len(cut)
+    assert all(run.config.total_steps <= 1_000 for run in cut)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_study_expands(name):
+    definition = installed(name, smoke=False)
+    seeds = definition.axes["seed"]
+    one = expand(replace(definition, axes={**definition.axes, "seed": seeds[:1]}))
+    assert len(one) * len(seeds) == NUMBERS.get(name, len(one) * len(seeds)) > 1
+    assert definition.resources.steps_per_second and definition.resources.megabytes and definition.resources.measured
+
+
+def test_an_unknown_study_names_the_near_one():
+    with pytest.raises(UserError, match="did you mean 'table1'"):
+        read_definition("tabel1")
+    with pytest.raises(UserError, match="no such study file"):
+        read_definition("nothing.toml")

@@ -1,0 +1,201 @@
+"""Studies on plain processes: killed anywhere they end as if undisturbed; what fails is told and stops nothing else."""
+
+import random
+import signal
+
+import pytest
+from studies import (
+    TINY,
+    at_work,
+    carry_out,
+    kill_trainers,
+    logged,
+    results,
+    start,
+    wait_for,
+    wait_for_lines,
+)
+
+from dqn_memory import train
+from dqn_memory.checkpoint import CheckpointFolder
+from dqn_memory.experiment import Run
+from dqn_memory.study.backends import Devices
+from dqn_memory.study.finished import finished
+from dqn_memory.study.state import Study
+from dqn_memory.study.status import main as status
+
+
+@pytest.fixture
+def study(tmp_path):
+    path = tmp_path / "tiny.toml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    (folder / "tiny.toml").write_text(TINY.replace("0.02", "0.0"))
+    carry_out(folder / "tiny.toml", folder / "study", "--workers", "4")
+    return results(folder / "study")
+
+
+def test_an_undisturbed_study(study, tmp_path, undisturbed, capsys):
+    study.write_text(TINY.replace("0.02", "0.0"))
+    said = carry_out(study, tmp_path / "study", "--workers", "3")
+    assert "8 runs: 8 waiting = 2 world x 2 architecture x 2 seed" in said
+    assert "processes of this machine, 3 at once" in said
+    assert results(tmp_path / "study") == undisturbed and len(undisturbed) == 8
+    found = Study.open(tmp_path / "study")
+    assert [run.state for run in found.runs()] == ["finished"] * 8
+    assert all(run.attempts == 1 and finished(run.folder) for run in found.runs())
+    first = found.runs()[0]
+    assert (first.world, first.architecture, first.seed) == ("POMDP/Hallway-v0", "a", 1)
+    assert "threads 1 devices ''" in first.log.read_text()
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").rglob("*")}
+    assert "started" not in carry_out(study, tmp_path / "study")  # nothing is repeated
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").rglob("*")}
+    status([str(tmp_path / "study")])
+    assert "8 runs: 8 finished" in capsys.readouterr().out
+
+
+def test_a_study_that_is_killed_at_random_moments_ends_as_if_it_never_was(study, tmp_path, undisturbed):
+    chance, folder = random.Random(0), tmp_path / "study"
+    for _ in range(3):
+        process = start(study, folder, "--workers", "3")
+        goal = logged(folder) + chance.randrange(10, 100)  # lines, some of which the next kill takes back
+        wait_for_lines(folder, goal, process)
+        process.kill()
+        process.wait()
+        process.stdout.close()
+        wait_for(lambda: not at_work(folder))  # no trainer outlives it
+        states = {run.state for run in Study.open(folder).runs()}
+        assert "running" not in states and states & {"stopped", "finished"}
+    carry_out(study, folder, "--workers", "4")
+    assert results(folder) == undisturbed
+    assert any(run.attempts > 1 for run in Study.open(folder).runs())
+
+
+def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path, undisturbed):
+    folder, chance = tmp_path / "study", random.Random(0)
+    process = start(study, folder, "--workers", "2")
+    for _ in range(4):
+        goal = logged(folder) + chance.randrange(15, 40)
+        wait_for_lines(folder, goal, process)
+        kill_trainers(folder, most=1)
+    said = process.communicate(timeout=60)[0]
+    assert process.returncode == 0 and "ended by SIGKILL; it continues from its last checkpoint" in said
+    assert results(folder) == undisturbed
+    assert any("--resume" in run.log.read_text() for run in Study.open(folder).runs())
+
+
+def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed):
+    folder = tmp_path / "study"
+    process = start(study, folder, "--workers", "2")
+    wait_for(lambda: logged(folder) > 30)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=30)[0]
+    assert process.returncode == 130 and said.rstrip().endswith("stopped; the same command continues")
+    assert "Traceback" not in said and not at_work(folder)
+    assert {run.state for run in Study.open(folder).runs()} <= {"stopped", "waiting", "finished"}
+    carry_out(study, folder, "--workers", "4")
+    assert results(folder) == undisturbed
+
+
+def test_a_failed_run_is_told_with_its_last_words_and_the_others_finish(study, tmp_path, capsys):
+    study.write_text(TINY.replace("0.02", "0.0").replace('"bb"', '"bb", { name = "bad", fails_at = 25 }'))
+    folder = tmp_path / "study"
+    said = carry_out(study, folder, "--workers", "4", code=1)
+    states = {run.name: run.state for run in Study.open(folder).runs()}
+    assert [state for name, state in states.items() if "bad" in name] == ["failed"] * 4
+    assert [state for name, state in states.items() if "bad" not in name] == ["finished"] * 8
+    assert "error: step 25 cannot be taken" in said
+    status([str(folder)])
+    assert "error: step 25 cannot be taken" in capsys.readouterr().out
+    assert "4 failed, 8 finished" not in said
+    study.write_text(study.read_text().replace("fails_at = 25", "fails_at = 26"))
+    assert "was made with other settings of" in carry_out(study, folder, code=2)
+
+
+def test_a_run_that_always_dies_fails_after_the_retries(study, tmp_path):
+    one = TINY.replace("0.02", "0.0").replace('"POMDP/Hallway-v0", ', "").replace("[1, 2]", "[1]")
+    study.write_text(one.replace('"bb"', '{ name = "dies", dies_at = 35 }'))
+    said = carry_out(study, tmp_path / "study", "--retries", "2", code=1)
+    (dies,) = [run for run in Study.open(tmp_path / "study").runs() if run.architecture == "dies"]
+    # the first death is at a new checkpoint; after two more without a further one it is given up
+    assert (dies.state, dies.attempts) == ("failed", 3) and "SIGKILL" in dies.error
+    assert said.count("it continues from its last checkpoint") == 2
+
+
+def test_what_lies_damaged_or_missing_is_noticed(study, tmp_path):
+    study.write_text(TINY.replace("0.02", "0.0"))
+    folder = tmp_path / "study"
+    carry_out(study, folder, "--workers", "4")
+    runs, before = Study.open(folder).runs(), results(folder)
+    (runs[0].folder / "metrics.jsonl").write_bytes(b"")
+    for path in sorted(runs[1].folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    runs[1].folder.rmdir()
+    said = carry_out(study, folder, code=1)
+    assert "metrics.jsonl is damaged: it has 0 bytes" in said
+    assert f"started  {runs[1].name}" in said and said.count("finished ") >= 1
+    assert results(folder)[runs[1].name] == before[runs[1].name]
+
+
+def test_a_second_study_run_is_refused(study, tmp_path):
+    folder = tmp_path / "study"
+    process = start(study, folder, "--workers", "1")
+    wait_for(lambda: logged(folder) > 0)
+    assert "is being carried out already, by process" in carry_out(study, folder, code=2)
+    assert Study.open(folder).lives
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+
+
+def test_more_and_fewer_runs_of_the_same_study(study, tmp_path):
+    study.write_text(TINY.replace("0.02", "0.0"))
+    carry_out(study, tmp_path / "study", "--workers", "4")
+    study.write_text(TINY.replace("0.02", "0.0").replace("seed = [1, 2]", "seed = [2, 3]"))
+    said = carry_out(study, tmp_path / "study", "--workers", "4")
+    assert said.count("started") == 4 and "seed-1" not in said
+    assert {run.seed for run in Study.open(tmp_path / "study").runs()} == {2, 3}
+
+
+def test_a_folder_of_something_else_is_left_alone(study, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("important")
+    assert "is not empty and no study" in carry_out(study, tmp_path / "mine", code=2)
+    assert not (tmp_path / "mine" / "study.sqlite3").exists()
+
+
+def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_path, monkeypatch, capsys):
+    flags = "--width 16 --heads 2 --layers 1 --context 8 --worlds 4 --batch 4 --learning-starts 64 --threads 1 "
+    flags += "--total-steps 120 --checkpoint-every 60 --evaluate-every 0 --final-episodes 4 --log-every 60 "
+    flags += "--env POMDP/MemoryCards-v0"
+    train.main([*flags.split(), "--run", str(tmp_path / "whole")])
+    evaluate = train.Training.evaluate
+    monkeypatch.setattr(train.Training, "evaluate", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        train.main([*flags.split(), "--run", str(tmp_path / "cut")])
+    assert Run.open(tmp_path / "cut").load().step == 120 and not finished(tmp_path / "cut")
+    monkeypatch.setattr(train.Training, "evaluate", evaluate)
+    train.main(["--resume", str(tmp_path / "cut")])
+    assert finished(tmp_path / "cut") and finished(tmp_path / "whole")
+    whole, cut = (Run.open(tmp_path / name).metrics()[-1] for name in ("whole", "cut"))
+    assert {k: v for k, v in whole.items() if k[:5] != "time/"} == {k: v for k, v in cut.items() if k[:5] != "time/"}
+    with pytest.raises(SystemExit):
+        train.main(["--resume", str(tmp_path / "cut")])
+    assert "is complete at 120 steps" in capsys.readouterr().err
+    CheckpointFolder(tmp_path / "cut" / "checkpoints").drop_replay()
+    assert finished(tmp_path / "cut") and Run.open(tmp_path / "cut").load().replay is None
+    assert not list((tmp_path / "cut").rglob("chunk_*"))
+
+
+def test_shares_of_accelerators():
+    devices = Devices(["0", "1"], 0.5)
+    assert devices.slots() == 4
+    taken = [devices.take() for _ in range(4)]
+    assert sorted(taken) == ["0", "0", "1", "1"]
+    devices.give_back("1")
+    assert devices.take() == "1"
+    assert Devices(["0", "1", "2"], 2).slots() == 1 and Devices(["3", "4"], 2).take() == "3,4"

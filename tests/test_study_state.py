@@ -1,0 +1,175 @@
+"""A study's state answers at any time, from a copy that may not be written and after any death."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from dqn_memory.errors import UserError
+from dqn_memory.study import locks
+from dqn_memory.study.definition import Resources, parse_definition
+from dqn_memory.study.estimate import estimate, in_words, size_in_words
+from dqn_memory.study.finished import finished
+from dqn_memory.study.overview import counts
+from dqn_memory.study.state import Study
+
+TEXT = """
+title = "One world"
+kind = "dqn_memory.train"
+about = "nothing"
+[axes]
+world = ["POMDP/Hallway-v0"]
+architecture = ["dtqn4", "dgfqn"]
+seed = [1, 2]
+"""
+DEFINITION = parse_definition(TEXT, "one.toml", "one")
+RUNS = [
+    (f"{architecture}-{seed}", {"world": "POMDP/Hallway-v0", "architecture": architecture, "seed": seed}, 100)
+    for architecture in ("dtqn4", "dgfqn")
+    for seed in (1, 2)
+]
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study.create(tmp_path / "study", DEFINITION, RUNS)
+
+
+def states(study):
+    return {run.name: run.state for run in Study.open(study.folder).runs()}
+
+
+def test_what_was_noted_is_read_again(study):
+    study.mark("dtqn4-1", "running", begun=True)
+    study.mark("dtqn4-2", "failed", "error: no\nreally")
+    study.mark("dgfqn-1", "finished", seconds=12.5)
+    found = Study.open(study.folder)
+    assert (found.name, found.title, found.about, found.kind) == ("one", "One world", "nothing", "dqn_memory.train")
+    assert (found.axes, found.smoke) == (("world", "architecture", "seed"), False)
+    first, second, third, fourth = found.runs()
+    assert (first.state, first.attempts) == ("stopped", 1)  # nobody is at work
+    assert (second.state, second.error) == ("failed", "error: no\nreally")
+    assert (third.state, third.seconds, third.architecture, third.seed) == ("finished", 12.5, "dgfqn", 1)
+    assert fourth.state == "waiting" and fourth.folder == study.folder / "runs" / "dgfqn-2"
+    assert counts(found.runs()) == "4 runs: 1 finished, 1 waiting, 1 stopped, 1 failed"
+    assert (study.folder / "study.toml").read_text() == TEXT
+
+
+def test_other_runs_may_be_listed_and_none_is_forgotten(study):
+    study.mark("dtqn4-1", "finished", seconds=1.0)
+    Study.create(study.folder, DEFINITION, RUNS[2:])
+    assert states(study) == {"dgfqn-1": "waiting", "dgfqn-2": "waiting"}
+    Study.create(study.folder, DEFINITION, RUNS)
+    assert next(iter(states(study).items())) == ("dtqn4-1", "finished")
+
+
+def test_running_means_that_somebody_is_at_work(study):
+    study.mark("dtqn4-1", "running", begun=True)
+    code = (
+        "import sys, time; from pathlib import Path; from dqn_memory.study import locks; "
+        "locks.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "held\n"
+    assert Study.open(study.folder).lives and states(study)["dtqn4-1"] == "running"
+    assert locks.holder(study.lock)["pid"] == process.pid
+    assert locks.acquire(study.lock, patience=0.1) is None
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not Study.open(study.folder).lives and states(study)["dtqn4-1"] == "stopped"
+    os.close(locks.acquire(study.lock, patience=0.1))
+
+
+def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
+    lock = locks.acquire(tmp_path / "run")
+    child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
+    os.close(lock)
+    assert locks.holder(tmp_path / "run")["pid"] == os.getpid()
+    child.kill()
+    child.wait()
+    assert locks.holder(tmp_path / "run") is None and locks.holder(tmp_path / "none") is None
+
+
+def test_who_may_not_write_may_read(study, monkeypatch):
+    study.mark("dtqn4-1", "finished", seconds=1.0)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
+    assert states(study)["dtqn4-1"] == "finished"
+    with pytest.raises(UserError, match="readonly"):
+        study.mark("dtqn4-1", "failed")
+    assert before == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
+
+
+def test_a_kill_inside_a_write_leaves_the_state_before_it(study):
+    code = (
+        "import os, sqlite3, sys; state = sqlite3.connect(sys.argv[1]); "
+        "state.execute('pragma cache_size = 1'); state.execute(\"update runs set state = 'failed'\"); "
+        '[state.execute("update runs set error = hex(zeroblob(20000))") for _ in range(3)]; '
+        "os.kill(os.getpid(), 9)"
+    )
+    path = study.folder / "study.sqlite3"
+    assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
+    assert path.with_name("study.sqlite3-journal").exists()  # the write had begun
+    assert set(states(study).values()) == {"waiting"}
+
+
+def test_a_damaged_or_foreign_state_is_named(tmp_path, study):
+    with pytest.raises(UserError, match=r"is no study: it has no study\.sqlite3"):
+        Study.open(tmp_path)
+    path = study.folder / "study.sqlite3"
+    with sqlite3.connect(path) as state:
+        state.execute("update study set value = '\"other 2\"' where key = 'format'")
+    with pytest.raises(UserError, match=r"study\.sqlite3 is foreign"):
+        Study.open(study.folder)
+    path.write_bytes(b"not a database" * 100)
+    with pytest.raises(UserError, match=r"study\.sqlite3 cannot be used: file is not a database"):
+        Study.open(study.folder)
+
+
+def run_folder(path, step, final_step, cut=0):
+    (path / "checkpoints").mkdir(parents=True)
+    line = json.dumps({"step": final_step, "final/success_rate": 1.0}) + "\n"
+    (path / "metrics.jsonl").write_text('{"step": 1}\n' + line)
+    content = {"step": step, "metrics_bytes": 12 + len(line) - cut}
+    (path / "checkpoints" / "manifest.json").write_text(json.dumps({"content": content}))
+    return path
+
+
+def test_finished_is_what_the_last_checkpoint_vouches_for(tmp_path):
+    assert not finished(tmp_path / "none")
+    assert finished(run_folder(tmp_path / "a", 100, 100))
+    # the final line was written but its checkpoint was not: a resume does the evaluation again
+    assert not finished(run_folder(tmp_path / "b", 50, 100, cut=len('{"step": 100, "final/success_rate": 1.0}\n')))
+    assert not finished(run_folder(tmp_path / "c", 120, 100))
+    damaged = run_folder(tmp_path / "d", 100, 100)
+    (damaged / "metrics.jsonl").write_text("{" * 60)
+    with pytest.raises(UserError, match="its last line is not a JSON object"):
+        finished(damaged)
+    (damaged / "checkpoints" / "manifest.json").write_text("{")
+    with pytest.raises(UserError, match=r"manifest\.json is damaged"):
+        finished(damaged)
+
+
+def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):
+    resources = Resources(steps_per_second=10.0, megabytes=2.0, measured="there")
+    before = estimate(study.runs(), resources)
+    assert (before.seconds, before.megabytes, before.source) == (40.0, 8.0, "there")
+    assert estimate(study.runs(), Resources()).seconds is None
+    study.mark("dtqn4-1", "finished", seconds=300.0)
+    run_folder(study.folder / "runs" / "dtqn4-1", 100, 100)
+    study.mark("dgfqn-1", "finished", seconds=100.0)
+    run_folder(study.folder / "runs" / "dgfqn-1", 100, 100)
+    after = estimate(study.runs(), resources)
+    assert after.seconds == pytest.approx(300.0 + 100.0) and after.source == "from the finished runs"
+    begun = replace(study.runs()[1], steps=50)
+    assert estimate([study.runs()[0], begun], resources).seconds == pytest.approx(150.0)
+
+
+def test_times_and_sizes_in_words():
+    assert [in_words(x) for x in (None, 3.2, 200, 7_200, 300_000)] == ["unknown", "3 s", "3.33 min", "2 h", "3.47 days"]
+    assert [size_in_words(x) for x in (None, 12.3, 2_500)] == ["unknown", "12.3 MB", "2.5 GB"]
