@@ -1,4 +1,4 @@
-"""Attention maps, sensitivity and hindsight are what they say; the script writes them and changes nothing else."""
+"""Attention maps and sensitivity are what they say; the script writes all it measures and changes nothing else."""
 
 import json
 
@@ -7,13 +7,11 @@ import pytest
 import torch
 from helpers import NUM_ACTIONS, TOKENS, network
 from PIL import Image
-from trained import CAR, MEMORY, contents, one_line, trained
+from trained import contents, one_line, trained
 
 from dqn_memory.blocks import Attention, PriorConfig
-from dqn_memory.context import Context
-from dqn_memory.inspect import Window, main, prior_tables
-from dqn_memory.introspection import attention_maps, hindsight, prefix_q_values, sensitivity
-from dqn_memory.playing import Episode
+from dqn_memory.inspect import main
+from dqn_memory.introspection import attention_maps, episode_attention, prior_tables, sensitivity
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
 
@@ -48,42 +46,24 @@ def test_maps_are_those_of_the_forward_pass(architecture):
 
 
 @pytest.mark.parametrize("acting", ["prefix", "padded"])
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_prefixes_are_what_acting_sees(architecture, acting):
-    net = make(architecture)
-    observation, previous = window(4)
-    context = Context(net.spec, net.num_actions, 1, net.config.context, torch.device("cpu"))
-    found = prefix_q_values(net, observation, previous, acting)
-    for t in range(4):
-        context.push(observation[t : t + 1], previous[t : t + 1], torch.tensor([t == 0]))
-        lengths = None if acting == "padded" else context.lengths
-        acted = net.at(context.observation, context.previous_action, lengths, context.lengths - 1)
-        torch.testing.assert_close(found[t], acted[0], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_hindsight_is_nothing_for_causal_networks_and_something_for_others(architecture):
-    net = make(architecture)
-    found = hindsight(net, *window())
-    assert found.positions == 5 and found.spread > 0
-    if net.causal:
-        assert found.largest < 1e-12 and found.flips == 0
-    else:
-        assert found.largest >= found.gap > found.spread / 50
-    assert hindsight(net, *window(1)).positions == 0
-
-
-def test_hindsight_counts_flips_against_the_prefix():
-    net = make("dbgfqn", seed=3)
-    observation, previous = window(6, seed=1)
-    with torch.no_grad():
-        inside = net(observation[None], previous[None])[0]
-        alone = torch.stack(
-            [net(observation[None, : t + 1], previous[None, : t + 1])[0, -1] for t in range(len(observation))]
-        )
-    found = hindsight(net, observation, previous)
-    assert found.gap == pytest.approx(float((inside - alone)[:5].abs().mean()), rel=1e-9)
-    assert found.flips == pytest.approx(float((inside.argmax(1) != alone.argmax(1))[:5].double().mean()))
+@pytest.mark.parametrize("kind", ["causal", "adaptive_gate"])
+@pytest.mark.parametrize("architecture", ["dgfqn", "gtrxl", "dbgfqn"])
+def test_an_episode_is_what_each_decision_attended_to(architecture, kind, acting):
+    """Row t of an episode of 9 steps is the newest row of the window of 6 that acting has at step t."""
+    net = make(architecture, prior=PriorConfig(kind=kind, span=4.0))
+    observation, previous = window(9)
+    found = episode_attention(net, observation, previous, acting)
+    assert [maps.shape for maps in found.values()] == [(2, 9, 9)] * 2
+    for t in range(9):
+        first = max(0, t - 5)
+        padded = (observation[first : t + 1], previous[first : t + 1])
+        if acting == "padded" and t < 5:
+            behind = torch.full((5 - t, 2), TOKENS.vocabulary - 1), torch.full((5 - t,), NUM_ACTIONS)
+            padded = tuple(torch.cat(each) for each in zip(padded, behind, strict=True))
+        for layer, maps in attention_maps(net, *padded).items():
+            expected = torch.zeros(2, 9, dtype=torch.float64)
+            expected[:, first : t + 1] = maps[:, t - first, : t + 1 - first]
+            torch.testing.assert_close(found[layer][:, t], expected, rtol=0, atol=1e-12)
 
 
 def test_sensitivity_lies_where_a_network_can_look():
@@ -106,57 +86,73 @@ def test_prior_tables_tell_weights_from_factors():
     np.testing.assert_allclose(table[1], np.maximum(0, 1 - np.arange(6) / 4), rtol=1e-5, atol=1e-6)
 
 
-def test_the_window_is_the_last_k_steps():
-    observation, previous = window(9)
-    zeros = np.zeros(9)
-    episode = Episode(observation, previous, zeros.astype(int), np.zeros((9, 3)), zeros, (), False)
-    last = Window.last(episode, 6, torch.device("cpu"))
-    assert last.first == 3 and torch.equal(last.observation, observation[3:])
-    assert Window.last(episode, 20, torch.device("cpu")).first == 0
-
-
-def inspected(capsys, run, *argv):
-    main([str(run), *argv])
+def inspected(capsys, run, *argv, episodes=3):
+    main([str(run), "--episodes", str(episodes), "--moments", "4", *argv])
     return capsys.readouterr().out, json.loads((run / "inspect" / "inspect.json").read_text())
 
 
 def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
     run = trained(
         tmp_path / "run", "--architecture", "dbgfqn", "--layers", "2", "--prior", "gaussian_adaptive",
-        "--mu", "3", "--span", "5", env=CAR,
+        "--mu", "3", "--span", "5",
     )  # fmt: skip
     before = contents(run)
     text, facts = inspected(capsys, run)
-    assert "hindsight (not causal)" in text and facts["causal"] is False
-    assert facts["hindsight"]["gap"] > 1e-6 and facts["hindsight"]["positions"] == 7
-    assert facts["window"]["last_step"] - facts["window"]["first_step"] == 7
-    names = ["attention_layer_0.png", "attention_layer_1.png", "priors.png", "q_values.png"]
-    assert facts["pictures"] == names and len(facts["learned"]) == 2 * 2 * 3
-    for name in names:
+    length = facts["episode"]["length"]
+    assert "hindsight (not causal, but trained on prefixes alone)" in text and "recall: replacing" in text
+    assert facts["causal"] is False and facts["trained_on_whole_windows"] is False
+    assert facts["hindsight"]["gap"] > 1e-6 and facts["hindsight"]["positions"] >= length * 7 // 8
+    assert len(facts["discrepancy"]["gap"]) == len(facts["discrepancy"]["q_window"]) == length
+    assert facts["recall"]["distance"] == list(range(8)) and facts["recall"]["decisions"][0] == 12
+    assert facts["recall"]["occlusion"][0] > 0 and facts["recall"]["gradient"][0] > 0
+    pictures = ["attention_layer_0.png", "attention_layer_1.png", "priors.png", "q_values.png", "recall.png"]
+    assert facts["pictures"] == [*pictures, "discrepancy.png", "episode.gif"]
+    assert len(facts["learned"]) == 2 * 2 * 3
+    for name in facts["pictures"]:
         assert np.asarray(Image.open(run / "inspect" / name).convert("L")).std() > 5
+    assert Image.open(run / "inspect" / "episode.gif").n_frames == length + 1
     after = contents(run)
     assert {name: after[name] for name in before} == before
-    assert inspected(capsys, run)[1] == facts  # the same episode again
+    again = inspected(capsys, run, "--no-frames")[1]
+    assert again == facts | {"pictures": [*pictures, "discrepancy.png"]}  # the same episodes again
 
 
 def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
-    run = trained(tmp_path / "run", env=MEMORY)
-    text, facts = inspected(capsys, run, "--initial", "5")
-    assert "hindsight (causal)" in text and facts["hindsight"]["largest"] < 1e-5
-    assert facts["initial"] == 5 and facts["pictures"] == ["attention_layer_0.png", "q_values.png"]
-    for wrong in ("24", "-1"):
+    run = trained(tmp_path / "run", env="POMDP/HeavenHell-v0")
+    text, facts = inspected(capsys, run, "--initial", "1", "--no-frames", "--occlusion", "neutral", episodes=1)
+    assert "hindsight (causal)" in text and facts["hindsight"]["largest"] == 0
+    assert set(facts["discrepancy"]["gap"]) == {0.0}
+    assert facts["initial"] == 1 and facts["recall"]["config"]["occlusion"] == "neutral"
+    assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
+    for wrong in ("2", "-1"):
         with pytest.raises(SystemExit) as stop:
             main([str(run), "--initial", wrong])
-        assert stop.value.code == 2 and "0 .. 23" in one_line(capsys.readouterr().err)
+        assert stop.value.code == 2 and "0 .. 1" in one_line(capsys.readouterr().err)
+
+
+def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
+    run, state = trained(tmp_path / "run"), trained(tmp_path / "state", "--observe", "state", "--batch", "4")
+    text, facts = inspected(capsys, run, "--state-run", str(state))
+    found = facts["observability"]
+    assert "observability gap: return" in text and "learner.batch 8 and 4" in text
+    assert found["differences"] == ["learner.batch 8 and 4"] and found["episodes"] == 250 and not found["exhaustive"]
+    assert found["return_gap"][0] == pytest.approx(found["state"]["return"][0] - found["observation"]["return"][0])
+    assert found["return_gap"][1] < found["return_gap"][0] < found["return_gap"][2]
+    assert "observability.png" in facts["pictures"]
+    assert inspected(capsys, state, "--no-frames", episodes=1)[1]["observe"] == "state"
 
 
 def test_wrong_input_is_one_line_and_writes_nothing(tmp_path, capsys):
-    run = trained(tmp_path / "run", "--architecture", "drqn", env=CAR)
+    run = trained(tmp_path / "run", "--architecture", "drqn")
     capsys.readouterr()
     before = contents(tmp_path)
-    for argv in ([str(run), "--initial", "0"], [str(tmp_path)], [], [str(run), "--device", "abacus"]):
+    wrong = (
+        ["--initial", "0"], ["--device", "abacus"], ["--episodes", "0"], ["--moments", "0"], ["--resamples", "0"],
+        ["--seed", "-1"], ["--state-run", str(run)], ["--state-run", str(tmp_path)],
+    )  # fmt: skip
+    for argv in ([str(tmp_path)], [], *([str(run), *each] for each in wrong)):
         with pytest.raises(SystemExit) as stop:
             main(argv)
         assert stop.value.code == 2 and one_line(capsys.readouterr().err)
     assert contents(tmp_path) == before
-    assert inspected(capsys, run)[1]["pictures"] == ["q_values.png"]  # nothing to attend with
+    assert inspected(capsys, run)[1]["pictures"] == ["q_values.png", "recall.png", "episode.gif"]  # no attention

@@ -1,0 +1,81 @@
+"""Attention over an episode stands beside the world, step by step, in the picture and in the video."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dqn_memory import drawing_memory
+from dqn_memory.playing import Episode
+from dqn_memory.video import Looks, save_video
+
+RNG = np.random.default_rng(0)
+
+
+def maps(heads, length, context):
+    """Random attention over the newest `context` steps."""
+    age = np.arange(length)[:, None] - np.arange(length)
+    weights = RNG.random((heads, length, length)) * ((age >= 0) & (age < context))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+def frames(count):
+    return [np.full((8, 12, 3), step, np.uint8) for step in range(count)]
+
+
+def panels(figure, title="head"):
+    return [axes for axes in figure.axes if axes.get_visible() and axes.get_title().startswith(title)]
+
+
+@pytest.mark.parametrize(("heads", "length"), [(1, 1), (2, 3), (6, 12)])
+def test_an_episode_shows_each_head_by_step(heads, length):
+    shown = maps(heads, length, 8)
+    figure = drawing_memory.episode_attention(shown, "Attention", frames(length), context=8)
+    assert [panel.get_title() for panel in panels(figure)] == [f"head {head}" for head in range(heads)]
+    age = np.arange(length)[:, None] - np.arange(length)
+    for head, panel in enumerate(panels(figure)):
+        image = panel.images[0].get_array()
+        np.testing.assert_array_equal(image.filled(0), shown[head])
+        np.testing.assert_array_equal(image.mask, (age < 0) | (age >= 8))
+    assert panels(figure)[-1].get_xlabel() == "looks at step"
+
+
+def test_a_long_episode_shows_each_head_by_age():
+    shown = maps(2, 30, 5)
+    figure = drawing_memory.episode_attention(shown, "Attention", (), context=5)
+    for head, panel in enumerate(panels(figure)):
+        image = panel.images[0].get_array()
+        assert image.shape == (30, 5) and panel.get_xlabel() == "looks back by steps"
+        for step, age in ((0, 0), (3, 3), (3, 4), (29, 4)):
+            assert (image[step, age] is np.ma.masked) == (age > step)
+            assert age > step or image[step, age] == shown[head, step, step - age]
+
+
+def test_pictures_of_the_world_stand_at_the_steps_that_the_rows_name():
+    figure = drawing_memory.episode_attention(maps(2, 26, 30), "Attention", frames(26))
+    strip = [axes for axes in figure.axes if axes.get_ylabel().startswith("step ")]
+    steps = [int(axes.get_ylabel().removeprefix("step ")) for axes in strip]
+    assert steps == [0, 5, 10, 15, 20, 25] == panels(figure)[0].get_yticks().tolist()
+    assert [axes.images[0].get_array()[0, 0, 0] for axes in strip] == steps
+    plain = drawing_memory.episode_attention(maps(2, 26, 30), "Attention")
+    assert not [axes for axes in plain.axes if axes.get_ylabel().startswith("step ")]
+
+
+def test_a_video_shows_where_each_decision_looks(tmp_path):
+    """The strip below a frame: the weights' colours up to the deciding step, and grey after it."""
+    length, zeros = 4, np.zeros(4)
+    episode = Episode(
+        torch.zeros(length, 1), torch.zeros(length), zeros.astype(int), np.zeros((length, 2)), zeros,
+        tuple(frames(length + 1)), False,
+    )  # fmt: skip
+    weights = np.zeros((1, length, length))
+    weights[0, 2, 1] = 1.0
+    for looks in ((), (Looks(("layer 0 head 0",), weights),)):
+        save_video(tmp_path / f"{len(looks)}.png", [episode], (), looks)
+    plain, told = (Image.open(tmp_path / name) for name in ("0.png", "1.png"))
+    assert plain.n_frames == told.n_frames == length + 1 and told.width == plain.width and told.height > plain.height
+    told.seek(2)
+    left, room, line = 14 + 96, told.width - 2 * 14 - 96, plain.height + 14 + 5
+    colours = [told.convert("RGB").getpixel((left + round((step + 0.5) * room / length), line)) for step in range(4)]
+    nothing, looked, here, ahead = colours
+    assert nothing == here and sum(looked) < 0.5 * sum(nothing) and ahead == (236, 236, 236)

@@ -1,0 +1,168 @@
+"""A recall profile says how far back a network looks, and says nothing where it does not look."""
+
+import numpy as np
+import pytest
+import torch
+from delayed import delayed, episode
+from helpers import network
+from matplotlib.figure import Figure
+
+from dqn_memory import drawing_memory
+from dqn_memory.acting import StateActor, WindowActor
+from dqn_memory.recall import Recall, RecallConfig, Substitutes, gradients, occlusions, recall, usual
+from dqn_memory.windows import q_values, reach, windows
+
+EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
+NEUTRAL, RESAMPLED = RecallConfig(occlusion="neutral"), RecallConfig(resamples=3)
+
+
+def means(found, name):
+    return np.array([mean for mean, _, _ in found.curve(name)])
+
+
+@pytest.mark.parametrize("config", [RecallConfig(), NEUTRAL])
+@pytest.mark.parametrize("steps", [0, 1, 3, 5])
+def test_a_network_that_looks_d_steps_back_has_its_whole_profile_at_d(monkeypatch, steps, config):
+    found = recall(delayed(monkeypatch, steps), EPISODES, config, seed=1)
+    assert len(found.decisions) == 6  # no window is longer than the context
+    for name in ("gradient", "occlusion", "flips"):
+        profile = means(found, name)
+        assert profile[steps] > 0 and np.delete(profile, steps).sum() == 0, name
+
+
+def test_what_lies_beyond_the_context_is_forgotten(monkeypatch):
+    assert means(recall(delayed(monkeypatch, 6), EPISODES, RecallConfig(), 1), "gradient").sum() == 0
+
+
+@pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "gtrxl", "dtqn_mamba"])
+def test_networks_that_remember_use_all_they_have_seen(architecture):
+    found = recall(network(architecture).eval(), EPISODES, RecallConfig(), seed=1)
+    assert (means(found, "gradient") > 0).all() and (means(found, "occlusion") > 0).all()
+
+
+def test_a_network_without_memory_has_only_the_newest():
+    found = recall(network("dqn").eval(), EPISODES, RecallConfig(), seed=1)
+    for name in ("gradient", "occlusion"):
+        assert means(found, name)[0] > 0 and means(found, name)[1:].sum() == 0
+
+
+def given(net, length=5, ends=(0, 2, 4)):
+    one = episode(length)
+    return windows(net, one.observation, one.previous_action, torch.tensor(ends), 6, "prefix")
+
+
+def test_the_gradient_is_the_norm_of_the_whole_jacobian():
+    net = network("adrqn", action_embedding=3).eval()
+    decisions = given(net)
+    found = gradients(net, decisions, "prefix")
+    for row, length in enumerate(decisions.lengths.tolist()):
+        part = decisions.part(slice(row, row + 1))
+
+        def q(observed, part=part, length=length):
+            x = torch.cat([net.action_embedding(part.previous_action), observed], -1)
+            return net.at_embedded(x, torch.tensor([length]), torch.tensor([length - 1]))[0]
+
+        jacobian = torch.autograd.functional.jacobian(q, net.observation_embedding(part.observation).detach())
+        expected = jacobian[:, 0, :length].square().sum((0, 2)).sqrt()
+        torch.testing.assert_close(found[row, :length], expected, rtol=1e-9, atol=1e-12)
+        assert (found[row, length:] == 0).all()  # padding
+
+
+def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
+    net = network("dgfqn", seed=2).eval()
+    decisions, generator = given(net, ends=(4,)), torch.Generator().manual_seed(0)
+    substitutes = Substitutes(EPISODES, NEUTRAL, generator, torch.device("cpu"))
+    changes, flips = occlusions(net, decisions, substitutes, "prefix")
+    one = episode(5)
+    with torch.no_grad():
+        before = net(one.observation[None], one.previous_action[None])[0, -1]
+        for age in range(5):
+            observation = one.observation.clone()
+            observation[4 - age] = usual(substitutes.pool)
+            after = net(observation[None], one.previous_action[None])[0, -1]
+            assert changes[0, age] == pytest.approx(float((after - before).abs().mean()), rel=1e-9)
+            assert flips[0, age] == float(after.argmax() != before.argmax())
+
+
+def test_replacements_come_from_the_episodes_and_from_the_seed():
+    def drawn(seed, config=RESAMPLED):
+        return list(Substitutes(EPISODES, config, torch.Generator().manual_seed(seed), torch.device("cpu")).draw(50))
+
+    pool = {tuple(row) for one in EPISODES for row in one.observation.tolist()}
+    assert len(drawn(0)) == 3 and {tuple(row) for each in drawn(0) for row in each.tolist()} <= pool
+    assert all(torch.equal(a, b) for a, b in zip(drawn(0), drawn(0), strict=True))
+    assert not torch.equal(drawn(0)[0], drawn(1)[0]) and not torch.equal(*drawn(0)[:2])
+    (fixed,) = drawn(0, NEUTRAL)
+    assert len(fixed.unique(dim=0)) == 1
+
+
+def test_the_neutral_observation_is_the_usual_one():
+    assert usual(torch.tensor([[1, 5], [2, 5], [2, 4]])).tolist() == [2, 5]
+    assert usual(torch.tensor([[1.0, 5.0], [2.0, 5.0]])).tolist() == [1.5, 5.0]
+
+
+def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
+    found = recall(delayed(monkeypatch, 1), EPISODES, RecallConfig(moments=4), seed=1)
+    assert found.gradient.shape == (3, 6) and np.isnan(found.gradient[1, 4:]).all()
+    assert not np.isnan(found.gradient[[0, 2]]).any()
+    assert found.decisions.tolist() == [12, 9, 8, 7, 5, 4]  # steps 0 3 5 8, 0 1 2 3 and 0 4 7 11, in windows of 6
+    np.testing.assert_allclose(means(found, "gradient"), np.nanmean(found.gradient, 0))
+    plain = found.plain()
+    assert plain["episodes"] == [3, 3, 3, 3, 2, 2] and plain["decisions"] == found.decisions.tolist()
+    assert plain["gradient_low"][1] < plain["gradient"][1] < plain["gradient_high"][1]
+
+
+def test_one_episode_has_no_interval():
+    curve = recall(network("drqn").eval(), EPISODES[:1], RecallConfig(), seed=1).curve("gradient")
+    assert all(low is None and high is None for _, low, high in curve)
+
+
+@pytest.mark.parametrize("acting", ["prefix", "padded"])
+@pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "dtqn_attention"])
+def test_windows_are_what_an_actor_sees(architecture, acting):
+    net, one = network(architecture).eval(), episode(9)
+    ends = torch.arange(9)
+    found = q_values(net, windows(net, one.observation, one.previous_action, ends, 6, acting), acting)
+    actor = WindowActor(net, 1, torch.device("cpu"), padded=acting == "padded")
+    for t in range(9):
+        actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
+        torch.testing.assert_close(found[t], actor.q_values()[0], rtol=0, atol=1e-12)
+
+
+def test_a_carried_state_remembers_the_whole_episode():
+    net, one = network("drqn").eval(), episode(9)
+    actor = StateActor(net, 1, torch.device("cpu"))
+    actor.q, actor.state = actor.q.double(), net.initial_state(1, torch.device("cpu"))
+    for t in range(9):
+        actor.observe(one.observation[t : t + 1], one.previous_action[t : t + 1], torch.tensor([t == 0]))
+    size = reach(net, 9, "episode")
+    whole = windows(net, one.observation, one.previous_action, torch.tensor([8]), size, "prefix")
+    torch.testing.assert_close(q_values(net, whole, "prefix"), actor.q_values(), rtol=0, atol=1e-12)
+    assert len(recall(net, [one], RecallConfig(), 0, state="episode").decisions) == 9
+    assert reach(net, 9, "window") == 6 and reach(net, 4, "window") == 4
+
+
+def test_many_windows_are_computed_in_parts(monkeypatch):
+    net, one = network("dgfqn").eval(), episode(12)
+    many = windows(net, one.observation, one.previous_action, torch.arange(12), 6, "prefix")
+    whole = q_values(net, many, "prefix")
+    monkeypatch.setattr("dqn_memory.windows.TOKENS", 13)
+    torch.testing.assert_close(q_values(net, many, "prefix"), whole, rtol=0, atol=1e-12)
+
+
+def test_the_picture_shows_each_curve_and_how_much_stands_behind_it():
+    table = np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
+    found = Recall(table, table, table, np.array([4, 3, 1]), 1.0)
+    figure = drawing_memory.recall({"a": found.curve("gradient")}, {"a": "size"}, found.decisions, "Recall")
+    assert isinstance(figure, Figure)
+    panel, counts = figure.axes
+    assert panel.get_title() == "a" and panel.get_ylabel() == "size" and figure.get_suptitle() == "Recall"
+    assert panel.lines[0].get_ydata().tolist() == [2.0, 3.0, 5.0]
+    assert [bar.get_height() for bar in counts.patches] == [4, 3, 1]
+
+
+def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
+    near, far = (recall(delayed(monkeypatch, steps), EPISODES, RecallConfig(), 1).words() for steps in (1, 4))
+    assert "lies within 1 step of 5" in near and "lies within 4 steps of 5" in far
+    assert "Q is the same" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
+    assert "Q is the same" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
