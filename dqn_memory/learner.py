@@ -64,6 +64,9 @@ class LearnerConfig:
     terminal_weight: float = 1.0
     """Weight of terminal steps in the loss, others have 1. Where only the end pays, what it depends on is told by one
     position in a window's K, and the comparison it takes is learned late."""
+    weight_updates: int = 0
+    """Updates over which that weight falls to 1, by equal factors (0: it stays). What an end pays on average is noise to
+    all steps before it, so a weight that helps at first is in the way of values later."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True
@@ -81,6 +84,11 @@ class LearnerConfig:
         if kind != "ends" or not number.isdigit() or int(number) < 1:
             raise UserError(f"--positions {self.positions!r} is not known; use all, last, ends:M (M >= 1) or auto")
         return int(number)
+
+    def weight_at(self, updates: int) -> float:
+        """Weight of terminal steps after that many updates."""
+        left = max(0.0, 1 - updates / self.weight_updates) if self.weight_updates else 1.0
+        return float(self.terminal_weight**left)
 
     def check(self, causal: bool) -> None:
         """One sentence for every combination that cannot work."""
@@ -105,6 +113,8 @@ class LearnerConfig:
                 f"--terminal-weight {self.terminal_weight} weighs steps among all positions of a window; it needs "
                 "--positions all and --mask-padding"
             )
+        if self.weight_updates < 0:
+            raise UserError(f"--weight-updates {self.weight_updates} must not be negative")
         if not 0 <= self.terminal_share <= 1:
             raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
         for name in ("batch", "n_step", "target_every"):
@@ -152,8 +162,12 @@ def sample(
     ends: int | None,
     generator: torch.Generator,
     trim: bool = True,
+    updates: int = 0,
 ) -> Windows | Prefixes:
-    """One batch, drawn uniformly over environment steps and trimmed to the bucket of its longest window."""
+    """One batch, drawn uniformly over environment steps and trimmed to the bucket of its longest window.
+
+    `updates` counts those before it.
+    """
     if ends is not None:
         drawn, _ = replay.draw(config.batch * ends, context, generator, terminal_share=config.terminal_share)
         return replay.prefixes(drawn, context, config.gamma, config.n_step)
@@ -162,7 +176,9 @@ def sample(
     # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
     fixed = not config.mask_padding or config.targets == "shifted" or not trim
     tokens = context if fixed else bucket(longest, context)
-    return replay.windows(drawn, context, tokens, None if config.mask_padding else generator)
+    windows = replay.windows(drawn, context, tokens, None if config.mask_padding else generator)
+    windows.terminal_weight.fill_(config.weight_at(updates))
+    return windows
 
 
 def td_loss(
@@ -275,7 +291,7 @@ def _loss(q: Tensor, batch: Windows, goal: Tensor, config: LearnerConfig) -> tup
         return error.mean(), _metrics(error.mean(), chosen, goal)
     position = torch.arange(chosen.shape[1], device=chosen.device)
     real = (position < batch.lengths.unsqueeze(1)).float()  # (B, T)
-    weight = torch.where(batch.terminated, config.terminal_weight, 1.0) * real
+    weight = torch.where(batch.terminated, batch.terminal_weight, 1.0) * real
     share = weight / weight.sum()
     loss = (error * share).sum()
     return loss, _metrics(loss, chosen * share * share.numel(), goal * share * share.numel())

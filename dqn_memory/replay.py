@@ -30,6 +30,7 @@ class Windows:
     reward: Tensor  # (B, T), 0 in the padding
     terminated: Tensor  # (B, T), True in the padding (as the reference stores it)
     lengths: Tensor  # (B,): L, the number of real transitions, 1 .. K
+    terminal_weight: Tensor  # (): of terminal steps in the loss, a float
 
 
 @dataclass
@@ -164,6 +165,7 @@ class Replay:
             reward=self._at("reward", columns, worlds) * real,
             terminated=self._at("terminated", columns, worlds) | ~real,
             lengths=length,
+            terminal_weight=torch.ones((), device=self.device),
         )
 
     def prefixes(self, drawn: Tensor, context: int, gamma: float, steps: int = 1) -> Prefixes:

@@ -122,7 +122,8 @@ class Training:
 
     def _learn(self) -> None:
         config = self.config
-        batch = sample(self.replay, config.learner, config.network.context, self.ends, self.drawing)
+        context = config.network.context
+        batch = sample(self.replay, config.learner, context, self.ends, self.drawing, updates=self.updates)
         set_rate(self.optimizer, config.learner, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1

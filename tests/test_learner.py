@@ -65,6 +65,15 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
     assert float(loss) == pytest.approx(float(expected) / count, rel=1e-5)
 
 
+@pytest.mark.parametrize(("updates", "weight"), [(0, 16.0), (50, 4.0), (75, 2.0), (100, 1.0), (1000, 1.0)])
+def test_the_weight_of_terminal_steps_falls_by_equal_factors(updates, weight):
+    config = replace(CONFIG, terminal_weight=16.0, weight_updates=100)
+    replay = filled_replay([[3, 9, 4, 2], [5, 5, 8]])
+    batch = sample(replay, config, K, None, torch.Generator().manual_seed(0), updates=updates)
+    assert float(batch.terminal_weight) == pytest.approx(weight)
+    assert replace(config, weight_updates=0).weight_at(updates) == 16.0
+
+
 def test_a_bucketed_update_equals_the_full_width_one():
     short = ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4))
     config = replace(CONFIG, batch=32)
@@ -231,6 +240,7 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
         ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
         ({"positions": "last", "mask_padding": False}, "--mask-padding"),
         ({"n_step": 0}, "--n-step 0"),
+        ({"weight_updates": -1}, "--weight-updates -1 must not be negative"),
         ({"terminal_weight": 0.0}, "--terminal-weight 0.0 must be above 0"),
         ({"terminal_weight": 4.0, "positions": "last"}, "--terminal-weight 4.0 .* needs --positions all"),
     ],
