@@ -1,0 +1,81 @@
+"""What a study shows: `python -m dqn_memory.study.report runs/studies/smoke`, while it runs or after.
+
+Writes report.md, one self-contained report.html and every picture as PNG and SVG into STUDY/report. Runs that are
+unfinished, failed, missing or damaged are named and left out. With --record FOLDER it also keeps the raw numbers there,
+from which the same command makes the same report: `python -m dqn_memory.study.report FOLDER`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from dqn_memory.errors import one_line_errors
+from dqn_memory.files import disk_errors
+from dqn_memory.study.report_data import Data, collect
+from dqn_memory.study.report_page import markdown, write_report
+from dqn_memory.study.report_published import published_section
+from dqn_memory.study.report_record import record
+from dqn_memory.study.report_sections import lead, sections
+from dqn_memory.study.report_source import open_source, remember
+
+
+@dataclass(frozen=True)
+class Args:
+    """Report what a study has shown so far."""
+
+    study: tyro.conf.Positional[Path]
+    """A study's folder, or a record of one."""
+    folder: Path | None = None
+    """Where the report goes (None: the folder `report` in the study's own)."""
+    record: Path | None = None
+    """Keep the raw numbers of the finished runs here, such as results/studies/smoke; a record of the same study that is
+    there is replaced."""
+    published: bool = False
+    """Set the published scores beside ours, for worlds and architectures that both have, and print them."""
+    attention: bool = True
+    """Play an episode with one run of each world and architecture and show what it attends to."""
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
+    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
+    report = args.folder or args.study / "report"
+    data = collect(open_source(args.study, report))
+    if args.record is not None:
+        record(data, args.record, args.attention)
+        print(f"{args.record}: {len(data.entries)} runs kept")
+    with disk_errors(report):
+        report.mkdir(parents=True, exist_ok=True)
+    parts = sections(data, args.attention, args.published)
+    written = write_report(report, data.source.title, lead(data), parts)
+    if not data.source.recorded:
+        remember(data.source, report)
+    if args.published:
+        print(markdown("", [], [published_section(data)]).strip("# \n"))
+    say(data)
+    print("\n".join(f"wrote {path}" for path in written))
+    if bad := unsound(data):
+        raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")
+
+
+def unsound(data: Data) -> list[str]:
+    """What is not merely unfinished: finished runs that could not be used."""
+    finished = {run.name for run in data.source.runs if run.state == "finished"} | {"the study"}
+    return [name for name, _ in data.left_out if name in finished]
+
+
+def say(data: Data) -> None:
+    """Counts, and a line for whatever is left out."""
+    print(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
+    for name, why in data.left_out:
+        print(f"left out: {name}: {why}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

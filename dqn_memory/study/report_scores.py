@@ -1,0 +1,216 @@
+"""Scores of a study: per world with every reading, over all worlds, profiles, improvement, parameters."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from dqn_memory.errors import UserError
+from dqn_memory.study import statistics
+from dqn_memory.study.readings import LEVELS, MEANINGS, Reached, median_steps
+from dqn_memory.study.report_data import Data, Entry, column, meaning
+from dqn_memory.study.report_figures import curves_figure, parameters_figure, profile_figure
+from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, counted, slug
+from dqn_memory.study.report_style import looks
+from dqn_memory.study.significance import welch
+from dqn_memory.study.statistics import Estimate, Floats
+
+REPETITIONS = 10_000  # of a single cell's bootstrap
+READ: dict[str, Callable[[Entry], float]] = {
+    "last average": lambda entry: entry.readings.last_average,
+    "mean average": lambda entry: entry.readings.mean_average,
+    "final": lambda entry: float(entry.readings.final or 0.0),
+    "area": lambda entry: entry.readings.area,
+}  # a finished run has a final evaluation, see `read_entry`
+THRESHOLDS = 101  # of a performance profile
+NOTHING = Words("No run is finished yet.")
+
+
+def interval(scores: Sequence[float]) -> Estimate:
+    """Mean over runs with its bootstrap interval."""
+    return statistics.estimate(column(scores), statistics.mean, repetitions=REPETITIONS)
+
+
+def curves_section(data: Data) -> Section:
+    """A figure of learning curves a world."""
+    styles = looks(data.series)
+    parts: list[Part] = [
+        Words(
+            "Mean over seeds at each evaluation; the band is its 95 % bootstrap interval (none with one seed). "
+            "Only steps count at which all runs of a series were evaluated."
+        )
+    ]
+    for world in data.worlds:
+        series = {name: data.of(world, name) for name in data.series if data.of(world, name)}
+        seeds = ", ".join(f"{name}: {len(runs)}" for name, runs in series.items())
+        figure = curves_figure(series, styles, world, data.scale(world))
+        parts.append(Picture(f"curves-{slug(world)}", figure, f"Learning curves in {world}; seeds: {seeds}."))
+    return Section("Learning curves", tuple(parts) if data.worlds else (NOTHING,))
+
+
+def table_section(data: Data) -> Section:
+    """Every reading of every world and series, beside the lines of random and best-known play."""
+    if not data.entries:
+        return Section("Scores by world", (NOTHING,))
+    steps = tuple(f"steps to {level:g}" for level in LEVELS)
+    rival = f"p against {data.series[0]}"
+    header = ("world", "series", "seeds", "parameters", "random", "best", *READ, *steps, rival)
+    rows = tuple(_row(data, world, name) for world in data.worlds for name in data.series if data.of(world, name))
+    words = Words("Mean over seeds with its 95 % bootstrap interval; with one seed there is none.")
+    return Section(
+        "Scores by world", (words, Grid(header, rows), Grid(("column", "meaning"), _legend(data, data.series[0])))
+    )
+
+
+def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
+    lines = "success of random actions, and of the best player known; in Atari games random play's score and a human's"
+    p = f"Welch's t-test of the last averages against {rival}, two-sided, not corrected for the number of tests"
+    return (
+        ("random, best", lines),
+        *((name, meaning(data.source, name.replace(" ", "_"))) for name in READ),
+        ("steps to", f"{MEANINGS['steps_to']}; median over seeds"),
+        ("p", p),
+    )
+
+
+def _row(data: Data, world: str, series: str) -> tuple[str, ...]:
+    runs, scale = data.of(world, series), data.scale(world)
+    values = [str(interval([read(run) for run in runs])) for read in READ.values()]
+    steps = [_steps([run.readings.steps_to[place] for run in runs]) for place in range(len(LEVELS))]
+    steps = steps if runs[0].success else [""] * len(LEVELS)
+    lines = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
+    size = "" if runs[0].parameters is None else f"{runs[0].parameters:,}"
+    return (world, series, str(len(runs)), size, *lines, *values, *steps, _p(data, world, series))
+
+
+def _steps(reached: Sequence[Reached]) -> str:
+    try:
+        return str(median_steps(reached))
+    except UserError:  # runs of different budgets, whose censored ones have no order
+        return ", ".join(str(each) for each in reached)
+
+
+def _p(data: Data, world: str, series: str) -> str:
+    ours, theirs = (list(data.scores(world, name).values()) for name in (series, data.series[0]))
+    if series == data.series[0] or min(len(ours), len(theirs)) < 2:
+        return ""
+    p = welch(ours, theirs).p
+    return "no variance" if math.isnan(p) else f"{p:.3f}"
+
+
+def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
+    """Normalised scores (R, M) of each series over the worlds that all series share; those worlds; and remarks.
+
+    A world counts if it has a scale and every series that has finished runs at all has some there; of a series count
+    the seeds that it has in all of these worlds.
+    """
+    present = [name for name in data.series if data.of(series=name)]
+    scaled = [world for world in data.worlds if data.scale(world) is not None]
+    shared = [world for world in scaled if all(data.of(world, name) for name in present)]
+    found, remarks = {}, []
+    for name in present:
+        seeds = [set(data.scores(world, name)) for world in shared]
+        common = sorted(set.intersection(*seeds)) if seeds else []
+        if common:
+            found[name] = np.array([[_normalised(data, world, name, seed) for world in shared] for seed in common])
+        if seeds and set.union(*seeds) != set(common):
+            remarks.append(
+                f"of {name} only the seeds that it has in all of these worlds: {', '.join(map(str, common))}"
+            )
+    missing = [world for world in data.worlds if world not in shared]
+    if missing:
+        remarks.append(f"left out, as no scale is known or a series has no finished run there: {', '.join(missing)}")
+    return found, shared, remarks
+
+
+def _normalised(data: Data, world: str, series: str, seed: int) -> float:
+    scale = data.scale(world)
+    assert scale is not None
+    return scale(data.scores(world, series)[seed])
+
+
+def aggregate_section(data: Data) -> Section:
+    """IQM, median, mean and optimality gap of each series over all worlds."""
+    found, shared, remarks = matrices(data)
+    if not found:
+        return Section("Over all worlds", (Words("No world has finished runs of every series and a known scale yet."),))
+    header = ("series", "seeds", *statistics.AGGREGATES)
+    rows = []
+    for name, scores in found.items():
+        told = [str(estimate) for estimate in statistics.aggregates(scores).values()]
+        rows.append((name, str(len(scores)), *told))
+    words = (
+        f"Last averages over {counted(len(shared), 'world')}, normalised: 0 is random play, 1 the "
+        "best player known (in Atari games a human). 95 % intervals by stratified bootstrap over seeds; the worlds are "
+        f"taken as given. {'; '.join(remarks)}{'.' if remarks else ''}"
+    )
+    return Section("Over all worlds", (Words(words.strip()), Grid(header, tuple(rows))))
+
+
+def profile_section(data: Data) -> Section:
+    """Performance profiles over all worlds."""
+    found, shared, _ = matrices(data)
+    if not found:
+        return Section("Performance profiles", (NOTHING,))
+    highest = max(1.0, *(float(scores.max()) for scores in found.values()))
+    thresholds = np.linspace(0.0, highest, THRESHOLDS)
+    profiles = {name: statistics.performance_profile(scores, thresholds) for name, scores in found.items()}
+    picture = Picture(
+        "profiles",
+        profile_figure(profiles, looks(data.series)),
+        f"Share of runs in {counted(len(shared), 'world')} whose normalised last average is above a threshold, with "
+        "pointwise 95 % intervals. A curve above another everywhere is better whatever one asks for; below 0: worse "
+        "than random play.",
+    )
+    return Section("Performance profiles", (picture,))
+
+
+def improvement_section(data: Data) -> Section:
+    """Probability that one series improves on another."""
+    found, _, _ = matrices(data)
+    if len(found) < 2:
+        return Section("Probability of improvement", (Words("It needs finished runs of two series."),))
+    names = list(found)
+    told = {
+        pair: str(statistics.improvement(found[pair[0]], found[pair[1]])) for pair in itertools.permutations(names, 2)
+    }
+    rows = tuple((name, *(told.get((name, other), "-") for other in names)) for name in names)
+    words = Words(
+        "Chance that a run of the row's series beats one of the column's in a world, ties half, averaged over worlds, "
+        "with its 95 % interval. Above 0.5 in the whole interval: the row's is better more often than not."
+    )
+    return Section("Probability of improvement", (words, Grid(("series", *names), rows)))
+
+
+def parameters_section(data: Data) -> Section:
+    """Sizes beside scores."""
+    points = [
+        (name, runs[0].parameters, interval([_scaled(data, run) for run in runs]), world)
+        for world in data.worlds
+        for name in data.series
+        if (runs := data.of(world, name)) and runs[0].parameters is not None and data.scale(world) is not None
+    ]
+    if not points:
+        return Section("Parameters beside scores", (Words("There is no run whose size and scale are known."),))
+    figure = parameters_figure([(name, size or 0, score) for name, size, score, _ in points], looks(data.series))
+    caption = "Trainable parameters and normalised last average, a point a world and series with its 95 % interval."
+    return Section("Parameters beside scores", (Picture("parameters", figure, caption), *_sizes(data)))
+
+
+def _sizes(data: Data) -> tuple[Part, ...]:
+    rows = []
+    for name in data.series:
+        sizes = {run.env: run.parameters for run in data.of(series=name) if run.parameters is not None}
+        if sizes:
+            few, many = min(sizes.values()), max(sizes.values())
+            rows.append((name, f"{few:,}" if few == many else f"{few:,} to {many:,}"))
+    return (Words("Sizes over the worlds of the study:"), Grid(("series", "parameters"), tuple(rows)))
+
+
+def _scaled(data: Data, entry: Entry) -> float:
+    scale = data.scale(entry.run.world)
+    assert scale is not None
+    return scale(entry.score)

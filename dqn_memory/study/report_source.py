@@ -1,0 +1,150 @@
+"""What a report is made from: a study's own folder, or a record of its raw numbers that was kept elsewhere.
+
+A record is RECORD/record.json, which lists every run and the SHA-256 of every file, with study.toml and, for each
+finished run, runs/<run>/config.toml, environment.json, metrics.jsonl, readings.json and, where there are maps,
+attention.json.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dqn_memory.errors import UserError
+from dqn_memory.files import sha256, write_atomic
+from dqn_memory.metrics import read_metrics
+from dqn_memory.study.state import RunState, Study
+
+RECORD = "record.json"
+FORMAT = "dqn-memory study record 1"
+METRICS, READINGS, ATTENTION, CONFIG = "metrics.jsonl", "readings.json", "attention.json", "config.toml"
+RAW = (CONFIG, "environment.json", METRICS)
+SEEN = "raw.json"  # in a report's folder: hashes of the finished runs' files that it was made from
+FACTS = ("name", "title", "about", "kind", "smoke", "axes")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A study as a report sees it. `damage` says by run what is wrong with its files ("" for the study's own)."""
+
+    folder: Path
+    name: str
+    title: str
+    about: str
+    kind: str
+    smoke: bool
+    axes: tuple[str, ...]
+    runs: tuple[RunState, ...]
+    recorded: bool
+    damage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def worlds(self) -> list[str]:
+        return list(dict.fromkeys(run.world for run in self.runs))
+
+
+def open_source(folder: Path, report: Path) -> Source:
+    """The study or the record in a folder; `report` is where its report is or will be.
+
+    A UserError where there is neither; damaged files are no error but are named in `damage`.
+    """
+    if (folder / RECORD).is_file():
+        return _open_record(folder)
+    study = Study.open(folder)
+    runs = tuple(study.runs())
+    facts: dict[str, Any] = {name: getattr(study, name) for name in FACTS}
+    return Source(folder=folder, runs=runs, recorded=False, damage=_changed(runs, report / SEEN), **facts)
+
+
+def _open_record(folder: Path) -> Source:
+    path = folder / RECORD
+    try:
+        content = json.loads(path.read_bytes())
+        facts = {name: content["study"][name] for name in FACTS}
+        runs = tuple(_run(folder, entry) for entry in content["runs"])
+        files = dict(content["files"])
+        known = content["format"] == FORMAT
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+    if not known:
+        raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
+    facts["axes"] = tuple(facts["axes"])
+    return Source(folder=folder, runs=runs, recorded=True, damage=damaged(folder, files), **facts)
+
+
+def _run(folder: Path, entry: Mapping[str, Any]) -> RunState:
+    place = folder / "runs" / entry["name"]
+    return RunState(**entry, folder=place, config=place / CONFIG, log=place / "log")
+
+
+def plain_run(run: RunState) -> dict[str, Any]:
+    """What a record says of a run; of an error it keeps the last line."""
+    error = run.error.strip().splitlines()[-1:]
+    return {
+        "name": run.name, "axes": run.axes, "state": run.state, "steps": run.steps, "attempts": run.attempts,
+        "seconds": run.seconds, "error": "".join(error),
+    }  # fmt: skip
+
+
+def damaged(folder: Path, files: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """By run, a sentence for each of the files (relative path: SHA-256) that is missing or has another content."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name, digest in files.items():
+        problem = _problem(folder / name, digest)
+        parts = Path(name).parts
+        run = parts[1] if parts[0] == "runs" else ""
+        if problem:
+            found[run] = (*found.get(run, ()), problem)
+    return found
+
+
+def _problem(path: Path, digest: str) -> str:
+    try:
+        if sha256(path.read_bytes()) == digest:
+            return ""
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+    if path.name == METRICS:
+        try:
+            read_metrics(path)
+        except UserError as error:
+            return str(error)
+    return f"{path} was changed: it is not what its SHA-256 vouches for"
+
+
+def _changed(runs: tuple[RunState, ...], path: Path) -> dict[str, tuple[str, ...]]:
+    """What differs from the files that the report before this one was made from, for runs still finished."""
+    try:
+        before: dict[str, dict[str, str]] = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} is damaged: {error}; delete it to make the report anew") from None
+    found: dict[str, tuple[str, ...]] = {}
+    for run in runs:
+        if run.state == "finished":
+            problems = [_problem(run.folder / file, digest) for file, digest in before.get(run.name, {}).items()]
+            found[run.name] = tuple(f"{problem} (if that was meant, delete {path})" for problem in problems if problem)
+    return {name: problems for name, problems in found.items() if problems}
+
+
+def remember(source: Source, report: Path) -> None:
+    """Keep the hashes of all sound finished runs, against which the next report compares.
+
+    A damaged run keeps the hashes that it had, so that it stays named until its files are what they were.
+    """
+    path = report / SEEN
+    before = json.loads(path.read_bytes()) if path.is_file() else {}
+    seen = {}
+    for run in source.runs:
+        if run.name in source.damage and run.name in before:
+            seen[run.name] = before[run.name]
+        elif run.state == "finished" and run.name not in source.damage:
+            present = [run.folder / file for file in (CONFIG, METRICS)]
+            seen[run.name] = {file.name: sha256(file.read_bytes()) for file in present if file.is_file()}
+    write_atomic(path, json.dumps(seen, indent=1).encode())

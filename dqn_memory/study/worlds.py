@@ -1,0 +1,285 @@
+"""Properties of worlds that might decide where recurrence pays (DBGFQN paper, research questions 3 and 4).
+
+All are computed from the worlds themselves with fixed seeds; DEFINITIONS says what each number is. None: the world has
+nothing of the kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs import baselines
+from envs.baselines.car import signpost_player
+from envs.baselines.shortest import walk
+from envs.car_flag import CarFlag
+from envs.core import World, where
+from envs.errors import UserError as WorldError
+from envs.gridverse.layouts import Scattered
+from envs.gridverse.objects import BEACON, DOOR, EXIT, KEY, WALL, blocks_movement, colours, kinds
+from envs.gridverse.world import GridState, GridWorld
+from envs.memory_cards import MemoryCards
+from envs.registry import WORLDS, make_world
+from envs.tables import Tables
+from envs.tabular import Tabular
+
+SCENES = 1_024  # initial states drawn
+EPISODES = 128  # of the random player
+SEED = 0
+Array = np.ndarray[Any, np.dtype[Any]]
+
+DEFINITIONS: Mapping[str, str] = {
+    "wall density": "share of the cells inside a grid world's border that are real walls (phantom ones are none), mean "
+    f"over {SCENES:,} initial states",
+    "rooms": "connected regions of a grid world's floor when doors are shut and the openings in its walls are closed",
+    "aliasing": "states per observation: how many different states one observation was seen in during one episode, "
+    f"mean over the observations of an episode of random actions and over {EPISODES} of these; 1 means that within "
+    "an episode nothing looks alike that is not the same (a fact drawn once an episode, such as a colour, does not "
+    "count: how long that must be kept is the delay)",
+    "delay": "steps from the cue to the decision that needs it on the shortest way: from the nearest beacon to the "
+    "good exit, from the key to the door, from the priest to heaven, from the first sight of the signpost to the end "
+    "of the road, from a card's last showing to its partner's for a player who forgets none; none where no single cue "
+    "decides",
+    "gap": "success of the best player known less that of random actions (`envs/baselines`)",
+}
+
+
+@dataclass(frozen=True)
+class Properties:
+    """One world's numbers, in the order of DEFINITIONS."""
+
+    wall_density: float | None
+    rooms: float | None
+    aliasing: float | None
+    delay: float | None
+    gap: float | None
+
+    def named(self) -> dict[str, float | None]:
+        """By the names of DEFINITIONS."""
+        values = (self.wall_density, self.rooms, self.aliasing, self.delay, self.gap)
+        return dict(zip(DEFINITIONS, values, strict=True))
+
+
+@cache
+def properties(id: str) -> Properties:
+    """The properties of a world with its default options; a UserError names an unknown world."""
+    world, lines = make_world(id), baselines.lines(id)
+    scenes = _scenes(world) if isinstance(world, GridWorld) else None
+    return Properties(
+        wall_density=None if scenes is None else wall_density(scenes),
+        rooms=rooms(world) if isinstance(world, GridWorld) else None,
+        aliasing=aliasing(world),
+        delay=delay(world),
+        gap=None if lines is None else lines.lower.success.mean - lines.random.success.mean,
+    )
+
+
+def control_twin(id: str) -> str | None:
+    """The same world without its phantom rooms; None where it has none, or where no such world is registered."""
+    name = id.removeprefix("envs:")
+    entry = WORLDS.get(name)
+    if entry is None or "phantom_rooms" not in entry.kwargs:
+        return None
+    kept = {key: value for key, value in entry.kwargs.items() if not key.startswith("phantom_")}
+    return next((other for other, it in WORLDS.items() if it.entry == entry.entry and dict(it.kwargs) == kept), None)
+
+
+def wall_density(scenes: Tensor) -> float:
+    """Share of walls among the inner cells of grids (N, H, W)."""
+    return float((kinds(scenes[:, 1:-1, 1:-1]) == WALL).double().mean())
+
+
+def rooms(world: GridWorld) -> float:
+    """Connected regions of the floor with doors shut and openings closed, mean over drawn scenes."""
+    layout = world.task.layout
+    if isinstance(layout, Scattered):
+        return float(regions(kinds(layout.base.view(world.height, world.width)) != WALL))
+    kind = kinds(_scenes(world)[:64])
+    return float(np.mean([regions(scene) for scene in (kind != WALL) & (kind != DOOR)]))
+
+
+def regions(free: Tensor) -> int:
+    """Regions of free cells (H, W) bool that are connected over their sides."""
+    left, found = free.clone(), 0
+    while left.any():
+        start = torch.zeros_like(left)
+        start.view(-1)[int(left.flatten().int().argmax())] = True
+        reached = _flooded(left, start)
+        left, found = left & ~reached, found + 1
+    return found
+
+
+def _flooded(free: Tensor, start: Tensor) -> Tensor:
+    """All cells (H, W) that can be reached from the given ones over free cells."""
+    reached, before = start, torch.zeros_like(start)
+    while not torch.equal(reached, before):
+        before = reached
+        grown = torch.nn.functional.pad(reached, (1, 1, 1, 1))
+        beside = grown[:-2, 1:-1] | grown[2:, 1:-1] | grown[1:-1, :-2] | grown[1:-1, 2:]
+        reached = (reached | beside) & free
+    return reached
+
+
+def aliasing(world: World[Any]) -> float | None:
+    """States per observation within an episode of random actions; None where a world does not say its state."""
+    try:
+        looks, states, alive = _random_moments(world)
+    except WorldError:
+        return None
+    ratios = []
+    for look, state, on in zip(looks.T, states.T, alive.T, strict=True):  # an episode each
+        pairs = np.unique(np.stack([look[on], state[on]]), axis=1)
+        ratios.append(pairs.shape[1] / len(np.unique(look[on])))
+    return float(np.mean(ratios))
+
+
+def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
+    """Numbers of observations and of states, and whether the episode still ran, each (T, EPISODES)."""
+    generator = torch.Generator().manual_seed(SEED)
+    state = world.reset(_uniforms(EPISODES, world.reset_draws, generator))
+    alive = torch.ones(EPISODES, dtype=torch.bool)
+    found: list[tuple[Array, Array, Array]] = []
+    while alive.any():
+        found.append((_numbered(state.observation), _numbered(world.observe_state(state)), alive.numpy().copy()))
+        action = torch.randint(world.num_actions, (EPISODES,), generator=generator)
+        after, _, _, terminated, _ = world.step(state, action, _uniforms(EPISODES, world.step_draws, generator))
+        state = where(alive, after, state)
+        alive = alive & ~terminated & ~world.truncated(state, terminated)
+    looks, states, on = (np.stack(column) for column in zip(*found, strict=True))
+    return looks, states, on
+
+
+def _numbered(rows: Tensor) -> Array:
+    """A number (N,) for each row, the same for equal rows only (64 bits of BLAKE2)."""
+    plain = np.ascontiguousarray(rows.flatten(1).numpy())
+    return np.array([int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest()) for row in plain], np.uint64)
+
+
+def delay(world: World[Any]) -> float | None:
+    """Steps from the cue to the decision that needs it; None where no single cue decides."""
+    if isinstance(world, GridWorld):
+        return _grid_delay(world)
+    if isinstance(world, Tabular):
+        return tabular_delay(world.tables)
+    if isinstance(world, CarFlag):
+        return _car_delay(world)
+    return _card_delay(world) if isinstance(world, MemoryCards) else None
+
+
+def _grid_delay(world: GridWorld) -> float | None:
+    """Way from the nearest beacon to the good exit around the bad ones, or from the key to the door."""
+    state = _initial(world)
+    cells = state.cells.long().view(-1, world.height, world.width)
+    kind = kinds(cells)
+    good = (kind == EXIT) & (colours(cells) == state.good[:, None, None])
+    if (kind == BEACON).any():
+        free, start, goal = ~blocks_movement(cells) & ~((kind == EXIT) & ~good), kind == BEACON, good
+    else:
+        free, start, goal = ~blocks_movement(cells) | (kind == DOOR), kind == KEY, kind == DOOR
+    steps = walk(free, start, goal)
+    reached = steps[steps >= 0]
+    return float(reached.double().mean()) if len(reached) else None
+
+
+def tabular_delay(tables: Tables) -> float | None:
+    """Shortest way from a state that tells which fact holds to one in which a rewarded last action can be taken.
+
+    A fact is what chance draws once: the parts of the states between which no action leads. A state tells it if one
+    of its observations is never seen in another part.
+    """
+    follows: Array = np.any((tables.T > 0) & ~tables.reset[..., None], axis=0)  # (S, S')
+    part = _parts(follows)
+    if len(np.unique(part[tables.start > 0])) < 2:
+        return None
+    seen: Array = np.any(tables.O > 0, axis=0)  # (S', Z)
+    parts_of_look = np.array([len(np.unique(part[states])) for states in seen.T])
+    tells = (seen & (parts_of_look == 1)).any(1)  # (S,)
+    expected = (tables.T * (tables.O[:, None] * tables.R).sum(-1)).sum(-1)  # (A, S)
+    goal: Array = np.any(tables.reset & (expected > 0), axis=0)  # (S,)
+    steps = [_nearest(follows, tells & (part == each), goal) for each in np.unique(part[tables.start > 0])]
+    known = [step for step in steps if step is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _parts(follows: Array) -> Array:
+    """A number (S,) for each state, the same for states that are joined by steps in either direction."""
+    joined = follows | follows.T | np.eye(len(follows), dtype=bool)
+    while not np.array_equal(wider := (joined.astype(np.int64) @ joined) > 0, joined):
+        joined = wider
+    return np.asarray(joined.argmax(1))
+
+
+def _nearest(follows: Array, start: Array, goal: Array) -> int | None:
+    """Fewest steps (S, S') from some start to some goal, both (S,) bool."""
+    reached, steps = start, 0
+    while not (reached & goal).any():
+        wider = reached | follows[reached].any(0)
+        if np.array_equal(wider, reached):
+            return None
+        reached, steps = wider, steps + 1
+    return steps
+
+
+def _car_delay(world: CarFlag) -> float:
+    """Steps from the first observation that names the side to the end of the road, by the player who obeys it."""
+    state, player = _initial(world), signpost_player()
+    alive, count = torch.ones(SCENES, dtype=torch.bool), torch.zeros(SCENES)
+    known = torch.zeros(SCENES, dtype=torch.bool)
+    while alive.any():
+        known = known | (state.observation[:, 2] != 0)
+        count += (alive & known).float()
+        after, _, _, terminated, _ = world.step(state, player(state.observation, alive), torch.zeros(SCENES, 0))
+        state = where(alive, after, state)
+        alive = alive & ~terminated & ~world.truncated(state, terminated)
+    return float(count.double().mean())
+
+
+def _card_delay(world: MemoryCards) -> float:
+    """Steps from a card's last showing to its partner's, for a player who names every partner that it has seen."""
+    generator = torch.Generator().manual_seed(SEED)
+    delays: list[int] = []
+    for _ in range(EPISODES):
+        delays += _one_deal(world, generator)
+    return float(np.mean(delays))
+
+
+def _one_deal(world: MemoryCards, generator: torch.Generator) -> list[int]:
+    """The delays of one episode; of unseen cards the first is guessed."""
+    state, shown, delays = world.reset(_uniforms(1, world.reset_draws, generator)), dict[int, tuple[int, int]](), []
+    for step in range(world.time_limit):
+        row = state.observation[0].tolist()
+        current = int(state.current[0])
+        partner = next((i for i, (value, _) in shown.items() if i != current and value == row[current]), None)
+        if partner is not None:
+            delays.append(step - shown.pop(partner)[1])
+            shown.pop(current, None)
+        else:
+            shown[current] = row[current], step
+        unseen = [i for i, value in enumerate(row) if value != world.pairs + 1 and i not in shown and i != current]
+        guess = partner if partner is not None else unseen[0]
+        state, _, _, terminated, _ = world.step(state, torch.tensor([guess]), _uniforms(1, world.step_draws, generator))
+        shown = {i: seen for i, seen in shown.items() if int(state.observation[0, i]) != world.pairs + 1}
+        if terminated[0]:
+            break
+    return delays
+
+
+def _initial(world: World[Any]) -> Any:
+    return world.reset(_uniforms(SCENES, world.reset_draws, torch.Generator().manual_seed(SEED)))
+
+
+def _scenes(world: GridWorld) -> Tensor:
+    """Drawn initial grids (SCENES, H, W)."""
+    state: GridState = _initial(world)
+    return state.cells.long().view(-1, world.height, world.width)
+
+
+def _uniforms(rows: int, draws: int, generator: torch.Generator) -> Tensor:
+    return torch.rand(rows, draws, dtype=torch.float64, generator=generator)

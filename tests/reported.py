@@ -1,0 +1,89 @@
+"""Studies for the tests of reports: their folders as a finished trainer leaves them, with invented numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dqn_memory.metrics import metrics_line
+from dqn_memory.study.definition import read_definition
+from dqn_memory.study.expansion import Planned, expand
+from dqn_memory.study.state import Study
+
+EVERY, STEPS = 100, 600
+MACHINE = {"cpu": "a cpu", "device": "cpu", "threads": 1, "torch": "2.0", "revision": "0123456789ab", "dirty": False}
+Scalars = Callable[[Planned, int], Mapping[str, float]]  # what a run logs at a step, beside its success
+
+TEXT = """
+title = "{title}"
+kind = "dqn_memory.train"
+about = "Whether reports work."
+[base]
+total_steps = 600
+width = 16
+heads = 2
+layers = 1
+context = 8
+[axes]
+world = {worlds}
+architecture = {architectures}
+seed = {seeds}
+"""
+
+
+def success(run: Planned, step: int) -> float:
+    """A curve that rises to a level of the run's own."""
+    level = 0.5 + 0.08 * (len(str(run.axes["architecture"])) % 5) + 0.03 * (int(run.axes["seed"]) % 3)
+    return min(1.0, level * step / STEPS)
+
+
+def make_study(
+    folder: Path,
+    worlds: list[Any],
+    architectures: str,
+    seeds: list[int],
+    level: Callable[[Planned, int], float] = success,
+    more: Scalars = lambda run, step: {},
+    title: str = "Invented",
+) -> Study:
+    """A study all of whose runs are finished; `architectures` is the TOML of its axis."""
+    file = folder.with_suffix(".toml")
+    file.write_text(TEXT.format(title=title, worlds=json.dumps(worlds), architectures=architectures, seeds=seeds))
+    definition = read_definition(str(file), False)
+    planned = expand(definition)
+    study = Study.create(folder, definition, [(run.name, run.axes, run.config.total_steps) for run in planned])
+    for run in planned:
+        write_run(study, run, level, more)
+        study.mark(run.name, "finished", seconds=60.0, begun=True)
+    return study
+
+
+def write_run(study: Study, run: Planned, level: Callable[[Planned, int], float], more: Scalars) -> None:
+    """Config, environment and metrics of a finished run; there is no checkpoint."""
+    folder = study.folder / "runs" / run.name
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(run.toml)
+    (folder / "environment.json").write_text(json.dumps(MACHINE | {"command": f"train --run {folder.resolve()}"}))
+    lines = []
+    for step in range(EVERY, STEPS + 1, EVERY):
+        lines.append(metrics_line(step, {"charts/loss": 0.1, **more(run, step)}))
+        lines.append(metrics_line(step, {"eval/success_rate": level(run, step), "eval/episodic_return": 0.0}))
+    end = {"final/success_rate": level(run, STEPS), "final/episodic_return": 0.0}
+    lines.append(metrics_line(STEPS, {**end, "time/elapsed": 60.0, "time/processor": 50.0}))
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines))
+
+
+def noisy(effect: Mapping[str, float], seed: int = 0) -> Callable[[Planned, int], float]:
+    """Success by architecture with noise by world and seed."""
+
+    def level(run: Planned, step: int) -> float:
+        world, architecture = str(run.axes["world"]), str(run.axes["architecture"])
+        words = [seed, int(run.axes["seed"]), step, *f"{world} {architecture}".encode()]
+        noise = np.random.default_rng(words).normal(0, 0.05)
+        return float(np.clip((0.45 + effect.get(architecture, 0.0) + noise) * step / STEPS + 0.3, 0, 1))
+
+    return level
