@@ -1,5 +1,5 @@
 # make demo   set up, train a small agent, show it     make test    set up, run the tests
-# make study-smoke   a small study and its report, in minutes
+# make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
 # make lint   ruff and mypy                            make bench   speed of the core
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
 
@@ -9,13 +9,17 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: demo test study-smoke lint bench clean
+.PHONY: demo test test-cluster study-smoke lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
 
 test: .venv/.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests
+
+test-cluster: .venv/.stamp
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_study_ray.py
 
 study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.run smoke --workers $(WORKERS)
