@@ -174,7 +174,7 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
     flags += "--env POMDP/MemoryCards-v0"
     train.main([*flags.split(), "--run", str(tmp_path / "whole")])
     evaluate = train.Training.evaluate
-    monkeypatch.setattr(train.Training, "evaluate", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(train.Training, "evaluate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         train.main([*flags.split(), "--run", str(tmp_path / "cut")])
     assert Run.open(tmp_path / "cut").load().step == 120 and not finished(tmp_path / "cut")
