@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -65,7 +65,7 @@ class LearnerConfig:
     """Weight of terminal steps in the loss, others have 1. Where only the end pays, what it depends on is told by one
     position in a window's K, and the comparison it takes is learned late."""
     weight_updates: int = 0
-    """Updates over which that weight falls to 1, by equal factors (0: it stays). What an end pays on average is noise to
+    """Updates over which that weight falls to 1, by equal factors (0: it stays). What an end pays by chance is noise to
     all steps before it, so a weight that helps at first is in the way of values later."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
@@ -140,8 +140,17 @@ def optimizer_for(network: QNetwork, config: LearnerConfig, capturable: bool = F
     return torch.optim.Adam(named, lr=rate(config.learning_rate), fused=True, capturable=capturable)
 
 
-def set_rate(optimizer: torch.optim.Optimizer, config: LearnerConfig, share: float) -> None:
-    """Step sizes after `share` of the run."""
+class Fading(Protocol):
+    """What a learner's config says of the end of a run."""
+
+    @property
+    def final_rate(self) -> float:
+        """Step size at the end, as a share of the first."""
+        ...
+
+
+def set_rate(optimizer: torch.optim.Optimizer, config: Fading, share: float) -> None:
+    """Step sizes after `share` of the run; every group has its `first_lr`."""
     for group in optimizer.param_groups:
         value = group["first_lr"] * (1 + (config.final_rate - 1) * min(share, 1.0))
         if isinstance(group["lr"], Tensor):

@@ -52,6 +52,6 @@ def _band(blocks: int, size: int, window: int, like: Tensor) -> Tensor:
     """0 for keys 0 .. w back and -inf for others, the zeros before the first position among them: (n, c, 2c)."""
     place = torch.arange(2 * size, device=like.device)
     distance = place[size:, None] - place  # (c, 2c)
-    seen = (distance >= 0) & (distance < window)
+    seen = (distance >= 0) & (distance <= window)
     real = (torch.arange(blocks, device=like.device) > 0)[:, None] | (place >= size)  # (n, 2c)
     return like.new_zeros(()).masked_fill(~(seen & real[:, None]), -math.inf)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from dqn_memory.errors import UserError
 from world_models.distributions import SymlogCode, cross_entropy, entropy, wide
+from world_models.glam.adam import adam
 from world_models.glam.heads import mlp
 from world_models.glam.imagination import Imagined
 from world_models.glam.returns import Form, lambda_return
@@ -36,6 +37,8 @@ class AgentConfig:
     """Weight of the policy's entropy, in nats."""
     learning_rate: float = 3e-5
     """Adam's step size."""
+    final_rate: float = 1.0
+    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: float = 1e-5
     """Adam's epsilon."""
     clip_norm: float = 100.0
@@ -54,7 +57,7 @@ class AgentConfig:
         for name, least in (("hidden", 1), ("layers", 1), ("bins", 2)):
             if getattr(self, name) < least:
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
-        for name in ("gamma", "lam", "slow_decay", "scale_decay"):
+        for name in ("gamma", "lam", "slow_decay", "scale_decay", "final_rate"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must lie between 0 and 1")
         for name in ("learning_rate", "epsilon", "clip_norm"):
@@ -120,9 +123,7 @@ class Agent(nn.Module):
 def optimizer_for(agent: Agent, capturable: bool = False) -> torch.optim.Adam:
     """Adam on actor and critic."""
     config = agent.config
-    return torch.optim.Adam(
-        agent.trained(), lr=config.learning_rate, eps=config.epsilon, fused=True, capturable=capturable
-    )
+    return adam(agent.trained(), config.learning_rate, config.epsilon, capturable)
 
 
 def losses(agent: Agent, imagined: Imagined) -> tuple[Tensor, Metrics]:

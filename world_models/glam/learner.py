@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.errors import UserError
+from world_models.glam.adam import adam
 from world_models.glam.losses import Batch, Metrics
 from world_models.glam.model import WorldModel
 
@@ -20,6 +21,8 @@ class LearnerConfig:
     """Sequences of an update; their length belongs to the model."""
     learning_rate: float = 1e-4
     """Adam's step size."""
+    final_rate: float = 1.0
+    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: float = 1e-8
     """Adam's epsilon."""
     clip_norm: float = 1000.0
@@ -34,6 +37,8 @@ class LearnerConfig:
         for name in ("learning_rate", "epsilon", "clip_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
+        if not 0 <= self.final_rate <= 1:
+            raise UserError(f"--final-rate {self.final_rate} of the model must lie between 0 and 1")
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """The precision that the world model's networks run in."""
@@ -47,9 +52,7 @@ def trained(model: WorldModel) -> list[nn.Parameter]:
 
 def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
     """Adam on what learns."""
-    return torch.optim.Adam(
-        trained(model), lr=config.learning_rate, eps=config.epsilon, fused=True, capturable=capturable
-    )
+    return adam(trained(model), config.learning_rate, config.epsilon, capturable)
 
 
 def update(

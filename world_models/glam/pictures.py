@@ -29,12 +29,30 @@ PIXELS, MARGIN, LINE = 192, 12, 18  # of the animation: side of a picture, borde
 _styled = matplotlib.rc_context(STYLE)
 
 
-def varied(before: Array, after: Array) -> tuple[int, int, int, int] | None:
-    """Smallest box (left, top, right, bottom) around the pixels of (S, S, 3) that differ; None where none does."""
-    rows, columns = np.nonzero((np.abs(after - before) > CHANGED).any(-1))
-    if not len(rows):
-        return None
-    return int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1
+Box = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def varied(before: Array, after: Array) -> list[Box]:
+    """Boxes around the patches of (S, S, 3) that differ; pixels that touch, by a corner too, are one patch."""
+    patches = _patches((np.abs(after - before) > CHANGED).any(-1))
+    boxes = []
+    for label in np.unique(patches[patches > 0]):
+        rows, columns = np.nonzero(patches == label)
+        boxes.append((int(columns.min()), int(rows.min()), int(columns.max()) + 1, int(rows.max()) + 1))
+    return boxes
+
+
+def _patches(mask: Array) -> Array:
+    """A number above 0 for each connected patch of a mask (S, S): the largest index in it spreads until it fills it."""
+    height, width = mask.shape
+    labels = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
+    while True:
+        padded = np.pad(labels, 1)
+        around = [padded[y : y + height, x : x + width] for y in range(3) for x in range(3)]
+        spread = np.where(mask, np.maximum.reduce(around), 0)
+        if np.array_equal(spread, labels):
+            return labels
+        labels = spread
 
 
 @_styled
@@ -51,15 +69,15 @@ def strip(found: Foreseen, title: str, caption: str) -> Figure:
     for place in range(count):
         step = found.start - len(known) + 1 + place
         dream = place - len(known)
-        box = varied(real[place - 1], real[place]) if place else None
-        _frame(panels[0, place], real[place], box)
+        boxes = varied(real[place - 1], real[place]) if place else []
+        _frame(panels[0, place], real[place], boxes)
         panels[0, place].set_title(f"{step}", color=INK if dream >= 0 else "#888888")
         if dream < 0:
             panels[1, place].set_visible(False)
             panels[2, place].set_visible(False)
             continue
-        _frame(panels[1, place], found.imagined[dream], box)
-        _frame(panels[2, place], np.abs(found.imagined[dream] - real[place]), None)
+        _frame(panels[1, place], found.imagined[dream], boxes)
+        _frame(panels[2, place], np.abs(found.imagined[dream] - real[place]), [])
         rewards = f"{found.reward[dream]:+.2g}\n{found.imagined_reward[dream]:+.2f}"
         panels[2, place].set_xlabel(rewards, fontsize=8)
     for panel, word in zip(panels[:, len(known)], ("real", "imagined", "difference"), strict=True):
@@ -70,14 +88,13 @@ def strip(found: Foreseen, title: str, caption: str) -> Figure:
     return figure
 
 
-def _frame(panel: Axes, picture: Array, box: tuple[int, int, int, int] | None) -> None:
+def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
     panel.imshow(picture, vmin=0, vmax=1, interpolation="nearest")
     panel.set_xticks([])
     panel.set_yticks([])
     for spine in panel.spines.values():
         spine.set(visible=True, edgecolor="#aaaaaa", linewidth=0.6)
-    if box is not None:
-        left, top, right, bottom = box
+    for left, top, right, bottom in boxes:
         edge: Any = {"fill": False, "edgecolor": "#e3120b", "linewidth": 1.3, "clip_on": False}
         panel.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, **edge))
 
@@ -119,6 +136,25 @@ def _loss(panel: Axes, curve: Curve, name: str, colour: str) -> str:
 
 def _colours(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
+
+
+@_styled
+def returns(runs: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str) -> Figure:
+    """Mean return of every evaluation over environment steps, a line a run."""
+    figure = Figure(figsize=(7.4, 3.8), layout="constrained")
+    panel = figure.subplots()
+    for number, (name, (steps, values)) in enumerate(runs.items()):
+        dash = ("-", "--", ":")[number // len(COLOURS) % 3]
+        panel.plot(steps, values, label=name, marker="o", markersize=3, linewidth=1.4, linestyle=dash)
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    panel.set_xlim(left=0)
+    panel.grid(color="#e6e6e6", linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.set_xlabel("environment steps")
+    panel.set_ylabel("return of sampled actions")
+    panel.set_title(title, fontsize=11)
+    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+    return figure
 
 
 def animate(path: Path, found: Foreseen, title: str) -> Path:

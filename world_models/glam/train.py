@@ -18,13 +18,14 @@ from dqn_memory.configuration import to_toml
 from dqn_memory.errors import one_line_errors
 from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
+from dqn_memory.learner import set_rate
 from dqn_memory.loop import resume, resumes, run_training
 from envs.fleet import make_fleet
-from world_models.glam import agent as actor_critic
-from world_models.glam import learner, starting
+from world_models.glam import starting
 from world_models.glam.acting import ActingNoise
+from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player
-from world_models.glam.imagination import Imagined, Noise, context, imagine, uniforms
+from world_models.glam.imagination import Imagined, Noise, uniforms
 from world_models.glam.loading import KIND, build, check_frames, fit
 from world_models.glam.meter import ModelMeter
 from world_models.glam.replay import Replay
@@ -50,8 +51,9 @@ class Training:
         check_frames(self.fleet, config)
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = mamba_backend.settle([self.model], config.compute.backend, self.device)
-        self.model_optimizer = learner.optimizer_for(self.model, config.learner)
-        self.agent_optimizer = actor_critic.optimizer_for(self.agent)
+        engine, begin = config.compute.engine, config.imagination.begin
+        self.optimizers = make_optimizers(engine, self.model, self.agent, config.learner)
+        self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, begin)
         self.dream_frames = config.imagination.frames(config.model.context)
         longest = max(config.model.batch_length, self.dream_frames)
         self.replay = Replay(config.replay, config.model.screen, rows, self.device, longest)
@@ -94,9 +96,9 @@ class Training:
 
         # learn
         if self.replay.drawable(self.config.model.batch_length):
-            for _ in range(collection.updates_due(collection.model_ratio, self.iterations, rows)):
+            for _ in range(collection.model_updates(self.iterations, rows)):
                 self._learn_model()
-            for _ in range(collection.updates_due(collection.agent_ratio, self.iterations, rows)):
+            for _ in range(collection.agent_updates(self.iterations, rows)):
                 self._learn_agent()
 
     def _act(self) -> Tensor:
@@ -110,23 +112,23 @@ class Training:
         config, length = self.config, self.config.model.batch_length
         batch = self.replay.windows(self.replay.draw(config.learner.batch, length, self.drawing), length)
         noise = self._latent_noise(config.learner.batch, length)
-        metrics = learner.update(self.model, self.model_optimizer, config.learner, batch, noise)
+        set_rate(self.optimizers.model, config.learner, self.steps / config.total_steps)
+        metrics = self.execution.learn_model(Lesson(**vars(batch), noise=noise))
         self.updates += 1
         self.meter.count_update(metrics, self.steps)
 
     def _learn_agent(self) -> None:
-        metrics = actor_critic.update(self.agent, self.agent_optimizer, self.dream())
+        set_rate(self.optimizers.agent, self.config.agent, self.steps / self.config.total_steps)
+        metrics = self.execution.learn_agent(self.dream())
         self.meter.agent.count_update(metrics, self.steps)
 
     def dream(self) -> Imagined:
         """Trajectories from windows of the replay, as far ahead as the schedule says."""
         config, rows, length = self.config, self.config.imagination.rows, self.dream_frames
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
-        latent, horizon = self._latent_noise(rows, length), config.horizon.at(self.steps)
+        encoding, horizon = self._latent_noise(rows, length), config.horizon.at(self.steps)
         noise = Noise.draw(self.model, rows, horizon, self.fleet.num_actions, self.dreaming)
-        with config.learner.autocast(self.device):
-            begin = context(self.model, seen.frames, seen.action, seen.first, latent, config.imagination.begin)
-            return imagine(self.model, self.agent.policy, begin, horizon, noise, config.model.imagination)
+        return self.execution.dream(Seeds(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action))
 
     def _latent_noise(self, rows: int, length: int) -> Tensor:
         model = self.config.model
@@ -158,9 +160,9 @@ class Training:
         """Everything else that the future of the run depends on, but the replay."""
         cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
-            "model_optimizer": self.model_optimizer.state_dict(), "fleet": self.fleet.state_dict(),
-            "agent_optimizer": self.agent_optimizer.state_dict(), "player": self.player.state_dict(),
-            "meter": self.meter.state_dict(), "actions": self.fleet.num_actions,
+            "optimizers": [each.state_dict() for each in self.optimizers],
+            "fleet": self.fleet.state_dict(), "actions": self.fleet.num_actions,
+            "player": self.player.state_dict(), "meter": self.meter.state_dict(),
             "acting": self.acting.get_state(), "drawing": self.drawing.get_state(),
             "dreaming": self.dreaming.get_state(), "threads": torch.get_num_threads(),
             "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
@@ -173,8 +175,10 @@ class Training:
         fit(self.model, checkpoint, "model")
         fit(self.agent, checkpoint, "agent")
         state = checkpoint.trainer
-        for name in ("model_optimizer", "agent_optimizer", "fleet", "player", "meter"):
+        for name in ("fleet", "player", "meter"):
             getattr(self, name).load_state_dict(state[name])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         for name in ("acting", "drawing", "dreaming"):
             getattr(self, name).set_state(state[name])
         torch.set_num_threads(state["threads"])  # sums over threads depend on their number
@@ -193,7 +197,7 @@ class Training:
 
 def start(argv: Sequence[str]) -> tuple[Training, Run]:
     """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
-    if resumes(list(argv)):
+    if resumes(argv):
         config, run = starting.stopped(argv)
         training = resume(Training, config, run)
         mamba_backend.announce(training.backend, training.device, run.environment.get(mamba_backend.FACT))

@@ -17,6 +17,7 @@ from envs.atari import AtariStep
 from envs.fleet import Step
 from world_models.glam.agent import AgentConfig
 from world_models.glam.config import ModelConfig
+from world_models.glam.engine import Engine
 from world_models.glam.learner import LearnerConfig
 from world_models.glam.replay import ReplayConfig
 from world_models.glam.schedule import HorizonConfig
@@ -75,6 +76,9 @@ class CollectionConfig:
 
     learning_starts: int = 1024
     """Environment steps of random actions before the first update."""
+    agent_starts: int = 0
+    """Environment steps before the agent's first update, where more than --learning-starts: the dreams of a model that
+    knows nothing yet teach nothing."""
     model_ratio: float = 1.0
     """Updates of the world model per environment step."""
     agent_ratio: float = 1.0
@@ -95,15 +99,24 @@ class CollectionConfig:
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        for name in ("learning_starts", "model_ratio", "agent_ratio"):
+        for name in ("learning_starts", "agent_starts", "model_ratio", "agent_ratio"):
             if getattr(self, name) < 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must not be negative")
 
-    def updates_due(self, ratio: float, iteration: int, worlds: int) -> int:
-        """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
-        if iteration * worlds < self.learning_starts:
-            return 0
-        return int(iteration * worlds * ratio) - int((iteration - 1) * worlds * ratio)
+    def model_updates(self, iteration: int, worlds: int) -> int:
+        """Updates of the world model after iteration number `iteration` = 1, 2, ..."""
+        return _due(self.model_ratio, self.learning_starts, iteration, worlds)
+
+    def agent_updates(self, iteration: int, worlds: int) -> int:
+        """Updates of the agent after that iteration."""
+        return _due(self.agent_ratio, max(self.learning_starts, self.agent_starts), iteration, worlds)
+
+
+def _due(ratio: float, starts: int, iteration: int, worlds: int) -> int:
+    """Updates at a ratio to environment steps, from step `starts` on; their number is exact in the long run."""
+    if iteration * worlds < starts:
+        return 0
+    return int(iteration * worlds * ratio) - int((iteration - 1) * worlds * ratio)
 
 
 @dataclass(frozen=True)
@@ -150,6 +163,8 @@ class ComputeConfig:
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
     """CPU threads of torch (None: torch's own choice)."""
+    engine: Engine = "eager"
+    """How updates and dreams are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
     tf32: bool = False
     """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
     backend: Backend = "auto"
@@ -166,6 +181,11 @@ class ComputeConfig:
             torch.set_num_threads(self.threads)
         torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
         return self.torch_device()
+
+    def check(self) -> None:
+        """One sentence for an engine that the device cannot have."""
+        if self.engine == "cudagraph" and self.torch_device().type != "cuda":
+            raise UserError("--engine cudagraph needs --device cuda; use eager on a CPU")
 
 
 @dataclass(frozen=True)
@@ -208,7 +228,7 @@ class TrainConfig:
         """One sentence for every combination of parts that cannot work together."""
         for part in (
             self.model, self.learner, self.imagination, self.horizon, self.agent, self.replay, self.collection,
-            self.evaluation,
+            self.evaluation, self.compute,
         ):  # fmt: skip
             part.check()
         for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# GLAM in Blinking Catch (configs/glam/catch.toml): three seeds of the preset itself; the six sequence modules of the
+# paper's Table 2; its ablation of the largest horizon (16, 24 and 32, growing by 8 from 16 in a run's quarters); and that
+# of the layers (G1-L1 is the preset itself, then G1-L2, G2-L1, G2-L2). All else is the preset's.
+# Cost: 36 runs of 40,000 environment steps on one thread: 6 to 10 minutes each for the rows of Table 2, 14 to 19 for the
+# horizons, 12 to 15 for the layers; about 7 hours in all, half of it with two at a time. Estimated from the processor
+# time of one run and of single updates, on a machine that had other work too.
+# Finished runs are skipped and stopped ones are resumed, so it may be run in several sittings.
+#
+#   results/learning/glam_catch.sh [RUNS_AT_A_TIME]
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-.venv/bin/python}
+runs=${RUNS:-runs/glam-catch}
+rows="storm lmamba double_transformer double_mamba glam glam_no_variation"
+horizons="horizon-16 horizon-24 horizon-32"
+layers="G1-L2 G2-L1 G2-L2"
+seeds=${SEEDS:-1 2 3}
+
+changes() {
+  case $1 in
+    horizon-*) echo "--start 16 --growth 8 --every 10000 --maximum ${1#horizon-}" ;;
+    G?-L?) echo "--global-layers ${1:1:1} --local-layers ${1:4:1}" ;;
+    *) echo "--sequence $1" ;;
+  esac
+}
+
+commands() {
+  for seed in $seeds; do
+    for form in glam $(tr ' ' '\n' <<<"$rows" | grep -vx glam) $horizons $layers; do
+      run="$runs/$form/seed_$seed"
+      if grep -qs final/ "$run/metrics.jsonl"; then continue; fi
+      if [ -e "$run/config.toml" ]; then
+        echo "--resume $run"
+      else
+        echo "--config glam/catch --seed $seed $(changes "$form") --run $run"
+      fi
+    done
+  done
+}
+
+record() {  # folder, title, forms
+  local folder=$1 title=$2 forms=("${@:3}") kept=()
+  for form in "${forms[@]}"; do
+    for seed in $seeds; do kept+=("$runs/$form/seed_$seed"); done
+  done
+  "$python" -m world_models.glam.record "${kept[@]}" --folder "results/learning/$folder" --title "$title"
+}
+
+commands | OMP_NUM_THREADS=1 xargs -P "${1:-1}" -I{} sh -c "$python -m world_models.glam.train {}"
+record glam-catch "GLAM in Blinking Catch" glam
+# shellcheck disable=SC2086
+record glam-table2 "Sequence modules in Blinking Catch (GLAM, Table 2)" $rows
+# shellcheck disable=SC2086
+record glam-horizon "Largest horizon in Blinking Catch" glam $horizons
+# shellcheck disable=SC2086
+record glam-layers "Layers in Blinking Catch" glam $layers

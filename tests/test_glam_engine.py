@@ -1,0 +1,91 @@
+"""Both ways of executing GLAM's updates and dreams compute the same function."""
+
+import dataclasses
+
+import glam_models
+import pytest
+import torch
+
+from world_models.glam.engine import GraphedDream, Lesson, Seeds, make_execution, make_optimizers
+from world_models.glam.imagination import Noise, context, imagine
+from world_models.glam.learner import LearnerConfig, update
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
+
+
+def parts(engine="eager", device="cpu", **changes):
+    """Model, agent, optimisers and execution, in float32."""
+    model, agent = glam_models.model(**changes).float().to(device), glam_models.agent().float().to(device)
+    config = LearnerConfig(learning_rate=1e-3)
+    optimizers = make_optimizers(engine, model, agent, config)
+    return model, agent, optimizers, make_execution(engine, model, agent, optimizers, config, "posterior")
+
+
+def lesson(seed=0, device="cpu"):
+    frames, action, first, noise = glam_models.steps(3, 12, seed)
+    reward = torch.rand(3, 12, generator=torch.Generator().manual_seed(seed))
+    batch = Lesson(frames, action, reward, reward > 0.8, first, noise.float())
+    return Lesson(**{name: value.to(device) for name, value in vars(batch).items()})
+
+
+def seeds(horizon=4, seed=0, device="cpu"):
+    frames, action, first, noise = glam_models.steps(5, 7, seed)
+    drawn = torch.Generator().manual_seed(seed)
+    latent, choice = torch.rand(horizon + 1, 5, 3, 4, generator=drawn), torch.rand(horizon, 5, 3, generator=drawn)
+    told = Seeds(frames, action, first, noise.float(), latent, choice)
+    return Seeds(**{name: value.to(device) for name, value in vars(told).items()})
+
+
+def test_eager_execution_is_the_tested_functions():
+    model, agent, _, execution = parts()
+    told = seeds()
+    begin = context(model, told.frames, told.action, told.first, told.encoding)
+    wanted = imagine(model, agent.policy, begin, 4, Noise(told.latent, told.choice), "window")
+    found = execution.dream(told)
+    for field in dataclasses.fields(wanted):
+        assert torch.equal(getattr(found, field.name), getattr(wanted, field.name))
+    other, _, optimizers, _ = parts()
+    said = update(other, optimizers.model, LearnerConfig(learning_rate=1e-3), lesson(), lesson().noise)
+    assert {name: float(value) for name, value in execution.learn_model(lesson()).items()} == {
+        name: float(value) for name, value in said.items()
+    }
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_an_update_moves_what_it_should_and_nothing_else():
+    model, agent, _, execution = parts()
+    before = [[p.clone() for p in net.parameters()] for net in (model, agent)]
+    metrics = execution.learn_model(lesson())
+    assert float(metrics["grad/norm"]) > 0 and model.training
+    assert not all(torch.equal(a, b) for a, b in zip(before[0], model.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(before[1], agent.parameters(), strict=True))
+    now = [p.clone() for p in model.parameters()]
+    execution.learn_agent(execution.dream(seeds()))
+    assert all(torch.equal(a, b) for a, b in zip(now, model.parameters(), strict=True)) and not model.training
+    assert not all(torch.equal(a, b) for a, b in zip(before[1], agent.parameters(), strict=True))
+
+
+def test_the_gradient_is_clipped_and_frozen_weights_stay():
+    model = glam_models.model("code").float()
+    config = LearnerConfig(learning_rate=1e-3, clip_norm=1e-9, epsilon=1.0)
+    optimizer = make_optimizers("eager", model, glam_models.agent().float(), config).model
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    update(model, optimizer, config, lesson(), lesson().noise)
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter, before[name], atol=1e-10), name  # Adam's epsilon hides such small gradients
+    assert not model.random_projection.weight.requires_grad
+
+
+@CUDA
+@pytest.mark.parametrize("form", ["window", "carried"])
+def test_captured_execution_equals_eager(form):
+    eager, graphed = parts("eager", "cuda", imagination=form), parts("cudagraph", "cuda", imagination=form)
+    for round in range(4):
+        told, dreamt = lesson(round, "cuda"), seeds(4 + round // 2, round, "cuda")
+        for execution in (eager[3], graphed[3]):
+            execution.learn_model(told)
+            execution.learn_agent(execution.dream(dreamt))
+    assert isinstance(graphed[3].dream, GraphedDream) and len(graphed[3].dream.captured) == 2
+    for ours, theirs in zip(graphed[:2], eager[:2], strict=True):
+        for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+            assert torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-5), name

@@ -1,0 +1,113 @@
+"""Evaluation of a GLAM run: quotas, both policies in the same worlds, clear refusals, nothing written."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from glam_runs import flags, refused, trained
+from trained import contents
+
+from dqn_memory.configuration import read_config
+from world_models.glam.evaluate import main
+from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player, play
+from world_models.glam.loading import build, load
+from world_models.glam.train import main as train
+from world_models.glam.train_config import TrainConfig
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("glam") / "run", steps=40)
+
+
+def played(config, rows=3, quota=2, seed=5):
+    device = torch.device("cpu")
+    model, agent = build(config, 3, 0, device)
+    return evaluate(model, agent, Arena.of(config, device), config, rows, quota, seed)
+
+
+def tiny(**changes):
+    config = read_config(TrainConfig, "glam/smoke")
+    config = replace(
+        config,
+        world=replace(config.world, env="Pixel/BlinkingCatch-v0"),
+        catch=replace(config.catch, grid=4, balls=2),
+        model=replace(config.model, screen=8),
+    )
+    return replace(config, evaluation=replace(config.evaluation, **changes))
+
+
+def test_every_world_plays_its_quota():
+    score = played(tiny(longest=None), rows=3, quota=2)
+    assert isinstance(score, PolicyScore) and score.episodes == score.greedy.episodes == 6
+    assert (score.lengths == 6).all() and set(score.returns) <= {-2.0, 0.0, 2.0}
+    assert (score.success == (score.returns == 2)).all()
+
+
+def test_the_numbers_are_the_seed_s_and_sampling_is_not_greedy():
+    first, again, other = played(tiny()), played(tiny()), played(tiny(), seed=6)
+    assert first.scalars() == again.scalars()
+    assert not np.array_equal(first.returns, other.returns) or not np.array_equal(
+        first.greedy.returns, other.greedy.returns
+    )
+    told = first.scalars()
+    assert told["eval/episodic_return"] == first.returns.mean()
+    assert told["eval/greedy_episodic_return"] == first.greedy.returns.mean()
+    alone = played(tiny(policy="greedy"))
+    assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
+
+
+def test_short_episodes_are_not_favoured():
+    """A world that ends quickly plays on without being counted, until the slowest has its quota."""
+
+    class Fleet:
+        num_worlds, num_actions, device = 2, 3, torch.device("cpu")
+
+        def __init__(self):
+            self.time = torch.zeros(2, dtype=torch.int64)
+
+        def reset(self):
+            return torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
+
+        def step(self, action):
+            self.time += 1
+            done = (self.time % torch.tensor([1, 5])) == 0
+            values = {"success": done, "done": done, "observation": self.reset()}
+            values |= {"episode_return": self.time.double(), "episode_length": self.time}
+            return type("Step", (), values)
+
+    config = tiny()
+    model, agent = build(config, 3, 0, torch.device("cpu"))
+    outcome = play(Fleet(), make_player(model, agent, 2, False), 2, torch.Generator(), greedy=True)
+    assert outcome[2].tolist() == [[1, 5], [2, 10]]
+
+
+def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
+    before = contents(run)
+    main([str(run), "--rows", "2", "--quota", "2"])
+    said = capsys.readouterr().out
+    assert "step 40" in said and "sampled actions, 4 episodes" in said and "greedy actions, 4 episodes" in said
+    main(["--run", str(run), "--rows", "1", "--quota", "3", "--format", "json", "--policy", "greedy"])
+    told = json.loads(capsys.readouterr().out)
+    assert told["greedy"]["episodes"] == 3 and "sampled" not in told and told["step"] == 40
+    assert contents(run) == before
+
+
+def test_a_loaded_model_is_the_trained_one(run):
+    found = load(run)
+    assert found.step == 40 and found.config.world.env == "Pixel/BlinkingCatch-v0"
+    assert not found.model.training and found.model.actions == 3
+
+
+def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
+    assert "needs frames" in refused(capsys, [str(run), "--env", "CartPole-v1"], main)
+    assert "18 actions" in refused(capsys, [str(run), "--env", "ALE/Boxing-v5"], main)
+    assert "--rows 0" in refused(capsys, [str(run), "--rows", "0"], main)
+    assert "no run folder" in refused(capsys, [str(tmp_path)], main)
+    other = tmp_path / "other"
+    train(flags(other, steps=36))
+    weights = next((other / "checkpoints").glob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-7])
+    assert weights.name in refused(capsys, [str(other)], main)

@@ -1,0 +1,234 @@
+"""GLAM's training loop through the command line: it runs everywhere, resumes bit for bit, refuses what is wrong."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from glam_runs import assert_equal, assert_same_run, flags, metrics, refused, trained
+
+from dqn_memory.configuration import preset_names, read_config
+from dqn_memory.experiment import Run
+from dqn_memory.study.definition import read_definition
+from dqn_memory.train import main as train_dqn
+from envs.atari import AtariStep
+from world_models.glam.config import FORMS, PRESETS
+from world_models.glam.train import Training, main
+from world_models.glam.train_config import CollectionConfig, TrainConfig
+
+FORM_FLAGS = [("--sequence", form, "--imagination", "carried" if i % 2 else "window") for i, form in enumerate(FORMS)]
+
+
+@pytest.mark.parametrize("more", FORM_FLAGS)
+def test_every_sequence_module_trains(tmp_path, more, capsys):
+    run = trained(tmp_path / "run", *more, steps=40)
+    logged = metrics(run)
+    updates = [line for line in logged if "losses/total" in line]
+    assert updates and all(line["losses/total"] > 0 and line["grad/norm"] > 0 for line in updates)
+    assert all({"losses/actor", "agent/entropy", "grad/agent_norm"} <= line.keys() for line in updates)
+    assert any("losses/variation" in line for line in updates) == (more[1] == "glam")
+    assert logged[-1]["step"] == 40 and {"final/episodic_return", "final/greedy_episodic_return"} <= logged[-1].keys()
+    assert str(run) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--dropout", "0.2", "--sequence", "storm", "--evaluate-every", "36"),
+        ("--imagination", "carried", "--model-ratio", "0.5", "--agent-ratio", "0.25", "--capacity", "40"),
+        ("--begin", "prior", "--blind", "--no-resets", "--recent-windows", "2", "--horizon", "smooth",
+         "--growth", "1", "--every", "8", "--maximum", "8", "--returns", "released"),
+        ("--learner-bfloat16", "--agent-bfloat16"),
+    ],
+)  # fmt: skip
+def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
+    whole, parts = trained(tmp_path / "whole", *more, steps=48), trained(tmp_path / "parts", *more, steps=42)
+    main(["--resume", str(parts), "--total-steps", "48"])
+    assert [line for line in metrics(parts) if not (line["step"] == 42 and "final/episodes" in line)] == metrics(whole)
+    assert_same_run(whole, parts)
+
+
+def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
+    more = ("--checkpoint-every", "8", "--dropout", "0.1", "--learner-final-rate", "0.1", "--agent-final-rate", "0")
+    whole, killed = trained(tmp_path / "whole", *more, steps=88), tmp_path / "killed"
+    command = [sys.executable, "-m", "world_models.glam.train", *flags(killed, *more, steps=88)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    manifest, deadline = killed / "checkpoints" / "manifest.json", time.monotonic() + 60
+    while not manifest.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(random.Random(3).uniform(0, 0.3))
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() != 0 and Run.open(killed).load().step < 88
+    main(["--resume", str(killed)])
+    assert_same_run(whole, killed)
+    assert metrics(whole) == metrics(killed)
+
+
+def test_pong_trains_and_resumes(tmp_path):
+    game = ("--env", "ALE/Pong-v5", "--worlds", "1", "--screen", "16", "--longest", "6")
+    whole, parts = trained(tmp_path / "whole", *game, steps=40), trained(tmp_path / "parts", *game, steps=36)
+    main(["--resume", str(parts), "--total-steps", "40"])
+    assert metrics(whole)[-1]["final/episodic_length"] == 6
+    assert_same_run(whole, parts)
+
+
+def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
+    began, run = time.process_time(), tmp_path / "run"
+    main(["--config", "glam/smoke", "--run", str(run)])
+    assert time.process_time() - began < 60
+    logged = metrics(run)
+    assert [line["step"] for line in logged if "eval/episodic_return" in line] == [80]
+    assert logged[-1]["step"] == 96 and logged[-1]["final/episodes"] == 2
+    assert json.loads((run / "environment.json").read_text())["mamba_backend"] == "torch"
+    assert capsys.readouterr().out.count("mamba runs on its torch backend on cpu") == 1
+
+
+def test_warm_up_is_random_and_learns_nothing(tmp_path):
+    training = Training(read_config(TrainConfig, "glam/catch"))
+    before = training.weights()["model.prior_head.linear.weight"].clone()
+    for _ in range(30):
+        training.iterate()
+    assert training.updates == 0
+    assert_equal(training.weights()["model.prior_head.linear.weight"], before)
+    played = training.replay.cells["action"][:30].flatten()
+    shares = torch.bincount(played.long(), minlength=3) / len(played)
+    assert (shares > 0.2).all()
+    assert training.replay.cells["first"][:30].sum() == training.config.world.worlds
+
+
+def test_what_is_stored_is_what_was_played():
+    config = read_config(TrainConfig, "glam/smoke")
+    world = replace(config.world, env="Pixel/BlinkingCatch-v0", worlds=3)
+    catch, model = replace(config.catch, grid=4, balls=2), replace(config.model, screen=8)
+    config = replace(config, world=world, model=model, catch=catch)
+    training = Training(config)
+    for _ in range(14):
+        training.iterate()
+    cells = {name: values[:14] for name, values in training.replay.cells.items()}
+    assert cells["first"][:, 0].nonzero().flatten().tolist() == [0, 6, 12]  # two balls of three steps
+    assert cells["terminated"][:, 0].nonzero().flatten().tolist() == [5, 11]
+    assert (cells["reward"] != 0).nonzero()[:, 0].unique().tolist() == [2, 5, 8, 11]
+    assert_equal(training.observation, training.fleet.state.observation)
+    assert not torch.equal(cells["frames"][0], cells["frames"][1])
+
+
+def test_both_step_sizes_fall_on_a_straight_line():
+    config = read_config(TrainConfig, "glam/smoke")
+    config = replace(
+        config, world=replace(config.world, env="Pixel/BlinkingCatch-v0"), total_steps=80,
+        collection=replace(config.collection, learning_starts=40),
+        learner=replace(config.learner, final_rate=0.5), agent=replace(config.agent, final_rate=0.0),
+    )  # fmt: skip
+    training = Training(config)
+    for _ in range(40):
+        training.iterate()
+    model, agent = (optimizer.param_groups[0]["lr"] for optimizer in training.optimizers)
+    assert model == pytest.approx(0.75 * 1e-4) and agent == pytest.approx(0.5 * 3e-5)
+
+
+def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
+    step = AtariStep(*[torch.zeros(4)] * 8, life_lost=torch.tensor([True, False, False, True]))
+    step.reward, step.terminated = torch.tensor([-4.0, 0.0, 2.0, 1.0]), torch.tensor([False, True, False, False])
+    step.truncated = torch.tensor([False, False, False, True])
+    for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
+        collection = CollectionConfig(clip_rewards=wanted, life_ends=wanted)
+        reward, terminated = collection.lesson(step)
+        assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
+
+
+def test_both_ratios_hold_from_their_own_start_on():
+    config = CollectionConfig(learning_starts=80, agent_starts=120, model_ratio=0.3, agent_ratio=1.0)
+    due = [config.model_updates(iteration, 4) for iteration in range(1, 101)]
+    assert due[:19] == [0] * 19 and sum(due) == int(400 * 0.3) - int(76 * 0.3)
+    assert [config.agent_updates(iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
+    assert [replace(config, agent_starts=0).agent_updates(iteration, 4) for iteration in (19, 20)] == [0, 4]
+
+
+def test_every_keyword_of_a_game_is_said():
+    config = read_config(TrainConfig, "glam/paper")
+    wanted = {"frame_skip": 4, "sticky": 0.25, "noops": 0, "most_frames": 108_000, "size": 64, "grayscale": False}
+    assert config.env_kwargs() == config.env_kwargs(training=False) == wanted
+    short = replace(config, evaluation=replace(config.evaluation, longest=50))
+    assert short.env_kwargs(training=False)["most_frames"] == 200 and short.env_kwargs()["most_frames"] == 108_000
+
+
+def test_the_presets_of_paper_and_code_are_those_of_the_model():
+    for name, model in PRESETS.items():
+        config = read_config(TrainConfig, f"glam/{name}")
+        config.check()
+        assert config.model == model
+        assert (config.learner.batch, config.imagination.rows, config.collection.learning_starts) == (32, 1024, 1024)
+    code = read_config(TrainConfig, "glam/code")
+    assert (code.horizon.kind, code.horizon.maximum, code.replay.recent_windows) == ("smooth", 48, 5)
+    assert (code.imagination.begin, code.agent.returns, code.collection.blind) == ("prior", "released", True)
+
+
+def test_table_2_is_a_study_and_no_preset():
+    study = read_definition("glam_table2")
+    assert study.kind == "world_models.glam.train"
+    assert [value.settings["sequence"] for value in study.axes["architecture"]] == list(FORMS)
+    assert [value.label for value in study.axes["world"]] == [
+        f"ALE/{game}-v5" for game in ("Pong", "Boxing", "KungFuMaster", "BattleZone")
+    ]
+    assert "studies/glam_table2" not in preset_names() and "glam/catch" in preset_names()
+
+
+def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
+    run = trained(tmp_path / "run", "--checkpoint-replay", "none", steps=40)
+    assert Run.open(run).load().replay is None
+    main(["--resume", str(run), "--total-steps", "80"])
+    assert "not exact" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--env", "Pixel/BlinkingCach-v0"], "BlinkingCatch"),
+        (["--env", "CartPole-v1"], "needs frames Box(0, 255, (3, 8, 8), uint8)"),
+        (["--config", "glam/smok"], "glam/smoke"),
+        (["--screen", "12"], "--screen 12 must be a power of two"),
+        (["--batch", "0"], "--batch 0"),
+        (["--rows", "0"], "--rows 0"),
+        (["--capacity", "10"], "--capacity 10 is too small"),
+        (["--maximum", "2"], "--maximum 2 must be at least --start 4"),
+        (["--learner-clip-norm", "-1"], "--clip-norm -1"),
+        (["--model-ratio", "-1"], "--model-ratio -1"),
+        (["--quota", "0"], "--quota 0"),
+        (["--backend", "triton"], "--backend triton of mamba cannot be used"),
+        (["--learner-final-rate", "2"], "--final-rate 2.0 of the model"),
+        (["--engine", "cudagraph", "--device", "cpu"], "--engine cudagraph needs --device cuda"),
+        (["--seed", "-1"], "--seed -1"),
+    ],
+)
+def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
+    assert words in refused(capsys, flags(tmp_path / "run", *arguments))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_finished_run_is_neither_overwritten_nor_trained_on(tmp_path, capsys):
+    run = trained(tmp_path / "run", steps=36)
+    before = (run / "metrics.jsonl").read_bytes()
+    assert "--resume" in refused(capsys, flags(run, steps=36))
+    assert "complete at 36 steps" in refused(capsys, ["--resume", str(run)])
+    assert (run / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_resume_of_another_kind_or_form_is_one_sentence(tmp_path, capsys):
+    other, run = tmp_path / "other", trained(tmp_path / "run", steps=36)
+    small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch 4 --episodes 1 --final-episodes 1"
+    train_dqn([*small.split(), "--env", "POMDP/MemoryCards-v0", "--total-steps", "20", "--run", str(other)])
+    assert "use python -m dqn_memory.train" in refused(capsys, ["--resume", str(other)])
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace("width = 8", "width = 16"))
+    assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "80"])
+
+
+def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
+    run = trained(tmp_path / "run", "--stop-at", "-9", "--evaluate-every", "40", steps=80)
+    assert metrics(run)[-1]["step"] == 40
+    assert "--stop-at -9.0" in refused(capsys, ["--resume", str(run)])

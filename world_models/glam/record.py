@@ -1,0 +1,181 @@
+"""Keep what GLAM runs have shown: `python -m world_models.glam.record RUN [RUN ...] --folder results/learning/NAME`.
+
+Copies each run's raw numbers (config.toml, environment.json, metrics.jsonl) and writes one table, the curves of the
+returns and those of the losses with their fluctuation. Runs in one parent folder are seeds of one form, named after it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from dqn_memory import drawing
+from dqn_memory.configuration import from_toml, parse
+from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.experiment import Run
+from dqn_memory.files import disk_errors, write_atomic
+from world_models.glam import pictures
+from world_models.glam.curves import PARTS, WINDOW, Curve, curves
+from world_models.glam.train_config import TrainConfig
+
+RAW = ("config.toml", "environment.json", "metrics.jsonl")
+RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", "sampled", "greedy", "episodes", "revision")
+
+
+@dataclass(frozen=True)
+class Args:
+    """Copy the raw numbers of finished runs and write their table, returns and losses."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Run folders; what their parent folders are called names the forms."""
+    folder: str = "results/learning"
+    """Where to keep them; files of the same runs are replaced, nothing else is touched."""
+    title: str = ""
+    """Heading of the table and the pictures (empty: the world's id)."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One finished run as read from its folder."""
+
+    path: Path
+    config: TrainConfig
+    environment: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+    @property
+    def form(self) -> str:
+        """What its seeds have in common."""
+        return self.path.resolve().parent.name
+
+    @property
+    def name(self) -> str:
+        """Folder of the copy."""
+        return f"{self.form}-{self.path.name}"
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """The line of the last evaluation."""
+        return next(line for line in reversed(self.lines) if "final/episodic_return" in line)
+
+    def returns(self) -> tuple[list[int], list[float]]:
+        """Environment steps and mean return of every evaluation."""
+        points = [(line["step"], line["eval/episodic_return"]) for line in self.lines if "eval/episodic_return" in line]
+        points.append((self.final["step"], self.final["final/episodic_return"]))
+        return [step for step, _ in points], [value for _, value in points]
+
+    def losses(self) -> dict[str, Curve]:
+        """Every part of the world model's loss."""
+        return curves(self.lines, str(self.path / "metrics.jsonl"))
+
+    def row(self) -> list[str]:
+        """The run's line of the table, in the order of RUN_COLUMNS."""
+        final, revision = self.final, str(self.environment.get("revision"))[:10]
+        greedy = final.get("final/greedy_episodic_return")
+        return [
+            self.form,
+            str(self.config.seed),
+            f"{final['step']:,}",
+            f"{final['time/elapsed'] / 60:.1f}",
+            f"{final['time/processor'] / 60:.1f}",
+            f"{final['final/episodic_return']:.2f}",
+            "-" if greedy is None else f"{greedy:.2f}",
+            f"{final['final/episodes']:.0f}",
+            revision + ("+" if self.environment.get("dirty") else ""),
+        ]
+
+
+def read(path: Path) -> Record:
+    """A finished run; a UserError says what is missing."""
+    run = Run.open(path, tensorboard=False)
+    config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
+    record = Record(path, config, run.environment, run.metrics())
+    if not any("final/episodic_return" in line for line in record.lines):
+        raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
+    return record
+
+
+def by_form(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The seeds of every form, in the order given."""
+    return {form: [r for r in records if r.form == form] for form in dict.fromkeys(r.form for r in records)}
+
+
+def page(records: Sequence[Record], title: str) -> str:
+    """The Markdown page: commands and machine, a line a form, a line a run, how the losses fluctuate."""
+    machine = {f"{r.environment.get('cpu')}, {r.environment.get('threads')} torch threads" for r in records}
+    lines = [f"# {title}", "", "Commands:", ""]
+    lines += [f"    {record.environment.get('command')}" for record in records]
+    lines += [
+        "", f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", "",
+        "Returns are means of the last evaluation: with actions drawn as in training (`sampled`) and with the most",
+        "probable ones (`greedy`). `minutes` is all of the run on the wall, evaluations included, `processor` what its",
+        "threads used of a machine that had other work too. A + behind a revision: with uncommitted changes.", "",
+    ]  # fmt: skip
+    forms = by_form(records)
+    lines += [*rows(("form", "seeds", "sampled", "greedy"), [_summary(form, seeds) for form, seeds in forms.items()])]
+    lines += ["", *rows(RUN_COLUMNS, [record.row() for record in records]), ""]
+    lines += [
+        f"Standard deviation of each loss around its moving average over {WINDOW} log lines, mean over seeds:",
+        "",
+    ]
+    lines += rows(("form", *PARTS), [_fluctuations(form, seeds) for form, seeds in forms.items()])
+    return "\n".join(lines) + "\n"
+
+
+def rows(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown."""
+    return [f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *cells)]
+
+
+def _summary(form: str, seeds: Sequence[Record]) -> list[str]:
+    told = [form, str(len(seeds))]
+    for name in ("final/episodic_return", "final/greedy_episodic_return"):
+        values = [record.final[name] for record in seeds if name in record.final]
+        spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+        told.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
+    return told
+
+
+def _fluctuations(form: str, seeds: Sequence[Record]) -> list[str]:
+    known = [record.losses() for record in seeds]
+    told = [form]
+    for part in PARTS:
+        values = [losses[part].fluctuation() for losses in known if part in losses]
+        told.append(f"{statistics.mean(values):.3g}" if values else "-")
+    return told
+
+
+def keep(records: Sequence[Record], folder: Path, title: str) -> None:
+    """Write copies, table and pictures; losses are drawn of each form's first seed."""
+    with disk_errors(folder):
+        for record in records:
+            (folder / record.name).mkdir(parents=True, exist_ok=True)
+            for file in RAW:
+                shutil.copyfile(record.path / file, folder / record.name / file)
+    write_atomic(folder / "README.md", page(records, title).encode())
+    drawing.save(pictures.returns({r.name: r.returns() for r in records}, title), folder / "returns.png")
+    first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
+    drawing.save(pictures.losses(first, f"Parts of the world model's loss\n{title}"), folder / "losses.png")
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read all runs before anything is written."""
+    args = parse(Args, argv)
+    if not args.runs:
+        raise UserError("no run given; name at least one run folder")
+    records = [read(Path(run)) for run in args.runs]
+    if len({record.name for record in records}) < len(records):
+        raise UserError("two of the runs have the same form and folder name; records are kept under them")
+    keep(records, Path(args.folder), args.title or records[0].config.world.env)
+    print(f"{args.folder}: {len(records)} runs kept")
+
+
+if __name__ == "__main__":
+    main()
