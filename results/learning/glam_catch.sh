@@ -2,9 +2,9 @@
 # GLAM in Blinking Catch (configs/glam/catch.toml): three seeds of the preset itself; the six sequence modules of the
 # paper's Table 2; its ablation of the largest horizon (16, 24 and 32, growing by 8 from 16 in a run's quarters); and that
 # of the layers (G1-L1 is the preset itself, then G1-L2, G2-L1, G2-L2). All else is the preset's.
-# Cost: 36 runs of 40,000 environment steps on one thread: 6 to 10 minutes each for the rows of Table 2, 14 to 19 for the
-# horizons, 12 to 15 for the layers; about 7 hours in all, half of it with two at a time. Estimated from the processor
-# time of one run and of single updates, on a machine that had other work too.
+# Cost: 36 runs of 40,000 environment steps on one thread: 6 to 11 minutes each for the rows of Table 2, 17 to 25 for the
+# horizons, 13 to 17 for the layers; about 8 hours in all, half of it with two at a time. Estimated from the processor
+# time of whole runs of the preset and of single updates of the others, on a machine that had other work too.
 # Finished runs are skipped and stopped ones are resumed, so it may be run in several sittings.
 #
 #   results/learning/glam_catch.sh [RUNS_AT_A_TIME]
