@@ -19,7 +19,8 @@ from dqn_memory.baseline import (
     copy_weights,
 )
 from dqn_memory.engine import make_update
-from dqn_memory.learner import LearnerConfig, optimizer_for, sample
+from dqn_memory.learner import optimizer_for, sample
+from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.networks import NetworkConfig, QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
 from dqn_memory.stopwatch import Work
@@ -33,6 +34,7 @@ PUBLISHED = LearnerConfig(targets="shifted", placement="ending", positions="all"
 FORMS = {
     "published": PUBLISHED,
     "corrected": LearnerConfig(),
+    "shared": LearnerConfig(positions="all", tails=1 / 8),
     "bfloat16": replace(PUBLISHED, precision="bfloat16"),
 }
 BASELINE_MEMORY: dict[str, Literal["feedforward", "bigru"]] = {"dtqn4": "feedforward", "dbgfqn": "bigru"}

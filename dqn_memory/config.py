@@ -12,7 +12,7 @@ from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
 from dqn_memory.exploration import ExplorationConfig
-from dqn_memory.learner import LearnerConfig
+from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.mamba_backend import Backend
 from dqn_memory.networks import NetworkConfig
 from envs.registry import WORLDS

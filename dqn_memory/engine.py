@@ -9,9 +9,11 @@ from typing import Any, Generic, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.learner import LearnerConfig, Metrics, td_loss, update
+from dqn_memory.learner import update
+from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.networks import QNetwork
 from dqn_memory.replay import Prefixes, Windows
+from dqn_memory.td_loss import Metrics, td_loss
 
 Engine = Literal["eager", "compile", "cudagraph"]
 Batch = Windows | Prefixes

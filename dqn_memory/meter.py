@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.errors import UserError
-from dqn_memory.learner import Metrics
+from dqn_memory.td_loss import Metrics
 from envs.fleet import Step
 
 TIMES = ("time/elapsed", "time/processor")

@@ -8,7 +8,8 @@ import time
 
 import torch
 
-from dqn_memory.learner import LearnerConfig, optimizer_for, sample, update
+from dqn_memory.learner import optimizer_for, sample, update
+from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.networks import NetworkConfig
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.replay import Replay

@@ -8,7 +8,8 @@ import torch
 from helpers import filled_replay, network
 
 from dqn_memory.engine import make_update
-from dqn_memory.learner import LearnerConfig, optimizer_for, sample
+from dqn_memory.learner import optimizer_for, sample
+from dqn_memory.learner_config import LearnerConfig
 
 CONFIG = LearnerConfig(batch=8, gamma=0.9, learning_rate=1e-2)
 

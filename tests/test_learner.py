@@ -6,19 +6,13 @@ import pytest
 import torch
 from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
 
+import dqn_memory.td_loss as losses
 from dqn_memory.acting import WindowActor
 from dqn_memory.errors import UserError
-from dqn_memory.learner import (
-    LearnerConfig,
-    average_parameters,
-    bucket,
-    optimizer_for,
-    sample,
-    set_rate,
-    td_loss,
-    update,
-)
+from dqn_memory.learner import average_parameters, bucket, optimizer_for, sample, set_rate, update
+from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.replay import Windows
+from dqn_memory.td_loss import td_loss
 
 CONFIG = LearnerConfig(batch=16, gamma=0.9)
 K = 6
@@ -40,9 +34,12 @@ def acting_value(net, target, windows, row, end, config):
 
 @pytest.mark.parametrize("n_step", [1, 3])
 @pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize(("architecture", "weight"), [("dtqn4", 1.0), ("dgfqn", 7.0), ("drqn", 1.0)])
-def test_targets_are_the_values_that_acting_would_compute(architecture, weight, double, n_step):
-    config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight)
+@pytest.mark.parametrize(
+    ("architecture", "weight", "tails"),
+    [("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5)],
+)
+def test_targets_are_the_values_that_acting_would_compute(architecture, weight, tails, double, n_step):
+    config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tails=tails)
     net, target = network(architecture, 0), network(architecture, 1)
     windows = batches(config, trim=False)
     expected, count = 0.0, 0
@@ -59,6 +56,8 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
                     windows.previous_action[row : row + 1, : j + 1],
                 )
                 share = weight if windows.terminated[row, j] else 1.0
+                if j + n == K and not windows.terminated[row, K - 1]:  # bootstraps behind the window
+                    share = 1 / tails if row < tails * config.batch else 0.0
                 expected += share * (q[0, -1, windows.action[row, j]] - goal) ** 2
                 count += share
     loss, _ = td_loss(net, target, windows, config)
@@ -127,24 +126,20 @@ def test_every_position_row_that_a_target_reads_also_receives_gradient(architect
     assert trained.all()
 
 
-def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not():
+def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not(monkeypatch):
     """A cue that only the first observation shows reaches a full target, never a shifted one (spec 1.4)."""
     net, target = network("dtqn4", 0), network("dtqn4", 1)
     windows = batches(CONFIG, lengths=((5, 5, 5, 5),), trim=False)
     cue = windows.observation.clone()
     cue[:, 0] = (cue[:, 0] + 7) % 39
+    goals, original = [], losses._loss
+    monkeypatch.setattr(
+        losses, "_loss", lambda q, batch, goal, *rest: (goals.append(goal), original(q, batch, goal, *rest))[1]
+    )
 
     def last_value(config, observation):
-        from dqn_memory import learner
-
-        seen = []
-        original = learner._loss
-        learner._loss = lambda q, batch, goal, c: (seen.append(goal), original(q, batch, goal, c))[1]
-        try:
-            td_loss(net, target, replace(windows, observation=observation), config)
-        finally:
-            learner._loss = original
-        return seen[0]
+        td_loss(net, target, replace(windows, observation=observation), config)
+        return goals[-1]
 
     shifted = replace(CONFIG, targets="shifted")
     real = torch.arange(K) < windows.lengths.unsqueeze(1)
@@ -240,6 +235,10 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
         ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
         ({"positions": "last", "mask_padding": False}, "--mask-padding"),
         ({"n_step": 0}, "--n-step 0"),
+        ({"tails": 0.0}, "--tails 0.0 must be above 0"),
+        ({"tails": 0.5, "positions": "last"}, "--tails 0.5 leaves steps out of windows; it needs --positions all"),
+        ({"tails": 0.5, "targets": "shifted"}, "--tails 0.5 leaves steps out"),
+        ({"tails": 0.5, "mask_padding": False}, "--tails 0.5 leaves steps out"),
         ({"weight_updates": -1}, "--weight-updates -1 must not be negative"),
         ({"terminal_weight": 0.0}, "--terminal-weight 0.0 must be above 0"),
         ({"terminal_weight": 4.0, "positions": "last"}, "--terminal-weight 4.0 .* needs --positions all"),
