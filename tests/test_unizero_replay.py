@@ -40,9 +40,9 @@ def column(cells, final, truncated):
     return column | ({"next_observation": torch.tensor([[e, t + 1] for e, t, _ in cells])} if final else {})
 
 
-def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None):
+def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None, terminal_share=0.0):
     """A world for each list of episode lengths."""
-    config = ReplayConfig(capacity * len(worlds), segment, final)
+    config = ReplayConfig(capacity * len(worlds), segment, final, terminal_share)
     replay = Replay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W)
     steps = [[(e, t, length) for e, length in enumerate(world) for t in range(length)] for world in worlds]
     for at in range(min(map(len, steps)) if columns is None else columns):
@@ -126,6 +126,35 @@ def test_every_step_is_drawn_equally_often_and_none_beside_the_present():
     assert times[count:].sum() == 0
     expected = draws * 10 / count
     assert (times[:count] - expected).abs().max() < 5 * expected**0.5
+
+
+@pytest.mark.parametrize("columns", [27, 60])  # within the ring, and after it has wrapped
+def test_a_share_of_the_sequences_ends_at_terminal_steps(columns):
+    lengths = [3, 8, 2, 20, 1, 9, 9, 20]
+    replay, steps = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_share=0.5)
+    drawn = replay.draw(40, torch.Generator().manual_seed(0))
+    found = replay.sequences(drawn)
+    oldest = max(columns - 27, 0)
+    for row, cell in enumerate(drawn[:20].tolist()):
+        at, world = divmod(cell, 2)
+        assert at >= oldest
+        _, time, length = steps[world][at]
+        assert time == max(0, length - T) and int(found.left[row]) == min(length, T)
+    first, stop = oldest + (W if oldest else 0), columns - (T + N) + 1
+    possible = {
+        at * 2 + world
+        for world in (0, 1)
+        for at, (_, time, length) in enumerate(steps[world][:stop])
+        if at >= first and time == max(0, length - T)
+    }
+    many = torch.cat([replay.draw(40, torch.Generator().manual_seed(seed))[:20] for seed in range(40)])
+    assert set(many.tolist()) == possible
+
+
+def test_without_a_terminal_step_all_sequences_are_uniform():
+    replay, _ = filled([[40]], columns=30, terminal_share=0.5)
+    drawn = replay.draw(10, torch.Generator().manual_seed(0))
+    assert len(drawn.unique()) == 10
 
 
 def test_drawn_steps_differ_while_there_are_enough():

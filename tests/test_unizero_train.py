@@ -248,6 +248,32 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     assert step == 120 and not loaded.training and config.world.env == "CartPole-v1"
 
 
+def test_random_steps_come_first_and_searches_know_what_they_saw():
+    changes = replace(read_config(TrainConfig, "unizero/smoke").collection, prepopulate=48, learning_starts=1000)
+    training = Training(replace(read_config(TrainConfig, "unizero/smoke"), collection=changes))
+    while training.steps < 48:
+        training.iterate()
+    stored = training.replay.columns(0, training.iterations)
+    assert (stored["policy"] == 1 / training.num_actions).all()
+    assert set(stored["action"].flatten().tolist()) == set(range(training.num_actions))
+    held = training.planner.window
+    assert torch.equal(held.count, training.time.clamp(max=training.config.model.pairs))
+    last = training.planner.see(stored["observation"][-1])
+    assert torch.equal(held.latent[training.time > 0, held.count[training.time > 0] - 1], last[training.time > 0])
+    training.iterate()
+    searched = training.replay.columns(training.iterations - 1, training.iterations)["policy"]
+    assert not (searched == 1 / training.num_actions).all()
+
+
+def test_a_run_resumes_in_the_middle_of_its_random_steps(tmp_path):
+    more = ("--env", MEMORY, "--prepopulate", "100", "--terminal-share", "0.5", "--evaluate-every", "0", *SHORT)
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    main(flags(whole, *more, steps=160))
+    main(flags(parts, *more, steps=80))
+    main(["--resume", str(parts), "--total-steps", "160"])
+    assert_same_run(whole, parts)
+
+
 @pytest.mark.parametrize("name", ["smoke", "cartpole", "memory-5x5"])
 def test_the_shipped_presets_can_be_built(name):
     training = Training(read_config(TrainConfig, f"unizero/{name}"))

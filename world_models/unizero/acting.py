@@ -39,10 +39,15 @@ class Planner:
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)  # in this round; for `released` only
 
     @torch.no_grad()
+    def see(self, observation: Tensor) -> Tensor:
+        """Latents (N, D) of observations (N, ...); sets the model's evaluation mode."""
+        self.model.eval()
+        return self.planning.encode(observation)
+
+    @torch.no_grad()
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> Plan:
         """Search from observations (N, ...) with one row of numbers each; sets the model's evaluation mode."""
-        self.model.eval()
-        latent = self.planning.encode(observation)
+        latent = self.see(observation)
         return Plan(search(self.planning.functions, self.window, latent, numbers, self.config), latent)
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:

@@ -27,6 +27,13 @@ class ReplayConfig:
     final_observations: bool = True
     """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
     the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
+    terminal_share: float = 0.0
+    """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        if not 0 <= self.terminal_share <= 1:
+            raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -101,10 +108,30 @@ class Replay:
         self.written += 1
 
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
-        """B different steps, uniformly among the drawable ones, as column x N + world; (B,) int64 on the host.
+        """B steps at which a sequence begins, as column x N + world; (B,) int64 on the host.
 
-        Only where fewer than B are drawable, steps are repeated.
+        Those of `terminal_share` are drawn among the sequences that end at a terminal step, where there is one yet; all
+        others are different steps, uniformly among the drawable ones, repeated only where fewer than B are drawable.
         """
+        drawn = self._draw_uniformly(batch, generator)
+        count = round(batch * self.config.terminal_share)
+        before_ends = self._before_ends() if count else drawn[:0]
+        if len(before_ends):
+            drawn[:count] = before_ends[torch.randint(len(before_ends), (count,), generator=generator)]
+        return drawn
+
+    def _before_ends(self) -> Tensor:
+        """First steps of the drawable sequences whose last step is terminal, as far as their episode is that long."""
+        slot, world = (index.cpu() for index in self.cells["terminated"].nonzero(as_tuple=True))
+        newest = self.written - 1
+        column = newest - (newest - slot) % self.num_columns
+        time = self.cells["time"].cpu()[slot, world]
+        start = column - time.clamp(max=self.horizon - 1)
+        first, stop = self._drawable_columns()
+        known = (column >= 0) & (start >= first) & (start < stop)
+        return (start * self.num_worlds + world)[known]
+
+    def _draw_uniformly(self, batch: int, generator: torch.Generator) -> Tensor:
         first, stop = self._drawable_columns()
         bounds = (first * self.num_worlds, stop * self.num_worlds)
         if self.drawable < batch:

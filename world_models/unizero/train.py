@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import one_line_errors
@@ -96,11 +97,8 @@ class Training:
 
     def iterate(self) -> None:
         """One step in every world, then this iteration's updates."""
-        search, rows = self.config.search, self.config.world.worlds
         # plan and act
-        numbers = draw(search, rows, self.num_actions, self.numbers)
-        plan = self.planner.plan(self.observation, numbers)
-        action = play(plan.found, numbers, search, self.config.collection.temperature)  # (N,)
+        action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self._plan()
         step = self.fleet.step(action)
 
         # store
@@ -109,9 +107,9 @@ class Training:
         final = {"next_observation": step.final_observation} if self.config.replay.final_observations else {}
         self.replay.add(
             observation=self.observation, action=action, reward=reward, terminated=terminated,
-            done=done, time=self.time, policy=plan.found.policy, **final,
+            done=done, time=self.time, policy=policy, **final,
         )  # fmt: skip
-        self.planner.remember(plan.latent, action, done)
+        self.planner.remember(latent, action, done)
         self.observation = step.observation
         self.time = torch.where(done, 0, self.time + 1)
         self.iterations += 1
@@ -119,8 +117,23 @@ class Training:
 
         # learn
         if self.replay.drawable:
-            for _ in range(self.config.collection.updates_due(self.iterations, rows)):
+            for _ in range(self.config.collection.updates_due(self.iterations, self.config.world.worlds)):
                 self._learn()
+
+    def _plan(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Searched actions (N,), the policy (N, A) that the search found, and latents (N, D)."""
+        search, rows = self.config.search, self.config.world.worlds
+        numbers = draw(search, rows, self.num_actions, self.numbers)
+        plan = self.planner.plan(self.observation, numbers)
+        action = play(plan.found, numbers, search, self.config.collection.temperature)
+        return action, plan.found.policy, plan.latent
+
+    def _random(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The same of a uniform policy, without a search."""
+        rows = self.config.world.worlds
+        action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
+        policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
+        return action, policy, self.planner.see(self.observation)
 
     def _learn(self) -> None:
         metrics = self.learn(self._sequences())

@@ -34,6 +34,9 @@ class CollectionConfig:
     life_ends: bool = False
     """Let a lost life end an episode of training (usual in Atari): no value behind it, no history from before it. The
     game goes on, and evaluations play all lives."""
+    prepopulate: int = 0
+    """Environment steps of uniformly random actions before the first search. They cost no search, and where rewards are
+    rare the model learns from them what there is to be searched for; their policy is kept as uniform."""
     learning_starts: int = 2_000
     """Environment steps before the first update."""
     ratio: float = 0.25
@@ -53,7 +56,7 @@ class CollectionConfig:
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        for name in ("temperature", "ratio", "learning_starts"):
+        for name in ("temperature", "ratio", "learning_starts", "prepopulate"):
             if getattr(self, name) < 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must not be negative")
         if self.every < 1:
@@ -168,7 +171,15 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        for part in (self.model, self.learner, self.search, self.collection, self.evaluation, self.compute):
+        for part in (
+            self.model,
+            self.learner,
+            self.search,
+            self.replay,
+            self.collection,
+            self.evaluation,
+            self.compute,
+        ):
             part.check()
         for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
             if value < 1:
