@@ -11,6 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import dqn_memory.blocks.gru_scan  # registers operators that are counted below
+import dqn_memory.blocks.lane_attention
 import dqn_memory.blocks.scan  # noqa: F401
 
 
@@ -22,9 +23,21 @@ def gigaflop(work: Callable[[], object]) -> float:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the counter speaks of modules that it does not know
-        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_RECURRENCES) as counter:
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_OPERATORS) as counter:
             work()
     return counter.get_total_flops() / 1e9
+
+
+def _attention(packed: torch.Size, heads: int, *others: Any, **keywords: Any) -> int:
+    """Packed (B, T, 3D): every query meets every key, every weight every value."""
+    batch, time, width = packed
+    return 2 * 2 * batch * time * time * (width // 3)
+
+
+def _attention_backward(grad: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Gradient (B, T, D): those of weights, values, queries and keys. Scores that are computed anew are not counted."""
+    batch, time, width = grad
+    return 2 * 4 * batch * time * time * width
 
 
 def _scan(gates: torch.Size, *others: Any, **keywords: Any) -> int:
@@ -51,7 +64,9 @@ def _selective_scan_backward(grad: torch.Size, last: torch.Size, *others: Any, *
     return 2 * 8 * batch * time * channels * last[2]
 
 
-_RECURRENCES = {
+_OPERATORS = {
+    torch.ops.dqn_memory.lane_attention: _attention,
+    torch.ops.dqn_memory.lane_attention_backward: _attention_backward,
     torch.ops.dqn_memory.gru_scan: _scan,
     torch.ops.dqn_memory.gru_scan_backward: _scan_backward,
     torch.ops.dqn_memory.selective_scan: _selective_scan,

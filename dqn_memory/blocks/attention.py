@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
+from dqn_memory.blocks.lane_attention import lane_attention, suits
 from dqn_memory.blocks.local_window import local_attention, pays
 from dqn_memory.blocks.priors import Prior, Tables
 from dqn_memory.blocks.rotary import rotate
-from dqn_memory.blocks.short_attention import short_attention, suits
 
 Memory = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 
@@ -146,7 +146,7 @@ class Attention(Block):
         dropout = self.training and self.dropout > 0
         plain = tables[0] is None and tables[1] is None and not (self.prior.future_logit_zero or self.rotary or dropout)
         if plain and suits(packed, self.heads):
-            return self.project_out(short_attention(packed, self.heads))
+            return self.project_out(lane_attention(packed, self.heads))
         return self._attend(self._heads(packed), tables, lengths)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:

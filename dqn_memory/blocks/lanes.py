@@ -1,0 +1,202 @@
+"""Eight float32 numbers at once, for loops that numba compiles.
+
+A compiler vectorises a loop only where it can prove that its arrays do not overlap, and short loops it unrolls into
+single numbers instead. A value of this type is a vector in LLVM's own sense, so that a kernel says which numbers stand
+side by side; LLVM maps it to what a processor has (one register of AVX, two of SSE or NEON). Arrays are addresses of
+float32 numbers, because numba counts references and checks indices of its own; so nothing is checked here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models
+from numba.extending import intrinsic as numba_intrinsic
+from numba.extending import register_model
+
+intrinsic: Any = numba_intrinsic
+
+COUNT = 8
+NUMBER = ir.FloatType()
+FLOATS = ir.VectorType(NUMBER, COUNT)
+INTEGERS = ir.VectorType(ir.IntType(32), COUNT)
+CONTRACT = ("contract",)  # a product and a sum may become one rounding, the only freedom given
+SMALLEST = -126.0  # powers of two below are not normal numbers; they become this one, which is 1e-38
+
+
+def _coefficients() -> np.ndarray:
+    """2^x for |x| <= 1/2 as a polynomial at Chebyshev's points: relative error 2e-7, an ulp or two of float32."""
+    fit = np.polynomial.chebyshev.Chebyshev.interpolate(np.exp2, 6, domain=[-0.5, 0.5])
+    return fit.convert(kind=np.polynomial.Polynomial).coef.astype(np.float32)
+
+
+COEFFICIENTS = _coefficients()
+
+
+class Lanes(types.Type):
+    """The type of eight float32 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__(name="Lanes")
+
+
+lanes = Lanes()
+
+
+@register_model(Lanes)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, fe_type: Any) -> None:
+        super().__init__(manager, fe_type, FLOATS)
+
+
+def _same(value: float) -> ir.Constant:
+    return ir.Constant(FLOATS, [value] * COUNT)
+
+
+def _broadcast(builder: Any, value: Any) -> Any:
+    single = builder.insert_element(ir.Constant(FLOATS, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(INTEGERS, [0] * COUNT)
+    return builder.shuffle_vector(single, ir.Constant(FLOATS, ir.Undefined), zeros)
+
+
+def _pointer(builder: Any, address: Any, index: Any, kind: Any = NUMBER) -> Any:
+    first = builder.inttoptr(address, NUMBER.as_pointer())
+    return builder.bitcast(builder.gep(first, [index]), kind.as_pointer())
+
+
+@intrinsic
+def load(typing: Any, address: Any, index: Any) -> Any:
+    """The eight numbers from `index` on."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(_pointer(builder, values[0], values[1], FLOATS), align=4)
+
+    return lanes(types.intp, types.intp), code
+
+
+@intrinsic
+def store(typing: Any, address: Any, index: Any, value: Any) -> Any:
+    """Write eight numbers from `index` on."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(values[2], _pointer(builder, values[0], values[1], FLOATS), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, lanes), code
+
+
+@intrinsic
+def get(typing: Any, address: Any, index: Any) -> Any:
+    """The number at `index`."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.load(_pointer(builder, *values), align=4)
+
+    return types.float32(types.intp, types.intp), code
+
+
+@intrinsic
+def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
+    """Write one number at `index`."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        builder.store(values[2], _pointer(builder, *values[:2]), align=4)
+        return context.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.float32), code
+
+
+@intrinsic
+def spread(typing: Any, address: Any, index: Any) -> Any:
+    """The number at `index`, eight times."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _broadcast(builder, builder.load(_pointer(builder, *values), align=4))
+
+    return lanes(types.intp, types.intp), code
+
+
+@intrinsic
+def fill(typing: Any, value: Any) -> Any:
+    """One number, eight times."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return _broadcast(builder, values[0])
+
+    return lanes(types.float32), code
+
+
+@intrinsic
+def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    """The product of a and b, plus c."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.fadd(builder.fmul(*values[:2], flags=CONTRACT), values[2], flags=CONTRACT)
+
+    return lanes(lanes, lanes, lanes), code
+
+
+@intrinsic
+def larger(typing: Any, a: Any, b: Any) -> Any:
+    """The larger one in each lane."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        return builder.select(builder.fcmp_ordered(">", *values), *values)
+
+    return lanes(lanes, lanes), code
+
+
+@intrinsic
+def from_lane(typing: Any, first: Any, value: Any, before: Any) -> Any:
+    """`value` in the lanes from number `first` on, `before` in those before it."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        bound = builder.trunc(values[0], ir.IntType(32))
+        single = builder.insert_element(ir.Constant(INTEGERS, ir.Undefined), bound, ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(INTEGERS, [0] * COUNT)
+        bounds = builder.shuffle_vector(single, ir.Constant(INTEGERS, ir.Undefined), zeros)
+        numbers = ir.Constant(INTEGERS, list(range(COUNT)))
+        return builder.select(builder.icmp_signed(">=", numbers, bounds), values[1], values[2])
+
+    return lanes(types.intp, lanes, lanes), code
+
+
+@intrinsic
+def power_of_two(typing: Any, x: Any) -> Any:
+    """2^x, for x from -126 (smaller ones count as that) to 127."""
+
+    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        smallest = _same(SMALLEST)
+        x = builder.select(builder.fcmp_ordered(">", values[0], smallest), values[0], smallest)
+        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS]), "llvm.floor.v8f32")
+        whole = builder.call(function, [builder.fadd(x, _same(0.5))])
+        rest = builder.fsub(x, whole)
+        result = _same(float(COEFFICIENTS[-1]))
+        for coefficient in COEFFICIENTS[-2::-1]:
+            product = builder.fmul(result, rest, flags=CONTRACT)
+            result = builder.fadd(product, _same(float(coefficient)), flags=CONTRACT)
+        exponent = builder.fptosi(builder.fadd(whole, _same(127.0)), INTEGERS)
+        power = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * COUNT)), FLOATS)
+        return builder.fmul(result, power)
+
+    return lanes(lanes), code
+
+
+def _binary(name: str) -> Any:
+    @intrinsic
+    def operation(typing: Any, a: Any, b: Any) -> Any:
+        def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+            return getattr(builder, name)(*values)
+
+        return lanes(lanes, lanes), code
+
+    return operation
+
+
+add = _binary("fadd")
+subtract = _binary("fsub")
+multiply = _binary("fmul")
