@@ -161,6 +161,19 @@ def test_more_and_fewer_runs_of_the_same_study(study, tmp_path):
     assert {run.seed for run in Study.open(tmp_path / "study").runs()} == {2, 3}
 
 
+def test_chosen_runs_come_first_and_the_others_later(study, tmp_path, undisturbed):
+    study.write_text(TINY.replace("0.02", "0.0"))
+    folder = tmp_path / "study"
+    said = carry_out(study, folder, "--workers", "4", "--only", "*__bb__*", "--only", "*Hallway*seed-1")
+    assert said.count("started") == 5 and "of which --only chose 5" in said
+    states = {run.name: run.state for run in Study.open(folder).runs()}
+    assert sorted(states.values()) == ["finished"] * 5 + ["waiting"] * 3
+    assert all(state == "finished" for name, state in states.items() if "__bb__" in name)
+    assert "--only *seed-7 matches no run" in carry_out(study, folder, "--only", "*seed-7", code=2)
+    carry_out(study, folder, "--workers", "4")
+    assert results(folder) == undisturbed
+
+
 def test_a_folder_of_something_else_is_left_alone(study, tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("important")

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -53,6 +54,9 @@ class Args:
     """Share of a GPU of a run (None: as the study says; 0: runs see no GPU)."""
     retries: int = 5
     """Times in a row that a run may be killed without reaching a further checkpoint, before it counts as failed."""
+    only: tuple[str, ...] = ()
+    """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
+    for another call (empty: all)."""
     dry_run: bool = False
     """Show what would be run, with names, time and disk, and write nothing."""
 
@@ -93,11 +97,14 @@ def defined(args: Args) -> Definition:
     return replace(definition, resources=resources)
 
 
-def announce(definition: Definition, folder: Path, runs: Sequence[RunState], slots: int | None, say: Console) -> None:
-    """Number of runs, time and disk, before anything starts."""
+def announce(
+    definition: Definition, folder: Path, runs: Sequence[RunState], total: int, slots: int | None, say: Console
+) -> None:
+    """Number of runs, of `total` that the study has, time and disk, before anything starts."""
     axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
-    skipped = prod(len(values) for values in definition.axes.values()) - len(runs)
+    skipped = prod(len(values) for values in definition.axes.values()) - total
     axes += f", less {skipped} that it skips" if skipped else ""
+    axes += f", of which --only chose {len(runs)}" if len(runs) < total else ""
     cost = estimate(runs, definition.resources)
     source = f" ({cost.source})" if cost.source else ""
     heading = f"{definition.title}\n{folder}: {counts(runs)} = {axes}"
@@ -116,13 +123,23 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
 
 
-def show_plan(definition: Definition, folder: Path, planned: Sequence[Planned], say: Console) -> None:
+def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
+    """Those that a pattern matches, all where there is none; a UserError for a pattern that matches no run."""
+    for pattern in patterns:
+        if not any(fnmatchcase(run.name, pattern) for run in runs):
+            raise UserError(f"--only {pattern} matches no run; --dry-run shows their names, such as {runs[0].name}")
+    return [run for run in runs if not patterns or any(fnmatchcase(run.name, pattern) for pattern in patterns)]
+
+
+def show_plan(
+    definition: Definition, folder: Path, planned: Sequence[Planned], only: Sequence[str], say: Console
+) -> None:
     """What would be run; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / "study.sqlite3").exists() else {}
-    runs = [known.get(run.name) or _unbegun(run, folder) for run in planned]
+    runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], only)
     for run in runs:
         say.print(f"{run.state:9}{run.name}", markup=False, highlight=False, soft_wrap=True)
-    announce(definition, folder, runs, None, say)
+    announce(definition, folder, runs, len(planned), None, say)
 
 
 def _unbegun(run: Planned, folder: Path) -> RunState:
@@ -134,7 +151,7 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
     """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
     planned = expand(definition)
     if args.dry_run:
-        show_plan(definition, folder, planned, say)
+        show_plan(definition, folder, planned, args.only, say)
         raise SystemExit(0)
     lock = locks.acquire(folder / "locks" / "study.lock", patience=2.0)
     if lock is None:
@@ -142,10 +159,12 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
         raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
     try:
         study = prepare(folder, definition, planned)
-        left = open_runs(study, definition.resources.keep_replay)
+        wanted = {run.name for run in chosen(study.runs(), args.only)}
+        left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
         if left:
             backend = make_backend(args, definition)
-            announce(definition, folder, study.runs(), backend.room(), say)
+            runs = chosen(study.runs(), args.only)
+            announce(definition, folder, runs, len(study.runs()), backend.room(), say)
             say.print(f"backend {resolved_backend(args)}: {backend.describes}", markup=False, highlight=False)
             tell = partial(say.print, markup=False, highlight=False, soft_wrap=True)
             Drive(study, backend, definition.resources, args.retries, tell).run(left)
