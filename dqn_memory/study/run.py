@@ -20,6 +20,7 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
+from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.study import locks
 from dqn_memory.study.backends import Backend, Processes, has_ray
@@ -54,7 +55,7 @@ class Args:
     """Share of a GPU of a run (None: as the study says; 0: runs see no GPU)."""
     retries: int = 5
     """Times in a row that a run may be killed without reaching a further checkpoint, before it counts as failed."""
-    only: tuple[str, ...] = ()
+    only: Repeatable = ()
     """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
     for another call (empty: all)."""
     dry_run: bool = False
