@@ -3,8 +3,8 @@
 `nn.GRU` on a CPU runs every direction by itself and records about ten small operations per position for
 autograd; its backward pass is four fifths of the cost. Here the directions share every operation, a position
 takes eight forward and three backward, and what does not depend on the previous position is done once for the
-whole sequence. The loop over time is inherent; it stays inside two opaque operators, so that torch.compile does
-not unroll it. An accelerator runs `nn.GRU` as one fused kernel and needs none of this.
+whole sequence. In float32 even these few cost more than their arithmetic; there `lane_gru` does both loops. The loop
+over time is inherent; it stays inside two opaque operators, so that torch.compile does not unroll it. An accelerator runs `nn.GRU` as one fused kernel and needs none of this.
 
 Symbols as elsewhere, with G directions and H units per direction. Gates stand in the order of nn.GRU: reset,
 update, candidate.
@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from dqn_memory.blocks import lane_gru
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -44,6 +46,8 @@ def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     Returns hidden (T, G, B, H), the three gates (T, 3, G, B, H), and the recurrent part of the candidate
     (T, G, B, H); the last two are for the backward pass.
     """
+    if lane_gru.suits(weight):
+        return lane_gru.forward(gates, weight, bias)
     gates = gates.permute(2, 3, 0, 1, 4).clone(memory_format=torch.contiguous_format)  # (T, 3, G, B, H)
     # tanh(a) = 2 sigmoid(2a) - 1, and torch's sigmoid is three times as fast as its tanh.
     gates[:, 2].mul_(2)
@@ -85,18 +89,26 @@ def gru_scan_backward(
     before = torch.cat((torch.zeros_like(hidden[:1]), hidden[:-1]))
     change, inner = _factors(before, gates, recurrent)
     total = grad.clone(memory_format=torch.contiguous_format)
-    totals, updates, steps = total.unbind(0), gates[:, 1].unbind(0), range(len(total) - 1, -1, -1)
-    wide, changes, flat = (v.unbind(0) for v in (total.unsqueeze(3), change, change.flatten(3)))
-    for t in steps:
-        changes[t].mul_(wide[t])
-        if t:
-            totals[t - 1].addcmul_(totals[t], updates[t]).baddbmm_(flat[t], weight)
+    if lane_gru.suits(weight):
+        lane_gru.backward(total, change, gates, weight)
+    else:
+        _steps_back(total, change, gates, weight)
     to_gates = change.permute(1, 2, 0, 3, 4).contiguous()  # (G, B, T, 3, H)
     to_weight = to_gates.flatten(1, 2).flatten(2).mT @ before.permute(1, 2, 0, 3).flatten(1, 2)
     to_bias = to_gates[:, :, :, 2].sum((1, 2))
     # So far the candidate's row is the gradient of its recurrent part; the input enters outside the reset.
     to_gates[:, :, :, 2] = total.mul_(inner).permute(1, 2, 0, 3)
     return to_gates, to_weight, to_bias
+
+
+def _steps_back(total: Tensor, change: Tensor, gates: Tensor, weight: Tensor) -> None:
+    """The loop from the last position, in place; see `gru_scan_backward`."""
+    totals, updates, steps = total.unbind(0), gates[:, 1].unbind(0), range(len(total) - 1, -1, -1)
+    wide, changes, flat = (v.unbind(0) for v in (total.unsqueeze(3), change, change.flatten(3)))
+    for t in steps:
+        changes[t].mul_(wide[t])
+        if t:
+            totals[t - 1].addcmul_(totals[t], updates[t]).baddbmm_(flat[t], weight)
 
 
 def _factors(before: Tensor, gates: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,15 +10,13 @@ Symbols: one head of one sequence has T positions of h units; scores and weights
 from __future__ import annotations
 
 import math
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.blocks.lane_parts import compiled, in_parts
 from dqn_memory.blocks.lanes import (
     COUNT,
     add,
@@ -42,11 +40,6 @@ FEWEST = 16  # sequences x heads below which calling costs more than the work
 LOWEST = -1e30  # a score that no softmax sees
 
 LOG2_E = math.log2(math.e)
-
-
-def compiled(function: Any) -> Any:
-    """Compiled at its first call, kept on disk, free of Python's lock."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
 
 
 def suits(packed: Tensor, heads: int) -> bool:
@@ -77,7 +70,7 @@ def attend(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     units, out = width // (3 * heads), packed.new_empty(batch, time, width // 3)
     norms = packed.new_empty(batch, heads, time)
     room = COUNT * (2 * units + time + 2)
-    _in_parts(_forward, batch, room, packed.data_ptr(), time, heads, units, out.data_ptr(), norms.data_ptr())
+    in_parts(_forward, batch, room, packed.data_ptr(), time, heads, units, out.data_ptr(), norms.data_ptr())
     return out, norms
 
 
@@ -95,7 +88,7 @@ def attend_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) ->
     units, change = packed.shape[2] // (3 * heads), torch.zeros_like(packed)
     room = COUNT * (3 * units + 2 * time + 2)
     places = (tensor.data_ptr() for tensor in (out, norms, grad, change))
-    _in_parts(_backward, batch, room, packed.data_ptr(), time, heads, units, *places)
+    in_parts(_backward, batch, room, packed.data_ptr(), time, heads, units, *places)
     return change
 
 
@@ -117,24 +110,8 @@ def _gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor |
 attend.register_autograd(_gradient, setup_context=_save)
 
 
-def _in_parts(kernel: Any, batch: int, room: int, *arguments: Any) -> None:
-    """Run over all sequences, one part of them on each of torch's threads, each with `room` numbers of its own."""
-    parts = min(torch.get_num_threads(), batch)
-    rooms = torch.empty(parts, room)
-    tasks = [(batch * part // parts, batch * (part + 1) // parts, rooms[part].data_ptr()) for part in range(parts)]
-    waiting: list[Future[None]] = [_pool(parts).submit(kernel, *task, *arguments) for task in tasks[1:]]
-    kernel(*tasks[0], *arguments)
-    for other in waiting:
-        other.result()
-
-
-@cache
-def _pool(parts: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(parts - 1)
-
-
 @compiled
-def _forward(first, last, query, packed, time, heads, units, out, norms):  # type: ignore[no-untyped-def]
+def _forward(first, last, query, packed, time, heads, units, out, norms):
     """Sequences `first` .. `last` - 1; all arrays are addresses, `query` that of the room for what is computed."""
     width, scale = heads * units, np.float32(LOG2_E / math.sqrt(units))
     mixed = query + 4 * units * COUNT
@@ -158,7 +135,7 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):  # typ
 
 
 @compiled
-def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):  # type: ignore[no-untyped-def]
+def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):
     """The same, from the gradient of `out` to that of `packed`, which starts from zero."""
     width, scale, natural = heads * units, np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
     given = query + 4 * units * COUNT
@@ -196,7 +173,7 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 
 
 @compiled
-def _turn(source, start, stride, here, units, scale, turned):  # type: ignore[no-untyped-def]
+def _turn(source, start, stride, here, units, scale, turned):
     """Eight rows of h units as h rows of eight lanes; lanes behind the last position are zero."""
     for lane in range(here):
         for unit in range(units):
@@ -207,7 +184,7 @@ def _turn(source, start, stride, here, units, scale, turned):  # type: ignore[no
 
 
 @compiled
-def _rows(source, start, stride, here, units, scale, rows):  # type: ignore[no-untyped-def]
+def _rows(source, start, stride, here, units, scale, rows):
     """Eight rows of h units, one behind the other; rows behind the last position are zero."""
     factor = fill(scale)
     for lane in range(COUNT):
@@ -217,7 +194,7 @@ def _rows(source, start, stride, here, units, scale, rows):  # type: ignore[no-u
 
 
 @compiled
-def _products(turned, units, source, start, stride, keys, first, scores):  # type: ignore[no-untyped-def]
+def _products(turned, units, source, start, stride, keys, first, scores):
     """scores[j] = first + the eight products with row j of the source."""
     for unit in range(0, units, COUNT):
         at = unit * COUNT
@@ -238,7 +215,7 @@ def _products(turned, units, source, start, stride, keys, first, scores):  # typ
 
 
 @compiled
-def _softmax(scores, block, keys, ends):  # type: ignore[no-untyped-def]
+def _softmax(scores, block, keys, ends):
     """Scores become 2^(score - largest); `ends` holds the largest score and the sum of each lane."""
     lowest = fill(np.float32(LOWEST))
     top = lowest
@@ -260,7 +237,7 @@ def _softmax(scores, block, keys, ends):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _weights(scores, slopes, block, keys, norm):  # type: ignore[no-untyped-def]
+def _weights(scores, slopes, block, keys, norm):
     """Scores become weights, and slopes, which hold d(weight) - its mean, become d(score)."""
     for key in range(keys):
         weight = power_of_two(subtract(load(scores, key * COUNT), norm))
@@ -271,7 +248,7 @@ def _weights(scores, slopes, block, keys, norm):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _mix(weights, source, start, stride, keys, units, mixed):  # type: ignore[no-untyped-def]
+def _mix(weights, source, start, stride, keys, units, mixed):
     """mixed[u] = sum over j of weights[j] times unit u of the source's row j."""
     for unit in range(0, units, COUNT):
         a = b = c = d = e = f = g = h = fill(np.float32(0))
@@ -291,7 +268,7 @@ def _mix(weights, source, start, stride, keys, units, mixed):  # type: ignore[no
 
 
 @compiled
-def _add_outer(weights, rows, keys, units, change, start, stride):  # type: ignore[no-untyped-def]
+def _add_outer(weights, rows, keys, units, change, start, stride):
     """Row j of the change grows by the sum over the eight lanes of weights[j] times each lane's row."""
     for unit in range(0, units, COUNT):
         a, b = load(rows, unit), load(rows, units + unit)

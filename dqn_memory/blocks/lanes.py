@@ -200,3 +200,4 @@ def _binary(name: str) -> Any:
 add = _binary("fadd")
 subtract = _binary("fsub")
 multiply = _binary("fmul")
+divide = _binary("fdiv")
