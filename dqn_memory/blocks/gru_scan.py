@@ -3,8 +3,9 @@
 `nn.GRU` on a CPU runs every direction by itself and records about ten small operations per position for
 autograd; its backward pass is four fifths of the cost. Here the directions share every operation, a position
 takes eight forward and three backward, and what does not depend on the previous position is done once for the
-whole sequence. In float32 even these few cost more than their arithmetic; there `lane_gru` does both loops. The loop
-over time is inherent; it stays inside two opaque operators, so that torch.compile does not unroll it. An accelerator runs `nn.GRU` as one fused kernel and needs none of this.
+whole sequence. In float32 even these few cost more than their arithmetic; there `lane_gru` does both loops. The
+loop over time is inherent; it stays inside two opaque operators, so that torch.compile does not unroll it. An
+accelerator runs `nn.GRU` as one fused kernel and needs none of this.
 
 Symbols as elsewhere, with G directions and H units per direction. Gates stand in the order of nn.GRU: reset,
 update, candidate.
