@@ -85,7 +85,7 @@ def attend_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) ->
     """Gradient of the packed projection, (B, T, 3D)."""
     packed, grad = packed.detach().contiguous(), grad.contiguous()
     batch, heads, time = norms.shape
-    units, change = packed.shape[2] // (3 * heads), torch.zeros_like(packed)
+    units, change = packed.shape[2] // (3 * heads), torch.empty_like(packed)
     room = COUNT * (3 * units + 2 * time + 2)
     places = (tensor.data_ptr() for tensor in (out, norms, grad, change))
     in_parts(_backward, batch, room, packed.data_ptr(), time, heads, units, *places)
@@ -136,7 +136,7 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
 
 @compiled
 def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):
-    """The same, from the gradient of `out` to that of `packed`, which starts from zero."""
+    """The same, from the gradient of `out` to that of `packed`. The last queries come first: they read all keys."""
     width, scale, natural = heads * units, np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
     given = query + 4 * units * COUNT
     mixed = given + 4 * units * COUNT
@@ -146,7 +146,7 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
     for row in range(first, last):
         for head in range(heads):
             start = row * time * 3 * width + head * units
-            for block in range(0, time, COUNT):
+            for block in range((time - 1) // COUNT * COUNT, -1, -COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
                 own, whole = start + block * 3 * width, (row * time + block) * width + head * units
                 store(ends, 0, fill(np.float32(0)))  # lanes behind the last position have scores and slopes of zero
@@ -168,8 +168,8 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
                         put(change, own + lane * 3 * width + unit, natural * get(mixed, unit * COUNT + lane))
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
-                _add_outer(slopes, query, keys, units, change, start + width, 3 * width)
-                _add_outer(scores, given, keys, units, change, start + 2 * width, 3 * width)
+                _add_outer(slopes, query, keys, units, keys == time, change, start + width, 3 * width)
+                _add_outer(scores, given, keys, units, keys == time, change, start + 2 * width, 3 * width)
 
 
 @compiled
@@ -268,8 +268,8 @@ def _mix(weights, source, start, stride, keys, units, mixed):
 
 
 @compiled
-def _add_outer(weights, rows, keys, units, change, start, stride):
-    """Row j of the change grows by the sum over the eight lanes of weights[j] times each lane's row."""
+def _add_outer(weights, rows, keys, units, fresh, change, start, stride):
+    """Row j of the change grows by the sum over the eight lanes of weights[j] times each lane's row (fresh: from 0)."""
     for unit in range(0, units, COUNT):
         a, b = load(rows, unit), load(rows, units + unit)
         c, d = load(rows, 2 * units + unit), load(rows, 3 * units + unit)
@@ -277,7 +277,7 @@ def _add_outer(weights, rows, keys, units, change, start, stride):
         g, h = load(rows, 6 * units + unit), load(rows, 7 * units + unit)
         for key in range(keys):
             place, at = start + key * stride + unit, key * COUNT
-            total = load(change, place)
+            total = fill(np.float32(0)) if fresh else load(change, place)
             total = multiply_add(a, spread(weights, at), total)
             total = multiply_add(b, spread(weights, at + 1), total)
             total = multiply_add(c, spread(weights, at + 2), total)
