@@ -387,7 +387,11 @@ def test_maps_survive_their_text() -> None:
     maps = np.tril(np.random.default_rng(0).random((2, 5, 5))).round(3)
     again = Maps.parse(json.loads(json.dumps(Maps({3: maps}, 9, True).plain())))
     np.testing.assert_allclose(again.layers[3], maps, atol=1e-12)
-    assert (again.length, again.success) == (9, True)
+    assert (again.length, again.success, again.ended) == (9, True, "success")
+    whole = np.random.default_rng(0).random((2, 5, 5)).round(3)  # a form that reads its future, over tokens
+    again = Maps.parse(json.loads(json.dumps(Maps({0: whole}, 9, total=-1.5, first=4).plain())))
+    np.testing.assert_allclose(again.layers[0], whole, atol=1e-12)
+    assert (again.first, again.ended) == (4, "a return of -1.50")
 
 
 def test_a_damaged_record_is_one_sentence(small: Path, tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import importlib
 from pathlib import Path
 
 import pytest
-from studies import kill_trainer, results, start, wait_for
+from studies import carry_out, kill_trainer, results, start, wait_for
 
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.expansion import expand
 from dqn_memory.study.finished import last_step
+from dqn_memory.study.report import main as report
 from dqn_memory.study.state import Study
 
 
@@ -29,3 +30,15 @@ def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alo
     assert f"lost     {run.name}: its process was ended by SIGKILL; it continues from its last checkpoint" in said
     assert results(folder) == results(whole) and len(results(whole)) == 2
     assert {run.state for run in Study.open(folder).runs()} == {"finished"}
+
+
+def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
+    folder, kept = tmp_path / "study", tmp_path / "kept"
+    carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
+    report([str(folder), "--record", str(kept)])
+    report([str(kept)])
+    pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
+    assert pages[0] == pages[1]
+    assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]
+    pictures = {path.stem for path in (kept / "report" / "pictures").glob("attention-*.png")}
+    assert pictures == {"attention-cartpole-v1-causal-seed-1-layer-0"}  # the recurrent form has no attention

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory import drawing_memory
+from dqn_memory import drawing_memory, drawing_world_model
 from dqn_memory.errors import UserError
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
 from dqn_memory.study.report_source import ATTENTION
+from dqn_memory.study.trainers import attention_reader
 
 STEPS = 24  # decisions of an episode that are shown
 UNIT = 1_000  # weights are kept in thousandths
@@ -24,31 +25,53 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Maps:
-    """Attention of the first T decisions of an episode of `length` steps, by layer, each (H, T, T)."""
+    """Attention in an episode of `length` steps, by layer, each (H, T, T).
+
+    T are the episode's first decisions; or, where `first` is given, the tokens of a window from that step on, two a
+    step.
+    """
 
     layers: dict[int, Array]
     length: int
-    success: bool
+    success: bool | None = None
+    """Whether the episode ended well, where its world says so."""
+    total: float | None = None
+    """Its return, where that says more."""
+    first: int | None = None
+
+    @property
+    def ended(self) -> str:
+        """What came of the episode, in words."""
+        if self.total is not None:
+            return f"a return of {self.total:.2f}"
+        return "success" if self.success else "no success"
 
     def plain(self) -> dict[str, Any]:
-        """As JSON: thousandths, of each decision the steps up to itself."""
+        """As JSON: thousandths, of each row the columns up to the last that is not zero."""
         kept = {
-            str(layer): [
-                [np.rint(row[: t + 1] * UNIT).astype(int).tolist() for t, row in enumerate(head)] for head in maps
-            ]
-            for layer, maps in self.layers.items()
+            str(layer): [[_thousandths(row) for row in head] for head in maps] for layer, maps in self.layers.items()
         }
-        return {"length": self.length, "success": self.success, "layers": kept}
+        facts = {"success": self.success, "total": self.total, "first": self.first}
+        told = {name: value for name, value in facts.items() if value is not None}
+        return {"length": self.length, **told, "layers": kept}
 
     @classmethod
     def parse(cls, content: Any) -> Maps:
         """The maps from what `plain` gave."""
         layers = {int(layer): np.array([_square(head) for head in heads]) for layer, heads in content["layers"].items()}
-        return cls(layers, int(content["length"]), bool(content["success"]))
+        success, total, first = (content.get(name) for name in ("success", "total", "first"))
+        return cls(layers, int(content["length"]), success, total, first)
+
+
+def _thousandths(row: Array) -> list[int]:
+    kept: list[int] = np.rint(row * UNIT).astype(int).tolist()
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
 
 
 def _square(rows: list[list[int]]) -> Array:
-    """Rows of growing length as a matrix (T, T)."""
+    """Rows that end before their zeros as a matrix (T, T)."""
     return np.array([row + [0] * (len(rows) - len(row)) for row in rows], np.float64) / UNIT
 
 
@@ -63,7 +86,10 @@ def maps_of(data: Data, entry: Entry) -> Maps | None:
     """The maps of a run's record, or of its checkpoint; None where its network has no attention."""
     if data.source.recorded:
         return _recorded(entry.run.folder / ATTENTION)
-    return _played(entry) if data.source.kind == "dqn_memory.train" else None
+    played = attention_reader(data.source.kind)
+    maps: Maps | None = None if played is None else played(entry.run.folder, SEED)
+    # Through text and back, so that a study and its record draw the same.
+    return None if maps is None else Maps.parse(maps.plain())
 
 
 def _recorded(path: Path) -> Maps | None:
@@ -75,19 +101,18 @@ def _recorded(path: Path) -> Maps | None:
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
-def _played(entry: Entry) -> Maps | None:
-    """Play one greedy episode with the run's last checkpoint on the CPU."""
+def of_q_network(run: Path, seed: int) -> Maps | None:
+    """Of one greedy episode with a run's last checkpoint on the CPU; None where its network has no attention."""
     from dqn_memory.agent import load_network
     from dqn_memory.introspection import episode_attention
     from dqn_memory.playing import play_in
 
-    network, config, _ = load_network(entry.run.folder)
-    episode = play_in(config.arena(next(network.parameters()).device), network, SEED)[0]
+    network, config, _ = load_network(run)
+    episode = play_in(config.arena(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
     maps = episode_attention(network, episode.observation[shown], episode.previous_action[shown], config.acting)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
-    # Through text and back, so that a study and its record draw the same.
-    return Maps.parse(Maps(layers, len(episode), episode.success).plain()) if layers else None
+    return Maps(layers, len(episode), episode.success) if layers else None
 
 
 def attention_section(data: Data, wanted: bool) -> Section:
@@ -106,27 +131,37 @@ def attention_section(data: Data, wanted: bool) -> Section:
     unread = (Grid(("no maps of", "why"), tuple(missing)),) if missing else ()
     if not parts:
         return Section(title, unread or (Words(_none(data)),))
+    what = (
+        f"What each of the first {STEPS} decisions of one greedy episode attended to"
+        if data.source.kind == "dqn_memory.train"
+        else "What the tokens of one window of an episode without noise attended to, up to its last reward"
+    )
     words = Words(
-        f"What each of the first {STEPS} decisions of one greedy episode attended to, head by head, by the last "
-        "checkpoint of the first seed. One episode shows what there is to see, not how common it is; "
-        "`python -m dqn_memory.inspect RUN` shows more."
+        f"{what}, head by head, by the last checkpoint of the first seed. One episode shows what there is to see, not "
+        f"how common it is; `python -m {_package(data)}.inspect RUN` shows more."
     )
     return Section(title, (words, *parts, *unread))
 
 
 def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     where = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}"
-    ended = "success" if maps.success else "no success"
     parts: list[Part] = []
     for layer, weights in maps.layers.items():
-        figure = drawing_memory.episode_attention(weights, f"Layer {layer} of {where}")
-        caption = f"Layer {layer} of {where}; the episode had {maps.length} steps and ended with {ended}."
+        title = f"Layer {layer} of {where}"
+        if maps.first is None:
+            figure = drawing_memory.episode_attention(weights, title)
+        else:
+            figure = drawing_world_model.token_maps(weights[None], title, maps.first)
+        caption = f"{title}; the episode had {maps.length} steps and ended with {maps.ended}."
         parts.append(Picture(f"attention-{slug(entry.run.name)}-layer-{layer}", figure, caption, small=True))
     return parts
 
 
 def _none(data: Data) -> str:
-    if data.source.kind != "dqn_memory.train":
-        package = data.source.kind.rpartition(".")[0]
-        return f"Not drawn here for this trainer; `python -m {package}.inspect RUN` does it for one run."
+    if attention_reader(data.source.kind) is None:
+        return f"Not drawn for this trainer; `python -m {_package(data)}.inspect RUN` shows what one run has learned."
     return "No finished run has attention."
+
+
+def _package(data: Data) -> str:
+    return data.source.kind.rpartition(".")[0]

@@ -33,7 +33,18 @@ TRAINERS = {
     "world_models.unizero.train": "world_models.unizero.train_config:TrainConfig",
     "world_models.glam.train": "world_models.glam.train_config:TrainConfig",
 }
+# What reads the attention of a trainer's runs, (folder, seed) -> report_attention.Maps or None.
+ATTENTION = {
+    "dqn_memory.train": "dqn_memory.study.report_attention:of_q_network",
+    "world_models.unizero.train": "world_models.unizero.findings:report_maps",
+}
 Path_ = tuple[str, ...]
+
+
+def attention_reader(kind: str) -> Any:
+    """The function that reads attention from a run of this trainer; None where there is none."""
+    module, _, name = ATTENTION.get(kind, "").partition(":")
+    return getattr(importlib.import_module(module), name) if module else None
 
 
 @cache

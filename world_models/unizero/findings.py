@@ -12,6 +12,7 @@ import torch
 
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
+from dqn_memory.study.report_attention import Maps
 from envs.registry import WORLDS, make_world
 from world_models.unizero.agent import load_model
 from world_models.unizero.evaluation import Arena
@@ -100,6 +101,14 @@ def investigate(run: Path, device: torch.device, choice: Choice) -> Findings:
         first=first, last=last, shown=max(0, last + 1 - choice.columns),
         link=strongest_link(maps, model.causal, choice.layer, choice.head), tables=prior_tables(model), names=names,
     )  # fmt: skip
+
+
+def report_maps(run: Path, seed: int) -> Maps | None:
+    """What a study's report shows of a run's attention; None where its dynamics has none."""
+    found = investigate(run, torch.device("cpu"), Choice(seed=seed, frames=False))
+    if not len(found.maps):
+        return None
+    return Maps(dict(enumerate(found.maps)), len(found.seen), total=found.seen.episode_return, first=found.first)
 
 
 def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str]) -> dict[str, Array]:
