@@ -41,4 +41,4 @@ def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     assert pages[0] == pages[1]
     assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]
     pictures = {path.stem for path in (kept / "report" / "pictures").glob("attention-*.png")}
-    assert pictures == {"attention-cartpole-v1-causal-seed-1-layer-0"}  # the recurrent form has no attention
+    assert pictures == {"attention-cartpole-v1-causal-seed-1"}  # the recurrent form has no attention

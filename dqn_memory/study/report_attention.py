@@ -145,15 +145,19 @@ def attention_section(data: Data, wanted: bool) -> Section:
 
 def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     where = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}"
+    name, ending = (
+        f"attention-{slug(entry.run.name)}",
+        f"the episode had {maps.length} steps and ended with {maps.ended}.",
+    )
+    if maps.first is not None:
+        layers = np.stack(list(maps.layers.values()))  # (L, H, T, T)
+        figure = drawing_world_model.token_maps(layers, f"Attention of {where}", maps.first)
+        return [Picture(name, figure, f"Attention of {where}; {ending}", small=True)]
     parts: list[Part] = []
     for layer, weights in maps.layers.items():
         title = f"Layer {layer} of {where}"
-        if maps.first is None:
-            figure = drawing_memory.episode_attention(weights, title)
-        else:
-            figure = drawing_world_model.token_maps(weights[None], title, maps.first)
-        caption = f"{title}; the episode had {maps.length} steps and ended with {maps.ended}."
-        parts.append(Picture(f"attention-{slug(entry.run.name)}-layer-{layer}", figure, caption, small=True))
+        figure = drawing_memory.episode_attention(weights, title)
+        parts.append(Picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}", small=True))
     return parts
 
 
