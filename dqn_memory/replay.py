@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.ring import Ring
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Prefixes:
     next_lengths: Tensor  # (B,)
 
 
-class Replay:
+class Replay(Ring):
     """A ring of `columns` x N cells. `capacity` counts environment steps and is rounded down to whole columns."""
 
     def __init__(
@@ -57,37 +58,39 @@ class Replay:
         columns = capacity // num_worlds
         if columns < 2:
             raise UserError(f"--capacity {capacity} holds fewer than two steps of --worlds {num_worlds} worlds")
-        self.spec, self.num_actions, self.num_worlds, self.device = spec, num_actions, num_worlds, device
-        self.num_columns, self.written = columns, 0
-        shape = (columns, num_worlds)
-        self.cells: dict[str, Tensor] = {
-            "observation": torch.empty(*shape, *spec.shape, dtype=spec.dtype, device=device),
-            "next_observation": torch.empty(*shape, *spec.shape, dtype=spec.dtype, device=device),
-            "previous_action": torch.empty(shape, dtype=torch.int16, device=device),
-            "action": torch.empty(shape, dtype=torch.int16, device=device),
-            "reward": torch.empty(shape, dtype=torch.float32, device=device),
-            "terminated": torch.empty(shape, dtype=torch.bool, device=device),
-            "done": torch.empty(shape, dtype=torch.bool, device=device),
-            "time": torch.empty(shape, dtype=torch.int32, device=device),
+        super().__init__(columns, num_worlds, device)
+        self.spec, self.num_actions = spec, num_actions
+        self.cells = {
+            "observation": self.room(spec.dtype, *spec.shape),
+            "next_observation": self.room(spec.dtype, *spec.shape),
+            "previous_action": self.room(torch.int16),
+            "action": self.room(torch.int16),
+            "reward": self.room(torch.float32),
+            "terminated": self.room(torch.bool),
+            "done": self.room(torch.bool),
+            "time": self.room(torch.int32),
         }
         # the host knows each cell's place in its episode, so a batch's longest window is known without a sync
-        self.host_time = np.zeros(shape, np.int32)
-        self.host_done = np.zeros(shape, np.bool_)
-        self.host_terminated = np.zeros(shape, np.bool_)
-
-    def __len__(self) -> int:
-        """Environment steps held."""
-        return min(self.written, self.num_columns) * self.num_worlds
+        self.host_time, self.host_done, self.host_terminated = (
+            np.zeros((columns, num_worlds), kind) for kind in (np.int32, np.bool_, np.bool_)
+        )
 
     def add(self, **cells: Tensor) -> None:
         """One column of every kind of cell, (N, ...) each, under the names of `cells`."""
         column = self.written % self.num_columns
-        for name, value in cells.items():
-            self.cells[name][column] = value.to(self.cells[name].dtype)
-        self.host_time[column] = cells["time"].cpu().numpy()
-        self.host_done[column] = cells["done"].cpu().numpy()
-        self.host_terminated[column] = cells["terminated"].cpu().numpy()
-        self.written += 1
+        super().add(**cells)
+        self._tell_host(np.array([column]), {name: value.unsqueeze(0) for name, value in cells.items()})
+
+    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
+        """Put back columns that began at `start`, the newest ones of the run."""
+        super().restore(start, cells)
+        if cells:
+            self._tell_host(np.arange(start, self.written) % self.num_columns, cells)
+
+    def _tell_host(self, columns: np.ndarray, cells: dict[str, Tensor]) -> None:
+        self.host_time[columns] = cells["time"].cpu().numpy()
+        self.host_done[columns] = cells["done"].cpu().numpy()
+        self.host_terminated[columns] = cells["terminated"].cpu().numpy()
 
     def draw(
         self,
@@ -230,34 +233,3 @@ class Replay:
 
     def _padding(self) -> Tensor:
         return torch.tensor(self.spec.padding, dtype=self.spec.dtype, device=self.device)
-
-    def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        drawn = drawn.to(self.device, non_blocking=True)
-        return drawn // self.num_worlds, drawn % self.num_worlds
-
-    def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
-        return self.cells[name][column % self.num_columns, world]
-
-    # what a checkpoint stores: columns in the order of time
-
-    def columns_written(self) -> int:
-        return self.written
-
-    def capacity(self) -> int:
-        return self.num_columns
-
-    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
-        index = torch.arange(start, stop, device=self.device) % self.num_columns
-        return {name: cells[index] for name, cells in self.cells.items()}
-
-    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
-        """Put back columns that began at `start`, the newest ones of the run."""
-        count = cells["time"].shape[0]
-        index = torch.arange(start, start + count, device=self.device) % self.num_columns
-        for name, value in cells.items():
-            self.cells[name][index] = value.to(self.device)
-        self.host_time[index.cpu().numpy()] = cells["time"].cpu().numpy()
-        self.host_done[index.cpu().numpy()] = cells["done"].cpu().numpy()
-        self.host_terminated[index.cpu().numpy()] = cells["terminated"].cpu().numpy()
-        self.written = start + count

@@ -52,15 +52,21 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
 
 def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
     """A run that exists, and its config with the few changes that a resume may make."""
+    config, run, backend = reopened(argv, TrainConfig, Q_NETWORK)
+    config = with_backend(config, run, backend)
+    set_threads(config)
+    return config, run
+
+
+def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, Run, Backend | None]:
+    """A run of any trainer, its config as the flags of a resume change it, and the backend of mamba they ask for."""
     flags = parse(ResumeConfig, argv)
     run = Run.open(Path(flags.resume))
     if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
-        check_kind(run.path, run.load(with_replay=False), Q_NETWORK)
-    config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
+        check_kind(run.path, run.load(with_replay=False), kind)
+    config = from_toml(config_class, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
-    config = with_backend(changed(config, flags), run, flags.backend)
-    set_threads(config)
-    return config, run
+    return changed(config, flags), run, flags.backend
 
 
 def changed(config: C, flags: ResumeConfig) -> C:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.errors import UserError
+from dqn_memory.ring import Ring
 from world_models.glam.losses import Batch
 
 
@@ -30,7 +31,7 @@ class ReplayConfig:
             raise UserError(f"--recent-windows {self.recent_windows} must not be negative")
 
 
-class Replay:
+class Replay(Ring):
     """A ring of columns x N cells; windows never reach over the place where it is being written.
 
     A window may hold the end of one episode and the beginning of the next; `first` marks the steps whose frame opened
@@ -46,19 +47,15 @@ class Replay:
                 f"--capacity {config.capacity} is too small: {num_worlds} worlds with windows of {longest} steps need "
                 f"at least {num_worlds * longest}"
             )
-        self.config, self.num_worlds, self.device = config, num_worlds, device
-        self.num_columns, self.written = columns, 0
+        super().__init__(columns, num_worlds, device)
+        self.config = config
         self.cells = {
-            "frames": self._room(torch.uint8, 3, screen, screen),
-            "action": self._room(torch.int16),
-            "reward": self._room(torch.float32),
-            "terminated": self._room(torch.bool),
-            "first": self._room(torch.bool),
+            "frames": self.room(torch.uint8, 3, screen, screen),
+            "action": self.room(torch.int16),
+            "reward": self.room(torch.float32),
+            "terminated": self.room(torch.bool),
+            "first": self.room(torch.bool),
         }
-
-    def __len__(self) -> int:
-        """Environment steps held."""
-        return min(self.written, self.num_columns) * self.num_worlds
 
     def drawable(self, length: int) -> int:
         """Steps at which a window of that length can begin; drawing needs at least one."""
@@ -67,12 +64,7 @@ class Replay:
 
     def add(self, **cells: Tensor) -> None:
         """One column, (N, ...) each: frames (what was acted on), action, reward, terminated, first."""
-        if cells.keys() != self.cells.keys():
-            raise ValueError(f"a column holds {sorted(self.cells)}, not {sorted(cells)}")
-        column = self.written % self.num_columns
-        for name, value in cells.items():
-            self.cells[name][column] = value.to(self.cells[name].dtype)
-        self.written += 1
+        super().add(**cells)
 
     def draw(self, batch: int, length: int, generator: torch.Generator) -> Tensor:
         """First steps of B windows, as column x N + world, (B,) int64 on the host.
@@ -88,40 +80,13 @@ class Replay:
 
     def windows(self, drawn: Tensor, length: int) -> Batch:
         """The windows (B, T) that begin at the drawn steps."""
-        drawn = drawn.to(self.device, non_blocking=True)
-        column, world = drawn // self.num_worlds, drawn % self.num_worlds
+        column, world = self._cell(drawn)
         columns = column.unsqueeze(1) + torch.arange(length, device=self.device)  # (B, T)
         place = columns % self.num_columns * self.num_worlds + world.unsqueeze(1)
         taken = {name: cells.flatten(0, 1)[place] for name, cells in self.cells.items()}
         return Batch(**taken | {"action": taken["action"].long()})
 
-    def _room(self, dtype: torch.dtype, *shape: int) -> Tensor:
-        return torch.zeros(self.num_columns, self.num_worlds, *shape, dtype=dtype, device=self.device)
-
     def _starts(self, length: int) -> tuple[int, int]:
         """Columns [first, stop) at which a window can begin."""
         oldest = max(self.written - self.num_columns, 0)
         return oldest, max(self.written - length + 1, oldest)
-
-    # what a checkpoint stores: columns in the order of time (dqn_memory.replay_chunks.ReplaySource)
-
-    def columns_written(self) -> int:
-        """As `ReplaySource`."""
-        return self.written
-
-    def capacity(self) -> int:
-        """As `ReplaySource`."""
-        return self.num_columns
-
-    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
-        index = torch.arange(start, stop, device=self.device) % self.num_columns
-        return {name: cells[index] for name, cells in self.cells.items()}
-
-    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
-        """Put back columns that began at `start`, the newest ones of the run."""
-        count = len(cells["first"]) if cells else 0
-        index = torch.arange(start, start + count, device=self.device) % self.num_columns
-        for name, value in cells.items():
-            self.cells[name][index] = value.to(self.device)
-        self.written = start + count

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dqn_memory.configuration import from_toml, load_plugins, parse
+from dqn_memory.configuration import load_plugins, parse
 from dqn_memory.experiment import Run
-from dqn_memory.kinds import check_kind
-from dqn_memory.starting import ResumeConfig, changed, with_backend
+from dqn_memory.starting import reopened, with_backend
 from world_models.glam.loading import KIND
 from world_models.glam.train_config import TrainConfig
 
@@ -23,10 +22,5 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
 
 def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
     """A run that exists, and its config with the few changes that a resume may make."""
-    flags = parse(ResumeConfig, argv)
-    run = Run.open(Path(flags.resume))
-    if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
-        check_kind(run.path, run.load(with_replay=False), KIND)
-    config = from_toml(TrainConfig, run.config_toml, str(run.path / "config.toml"))
-    load_plugins(config.plugin)
-    return with_backend(changed(config, flags), run, flags.backend), run
+    config, run, backend = reopened(argv, TrainConfig, KIND)
+    return with_backend(config, run, backend), run

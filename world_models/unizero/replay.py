@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.ring import Ring
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Contexts:
     count: Tensor  # (B, T) int64, 0 .. W: how many of the W steps before each one are of its episode
 
 
-class Replay:
+class Replay(Ring):
     """A ring of columns x N cells.
 
     A sequence of T = `horizon` steps is drawn once the n = `lookahead` steps behind it are there, so that no target is
@@ -76,16 +77,20 @@ class Replay:
                 f"--capacity {config.capacity} is too small: {num_worlds} worlds with sequences of {self.reach} steps "
                 f"and {history} steps of history need at least {num_worlds * (self.reach + history + 1)}"
             )
-        self.config, self.spec, self.num_actions, self.num_worlds = config, spec, num_actions, num_worlds
-        self.horizon, self.history, self.device = horizon, history, device
-        self.num_columns, self.written = columns, 0
-        self.cells = _empty_cells(columns, num_worlds, num_actions, spec, device)
+        super().__init__(columns, num_worlds, device)
+        self.config, self.spec, self.num_actions = config, spec, num_actions
+        self.horizon, self.history = horizon, history
+        self.cells = {
+            "observation": self.room(spec.dtype, *spec.shape),
+            "action": self.room(torch.int16),
+            "reward": self.room(torch.float32),
+            "terminated": self.room(torch.bool),
+            "done": self.room(torch.bool),
+            "time": self.room(torch.int32),
+            "policy": self.room(torch.float32, num_actions),
+        }
         if config.final_observations:
             self.cells["next_observation"] = torch.empty_like(self.cells["observation"])
-
-    def __len__(self) -> int:
-        """Environment steps held."""
-        return min(self.written, self.num_columns) * self.num_worlds
 
     @property
     def drawable(self) -> int:
@@ -100,12 +105,7 @@ class Replay:
         `done` ends an episode, `terminated` says that it has no value afterwards. `next_observation`, the true one
         also where the world was reset, is left out where `final_observations` is off.
         """
-        if cells.keys() != self.cells.keys():
-            raise ValueError(f"a column holds {sorted(self.cells)}, not {sorted(cells)}")
-        column = self.written % self.num_columns
-        for name, value in cells.items():
-            self.cells[name][column] = value.to(self.cells[name].dtype)
-        self.written += 1
+        super().add(**cells)
 
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
         """B steps at which a sequence begins, as column x N + world; (B,) int64 on the host.
@@ -202,50 +202,3 @@ class Replay:
 
     def _wide(self, mask: Tensor) -> Tensor:
         return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
-
-    def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        drawn = drawn.to(self.device, non_blocking=True)
-        return drawn // self.num_worlds, drawn % self.num_worlds
-
-    def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
-        return self.cells[name][column % self.num_columns, world]
-
-    # what a checkpoint stores: columns in the order of time (dqn_memory.replay_chunks.ReplaySource)
-
-    def columns_written(self) -> int:
-        return self.written
-
-    def capacity(self) -> int:
-        return self.num_columns
-
-    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
-        index = torch.arange(start, stop, device=self.device) % self.num_columns
-        return {name: cells[index] for name, cells in self.cells.items()}
-
-    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
-        """Put back columns that began at `start`, the newest ones of the run."""
-        count = len(cells["time"]) if cells else 0
-        index = torch.arange(start, start + count, device=self.device) % self.num_columns
-        for name, value in cells.items():
-            self.cells[name][index] = value.to(self.device)
-        self.written = start + count
-
-
-def _empty_cells(
-    columns: int, worlds: int, actions: int, spec: ObservationSpec, device: torch.device
-) -> dict[str, Tensor]:
-    """Room for every kind of cell. Zeros, not garbage: padding may be read, if only to be thrown away."""
-
-    def room(dtype: torch.dtype, *shape: int) -> Tensor:
-        return torch.zeros(columns, worlds, *shape, dtype=dtype, device=device)
-
-    return {
-        "observation": room(spec.dtype, *spec.shape),
-        "action": room(torch.int16),
-        "reward": room(torch.float32),
-        "terminated": room(torch.bool),
-        "done": room(torch.bool),
-        "time": room(torch.int32),
-        "policy": room(torch.float32, actions),
-    }
