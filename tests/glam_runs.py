@@ -1,18 +1,11 @@
-"""Tiny runs of GLAM in Blinking Catch, and how two of them are compared."""
+"""Tiny runs of GLAM in Blinking Catch."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
-import pytest
-import torch
-
-from dqn_memory.experiment import Run
 from world_models.glam.train import main
 
-VOLATILE = ("charts/SPS", "time/")
 TINY = (
     "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --worlds 2 --width 8 --hidden 8 "
     "--learning-starts 32 --evaluation-rows 1 --evaluate-every 0 --log-every 16 --longest 12"
@@ -28,48 +21,3 @@ def trained(folder: Path, *more: str, steps: int = 64) -> Path:
     """A run that has ended."""
     main(flags(folder, *more, steps=steps))
     return folder
-
-
-def metrics(run: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl without what depends on the clock."""
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in lines]
-
-
-def assert_equal(ours: Any, theirs: Any, path: str = "") -> None:
-    """Bit for bit, through nested containers."""
-    assert type(ours) is type(theirs), path
-    if isinstance(ours, torch.Tensor):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
-        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), path
-    elif isinstance(ours, dict):
-        assert ours.keys() == theirs.keys(), path
-        for key in ours:
-            assert_equal(ours[key], theirs[key], f"{path}/{key}")
-    elif isinstance(ours, list | tuple):
-        assert len(ours) == len(theirs), path
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            assert_equal(a, b, f"{path}/{index}")
-    else:
-        assert ours == theirs, path
-
-
-def assert_same_run(first: Path, second: Path) -> None:
-    """Two checkpoints hold the same bits."""
-    ours, theirs = Run.open(first).load(), Run.open(second).load()
-    assert_equal(ours.weights, theirs.weights, "weights")
-    assert_equal(ours.trainer, theirs.trainer, "trainer")
-    assert ours.replay is not None and theirs.replay is not None
-    assert (ours.step, ours.replay.start) == (theirs.step, theirs.replay.start)
-    assert_equal(ours.replay.data, theirs.replay.data, "replay")
-
-
-def refused(capsys: pytest.CaptureFixture[str], arguments: list[str], script: Any = main) -> str:
-    """The one sentence of a script that refuses."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        script(arguments)
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert error.startswith("error: ") and error.count("\n") == 1 and "Traceback" not in error, error
-    return error

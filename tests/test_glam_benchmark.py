@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from glam_runs import refused
+from run_folders import refused
 
 from dqn_memory.benchmark_tables import Effort, Table
 from world_models.glam import benchmark_cases

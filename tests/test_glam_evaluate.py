@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from glam_runs import flags, refused, trained
+from glam_runs import flags, trained
+from run_folders import refused
 from trained import contents
 
 from dqn_memory.configuration import read_config

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from glam_runs import refused, trained
+from glam_runs import trained
 from PIL import Image
+from run_folders import refused
 from trained import contents
 
 from dqn_memory.errors import UserError

@@ -7,10 +7,13 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
+import run_folders
 import torch
-from glam_runs import assert_equal, assert_same_run, flags, metrics, refused, trained
+from glam_runs import flags, trained
+from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.configuration import preset_names, read_config
 from dqn_memory.experiment import Run
@@ -20,6 +23,8 @@ from envs.atari import AtariStep
 from world_models.glam.config import FORMS, PRESETS
 from world_models.glam.train import Training, main
 from world_models.glam.train_config import CollectionConfig, TrainConfig
+
+refused = partial(run_folders.refused, script=main)
 
 FORM_FLAGS = [("--sequence", form, "--imagination", "carried" if i % 2 else "window") for i, form in enumerate(FORMS)]
 

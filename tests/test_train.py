@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.agent import load_network
 from dqn_memory.experiment import Run
@@ -21,43 +22,14 @@ SMALL = (
     *("--learning-starts", "64", "--epsilon-steps", "500", "--log-every", "100", "--evaluate-every", "400"),
     *("--episodes", "8", "--final-episodes", "8", "--target-every", "20", "--threads", "1"),
 )
-VOLATILE = ("charts/SPS", "time/")
 
 
 def flags(run, *more, steps=600):
     return [*SMALL, "--total-steps", str(steps), "--run", str(run), *more]
 
 
-def metrics(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in lines]
-
-
-def assert_equal(ours, theirs, path=""):
-    """Bit for bit, through nested containers."""
-    assert type(ours) is type(theirs), path
-    if isinstance(ours, torch.Tensor):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
-        # bytes, so that equal NaN patterns in never-written memory do not count as a difference
-        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), path
-    elif isinstance(ours, dict):
-        assert ours.keys() == theirs.keys(), path
-        for key in ours:
-            assert_equal(ours[key], theirs[key], f"{path}/{key}")
-    elif isinstance(ours, list | tuple):
-        assert len(ours) == len(theirs), path
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            assert_equal(a, b, f"{path}/{index}")
-    else:
-        assert ours == theirs, path
-
-
-def assert_same_run(first, second):
-    ours, theirs = Run.open(first).load(), Run.open(second).load()
-    assert_equal(ours.weights, theirs.weights, "weights")
-    assert_equal(ours.trainer, theirs.trainer, "trainer")
-    assert (ours.step, ours.replay.start) == (theirs.step, theirs.replay.start)
-    assert_equal(ours.replay.data, theirs.replay.data, "replay")
+def assert_same_training(first, second):
+    assert_same_run(first, second)
     assert metrics(first) == metrics(second)
 
 
@@ -175,7 +147,7 @@ def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path):
     assert kills >= 2
     if Run.open(killed).load().step < 1200:
         main(arguments)
-    assert_same_run(whole, killed)
+    assert_same_training(whole, killed)
 
 
 def _wait_for_new_checkpoint(run, process):

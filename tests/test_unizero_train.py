@@ -9,7 +9,9 @@ import time
 from dataclasses import replace
 
 import pytest
+import run_folders
 import torch
+from run_folders import assert_same_run, metrics
 
 from dqn_memory.configuration import read_config
 from dqn_memory.experiment import Run
@@ -21,7 +23,6 @@ from world_models.unizero.train import Training, main
 from world_models.unizero.train_config import CollectionConfig, TrainConfig
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
-VOLATILE = ("charts/SPS", "time/")
 SHORT = ("--time-limit", "12", "--longest", "12")
 
 
@@ -29,46 +30,8 @@ def flags(run, *more, steps=200):
     return ["--config", "unizero/smoke", "--run", str(run), "--total-steps", str(steps), "--rows", "1", *more]
 
 
-def metrics(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith(VOLATILE)} for line in lines]
-
-
-def assert_equal(ours, theirs, path=""):
-    """Bit for bit, through nested containers."""
-    assert type(ours) is type(theirs), path
-    if isinstance(ours, torch.Tensor):
-        assert ours.dtype == theirs.dtype and ours.shape == theirs.shape, path
-        assert ours.cpu().numpy().tobytes() == theirs.cpu().numpy().tobytes(), path
-    elif isinstance(ours, dict):
-        assert ours.keys() == theirs.keys(), path
-        for key in ours:
-            assert_equal(ours[key], theirs[key], f"{path}/{key}")
-    elif isinstance(ours, list | tuple):
-        assert len(ours) == len(theirs), path
-        for index, (a, b) in enumerate(zip(ours, theirs, strict=True)):
-            assert_equal(a, b, f"{path}/{index}")
-    else:
-        assert ours == theirs, path
-
-
-def assert_same_run(first, second):
-    ours, theirs = Run.open(first).load(), Run.open(second).load()
-    assert_equal(ours.weights, theirs.weights, "weights")
-    assert_equal(ours.trainer, theirs.trainer, "trainer")
-    assert (ours.step, ours.replay.start) == (theirs.step, theirs.replay.start)
-    assert_equal(ours.replay.data, theirs.replay.data, "replay")
-
-
 def refused(capsys, arguments, script=main):
-    """The one sentence of a script that refuses."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as stopped:
-        script(arguments)
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert error.startswith("error: ") and error.count("\n") == 1 and "Traceback" not in error
-    return error
+    return run_folders.refused(capsys, arguments, script)
 
 
 @pytest.mark.parametrize("env", ["CartPole-v1", MEMORY, CAR])
