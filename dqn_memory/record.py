@@ -34,7 +34,7 @@ class Args:
     """Copy the raw numbers of finished runs and write their table and learning curves."""
 
     runs: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Run folders."""
+    """Run folders, or what was kept of them before in --folder, so that its table has old and new ones."""
     folder: str = "results/learning"
     """Where to keep them; files of the same runs are replaced, nothing else is touched."""
     title: str = ""
@@ -49,11 +49,8 @@ class Record:
     config: TrainConfig
     environment: dict[str, Any]
     lines: list[dict[str, Any]]
-
-    @property
-    def name(self) -> str:
-        """Name of the copy: architecture and seed, with the folder's name where that says more."""
-        return f"{self.path.parent.name}-{self.path.name}" if self.path.parent.name else self.path.name
+    name: str
+    """Name of its copy: that of its folder behind that of the folder's parent, which names the architecture."""
 
     @property
     def final(self) -> dict[str, Any]:
@@ -86,11 +83,13 @@ class Record:
         ]
 
 
-def read(path: Path) -> Record:
-    """A finished run; a UserError says what is missing."""
-    run = Run.open(path)
+def read(path: Path, folder: Path) -> Record:
+    """A finished run that is to be kept, or is kept already, in `folder`; a UserError says what is missing."""
+    run = Run.open(path, tensorboard=False)
     config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
-    record = Record(path, config, run.environment, run.metrics())
+    kept = path.resolve().parent == folder.resolve()
+    name = path.name if kept or not path.parent.name else f"{path.parent.name}-{path.name}"
+    record = Record(path, config, run.environment, run.metrics(), name)
     if not any("final/success_rate" in line for line in record.lines):
         raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
     return record
@@ -127,11 +126,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Args, argv)
     if not args.runs:
         raise UserError("no run given; name at least one run folder")
-    records = [read(Path(run)) for run in args.runs]
+    folder = Path(args.folder)
+    records = [read(Path(run), folder) for run in args.runs]
     if len({record.name for record in records}) < len(records):
         raise UserError("two of the runs have the same folder name; records are kept under it, so names must differ")
-    folder, title = Path(args.folder), args.title or records[0].config.world.env
+    title = args.title or records[0].config.world.env
     for record in records:
+        if record.path.resolve() == (folder / record.name).resolve():
+            continue
         (folder / record.name).mkdir(parents=True, exist_ok=True)
         for file in RAW:
             shutil.copyfile(record.path / file, folder / record.name / file)

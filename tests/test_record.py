@@ -34,6 +34,16 @@ def test_raw_numbers_table_and_picture(runs, tmp_path):
     assert (kept / "curves.png").read_bytes()[:4] == b"\x89PNG"
 
 
+def test_a_table_grows_by_runs_that_were_kept_before(runs, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    main([*map(str, runs), "--folder", str(whole)])
+    main([str(runs[0]), "--folder", str(parts)])
+    main([str(parts / "dgfqn-seed_1"), str(runs[1]), "--folder", str(parts)])
+    files = {path.relative_to(whole) for path in whole.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(parts) for path in parts.rglob("*") if path.is_file()}
+    assert all((whole / name).read_bytes() == (parts / name).read_bytes() for name in files if name.suffix != ".png")
+
+
 def test_unfinished_runs_are_refused(runs, tmp_path, capsys):
     broken = tmp_path / "dgfqn" / "seed_9"
     broken.mkdir(parents=True)

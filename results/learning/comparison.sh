@@ -4,10 +4,11 @@
 # 16 steps, so 2,750 updates a run. Equal for both forms: optimiser, loss, initialisation, target copies, exploration,
 # averaging; the forms differ in what configs/paper.toml holds of the learner (targets, padding, sampling). DBGFQN trains
 # on all positions in the published form and on acting contexts in the corrected one.
-# Cost: 36 runs of 2 to 10 minutes on one thread, about 2.5 hours in all, half of it with two at a time.
-# Finished runs are skipped and stopped ones are resumed, so it may be run in several sittings.
+# Cost: 36 runs of 2 to 6 minutes on one thread, about 2 hours in all, half of it with two at a time.
+# Finished runs are skipped, also those that are kept already, and stopped ones are resumed, so it may be run in several
+# sittings: SEEDS=1 for one seed.
 #
-#   results/learning/comparison.sh [RUNS_AT_A_TIME]
+#   [SEEDS='1 2 3'] results/learning/comparison.sh [RUNS_AT_A_TIME]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
@@ -16,8 +17,15 @@ budget="--worlds 16 --updates 2 --batch 64 --context 24 --width 64 --heads 8 --l
   --schedule linear --epsilon-steps 12000 --epsilon-end 0.05 --episodes 100 --total-steps 24000
   --evaluate-every 3000 --checkpoint-every 6000 --threads 1"
 
+seeds=${SEEDS:-1 2 3}
+kept=results/learning/comparison
+
+finished() {  # world, architecture, form, seed: whether the run is done, here or among those that are kept
+  grep -qs final/ "runs/comparison/$1/$2-$3/seed_$4/metrics.jsonl" "$kept/$1/$2-$3-seed_$4/metrics.jsonl"
+}
+
 commands() {
-  for seed in 1 2 3; do
+  for seed in $seeds; do
     for env in Gridverse/Memory-5x5-v0 POMDP/CarFlag-v0; do
       explore=""
       [ "$env" = POMDP/CarFlag-v0 ] && explore="--hold 2 --longest-hold 30"
@@ -26,7 +34,7 @@ commands() {
           run="runs/comparison/$(basename "$env")/$architecture-$form/seed_$seed"
           preset=""
           [ "$form" = published ] && preset="--config paper"
-          if grep -qs final/ "$run/metrics.jsonl"; then continue; fi
+          if finished "$(basename "$env")" "$architecture" "$form" "$seed"; then continue; fi
           if [ -e "$run/config.toml" ]; then
             echo "--resume $run"
           else
@@ -38,8 +46,20 @@ commands() {
   done
 }
 
+all() {  # world: every finished run, from where it is
+  for architecture in dtqn4 dgfqn dbgfqn; do
+    for form in published corrected; do
+      for seed in 1 2 3; do
+        run="runs/comparison/$1/$architecture-$form/seed_$seed" copy="$kept/$1/$architecture-$form-seed_$seed"
+        if grep -qs final/ "$run/metrics.jsonl"; then echo "$run"
+        elif [ -e "$copy/metrics.jsonl" ]; then echo "$copy"; fi
+      done
+    done
+  done
+}
+
 commands | OMP_NUM_THREADS=1 xargs -P "${1:-1}" -I{} sh -c "$python -m dqn_memory.train {}"
 for world in Memory-5x5-v0 CarFlag-v0; do
-  $python -m dqn_memory.record runs/comparison/$world/*/seed_* --folder "results/learning/comparison/$world" \
-    --title "Published and corrected form in $world"
+  # shellcheck disable=SC2046
+  $python -m dqn_memory.record $(all "$world") --folder "$kept/$world" --title "Published and corrected form in $world"
 done
