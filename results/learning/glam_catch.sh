@@ -5,9 +5,10 @@
 # Cost: 36 runs of 40,000 environment steps on one thread: 6 to 11 minutes each for the rows of Table 2, 17 to 25 for the
 # horizons, 13 to 17 for the layers; about 8 hours in all, half of it with two at a time. Estimated from the processor
 # time of whole runs of the preset and of single updates of the others, on a machine that had other work too.
-# Finished runs are skipped and stopped ones are resumed, so it may be run in several sittings.
+# Finished runs are skipped, also those that are kept already, and stopped ones are resumed, so it may be run in several
+# sittings: SEEDS=1 for one seed.
 #
-#   results/learning/glam_catch.sh [RUNS_AT_A_TIME]
+#   [SEEDS='1 2 3'] results/learning/glam_catch.sh [RUNS_AT_A_TIME]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
@@ -25,11 +26,20 @@ changes() {
   esac
 }
 
+finished() {  # form, seed: the folder of that run, here or among those that are kept, if it is done
+  for place in "$runs/$1/seed_$2" results/learning/glam-*/"$1-seed_$2"; do
+    if grep -qs final/ "$place/metrics.jsonl"; then
+      echo "$place"
+      return
+    fi
+  done
+}
+
 commands() {
   for seed in $seeds; do
     for form in glam $(tr ' ' '\n' <<<"$rows" | grep -vx glam) $horizons $layers; do
       run="$runs/$form/seed_$seed"
-      if grep -qs final/ "$run/metrics.jsonl"; then continue; fi
+      if [ -n "$(finished "$form" "$seed")" ]; then continue; fi
       if [ -e "$run/config.toml" ]; then
         echo "--resume $run"
       else
@@ -42,8 +52,12 @@ commands() {
 record() {  # folder, title, forms
   local folder=$1 title=$2 forms=("${@:3}") kept=()
   for form in "${forms[@]}"; do
-    for seed in $seeds; do kept+=("$runs/$form/seed_$seed"); done
+    for seed in 1 2 3; do
+      run=$(finished "$form" "$seed")
+      if [ -n "$run" ]; then kept+=("$run"); fi
+    done
   done
+  if [ ${#kept[@]} -eq 0 ]; then return; fi
   "$python" -m world_models.glam.record "${kept[@]}" --folder "results/learning/$folder" --title "$title"
 }
 

@@ -6,6 +6,7 @@ returns and those of the losses with their fluctuation. Runs in one parent folde
 
 from __future__ import annotations
 
+import re
 import shutil
 import statistics
 from collections.abc import Sequence
@@ -27,13 +28,15 @@ from world_models.glam.train_config import TrainConfig
 RAW = ("config.toml", "environment.json", "metrics.jsonl")
 RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", "sampled", "greedy", "episodes", "revision")
 
+KEPT = re.compile(r".+-seed_\d+")  # what a kept run's folder is called
+
 
 @dataclass(frozen=True)
 class Args:
     """Copy the raw numbers of finished runs and write their table, returns and losses."""
 
     runs: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Run folders; what their parent folders are called names the forms."""
+    """Run folders, FORM/seed_S, or what was kept of such runs before, FORM-seed_S in any folder."""
     folder: str = "results/learning"
     """Where to keep them; files of the same runs are replaced, nothing else is touched."""
     title: str = ""
@@ -50,14 +53,15 @@ class Record:
     lines: list[dict[str, Any]]
 
     @property
-    def form(self) -> str:
-        """What its seeds have in common."""
-        return self.path.resolve().parent.name
-
-    @property
     def name(self) -> str:
         """Folder of the copy."""
-        return f"{self.form}-{self.path.name}"
+        path = self.path.resolve()
+        return path.name if KEPT.fullmatch(path.name) else f"{path.parent.name}-{path.name}"
+
+    @property
+    def form(self) -> str:
+        """What its seeds have in common."""
+        return self.name.rpartition("-")[0]
 
     @property
     def final(self) -> dict[str, Any]:
@@ -155,6 +159,8 @@ def keep(records: Sequence[Record], folder: Path, title: str) -> None:
     """Write copies, table and pictures; losses are drawn of each form's first seed."""
     with disk_errors(folder):
         for record in records:
+            if record.path.resolve() == (folder / record.name).resolve():
+                continue
             (folder / record.name).mkdir(parents=True, exist_ok=True)
             for file in RAW:
                 shutil.copyfile(record.path / file, folder / record.name / file)
