@@ -188,7 +188,7 @@ def learning_curves(
     """Success rate (0 .. 1) over environment steps, a line a run; `bands` are (low, high) around some of them."""
     if not curves:
         raise UserError("there is no learning curve to draw: nothing was evaluated yet")
-    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    figure = Figure(figsize=(7.4, 3.6), layout="constrained")
     panel = figure.subplots()
     for name, (steps, rates) in curves.items():
         (line,) = panel.plot(steps, rates, label=name, marker="o" if len(steps) <= 40 else None, markersize=3.5)
@@ -203,7 +203,7 @@ def learning_curves(
     panel.set_xlabel("environment steps")
     panel.set_ylabel("success rate")
     panel.set_title(title, fontsize=11)
-    panel.legend(loc="lower right")
+    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return figure
 
 

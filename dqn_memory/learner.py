@@ -78,6 +78,8 @@ def sample(
         return replay.prefixes(drawn, context, config.gamma, config.n_step)
     around = config.placement == "around"
     drawn, longest = replay.draw(config.batch, context, generator, around, config.terminal_share)
+    if config.tails < 1:  # the rows that keep their tails are the first, and so are those that end at terminal steps
+        drawn = drawn[torch.randperm(config.batch, generator=generator)]
     # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
     fixed = not config.mask_padding or config.targets == "shifted" or not trim
     tokens = context if fixed else bucket(longest, context)

@@ -62,7 +62,8 @@ def _tail_value(network: QNetwork, target: QNetwork, batch: Windows, rows: int, 
 def _tail_weight(batch: Windows, rows: int, n_step: int) -> Tensor:
     """Weight of each step, (B, T): those that bootstrap behind the window's end are known for the first rows alone.
 
-    The rows of a batch are drawn independently, so weighing the first ones by B / rows keeps every expectation.
+    The rows of a batch stand in random order (`learner.sample`), so weighing the first ones by B / rows keeps every
+    expectation.
     """
     count, context = batch.action.shape
     position = torch.arange(context, device=batch.action.device)

@@ -64,6 +64,19 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
     assert float(loss) == pytest.approx(float(expected) / count, rel=1e-5)
 
 
+def test_steps_behind_the_window_weigh_one_on_average_beside_terminal_windows():
+    """The rows that keep their tails must not be those that were drawn to end at a terminal step."""
+    config = replace(CONFIG, tails=0.25, terminal_share=0.5)
+    replay = filled_replay([[30, 30], [30, 30]])
+    generator, weights = torch.Generator().manual_seed(0), []
+    for _ in range(400):
+        windows = sample(replay, config, K, None, generator)
+        behind = (windows.lengths == K) & ~windows.terminated[:, -1]
+        weights.append(losses._tail_weight(windows, 4, 1)[behind, -1])
+    mean = torch.cat(weights).mean()
+    assert 0.85 < float(mean) < 1.15
+
+
 @pytest.mark.parametrize(("updates", "weight"), [(0, 16.0), (50, 4.0), (75, 2.0), (100, 1.0), (1000, 1.0)])
 def test_the_weight_of_terminal_steps_falls_by_equal_factors(updates, weight):
     config = replace(CONFIG, terminal_weight=16.0, weight_updates=100)

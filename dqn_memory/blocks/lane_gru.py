@@ -1,6 +1,6 @@
 """The two loops of a GRU over time on a CPU, as loops over eight lanes: see `gru_scan`, whose symbols these are.
 
-At 32 rows and 64 units the products of one position take less time than calling them. Here four rows meet the weights
+At 32 rows and 64 units the products of one position take less time than calling them. Here three rows meet the weights
 of three gates at once, and their gates are computed where the products end. All arrays are addresses.
 """
 
@@ -59,7 +59,7 @@ def backward(total: Tensor, change: Tensor, gates: Tensor, weight: Tensor) -> No
 
 @compiled
 def _forward(first, last, room, directions, batch, time, width, given, weight, bias, hidden, gates, recurrent):
-    """Rows `first` .. `last` - 1 of all directions; where four rows are one too many, the last is computed again."""
+    """Rows `first` .. `last` - 1 of all directions; where three rows are too many, the last is computed again."""
     for direction in range(directions):
         for step in range(time):
             for unit in range(0, width, COUNT):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
@@ -29,3 +30,7 @@ def in_parts(kernel: Any, batch: int, room: int, *arguments: Any) -> None:
 @cache
 def _pool(parts: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(parts - 1)
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -138,8 +138,8 @@ class DarqnLSTM(Block):
         state = self.initial_state(x.shape[0], x.device, x.dtype)
         hidden = []
         # The loop is inherent: the input of step t is chosen by the hidden state of step t-1.
-        for now, key in zip(x.unbind(1), keys, strict=True):
-            state = self._advance(now, key, state)
+        for value, key in zip(x.unbind(1), keys, strict=True):
+            state = self._advance(value, key, state)
             hidden.append(state[0])
         return self.tail(torch.stack(hidden, dim=1))  # (B, T, D)
 

@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     definition = defined(args)
     folder = args.folder or Path("runs/studies") / definition.name
     say = Console()
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:
         study = carry_out(args, definition, folder, say)
     except KeyboardInterrupt:
