@@ -11,7 +11,7 @@ from torch import nn
 from dqn_memory.blocks.scan_backends import Choice, Unavailable, choose, equip, mixers
 from dqn_memory.errors import UserError
 
-Backend = Literal["auto", "torch", "triton", "mamba_ssm"]
+Backend = Literal["auto", "torch", "lanes", "triton", "mamba_ssm"]
 FACT = "mamba_backend"  # its name in environment.json
 
 

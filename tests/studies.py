@@ -41,10 +41,11 @@ def environment() -> dict[str, str]:
 
 
 def start(study: Path, folder: Path, *flags: str, backend: str = "processes") -> subprocess.Popen[str]:
-    """`study.run` in a process of its own, in the background."""
+    """`study.run` in a process of its own, in the background; Ctrl-C reaches it even where these tests ignore it."""
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, str(study), "--folder", str(folder), "--backend", backend, *flags],
         env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )  # fmt: skip
 
 

@@ -3,7 +3,8 @@
     h_t = exp(dt_t A) h_{t-1} + (dt_t u_t) B_t        y_t = C_t . h_t
 
 Symbols as elsewhere, with E inner channels and N states a channel. What runs along time is a `Scan` (scan_operator.py):
-scan_torch.py everywhere, scan_triton.py and scan_mamba_ssm.py on accelerators; scan_backends.py chooses.
+scan_torch.py everywhere, scan_lanes.py on a CPU, scan_triton.py and scan_mamba_ssm.py on accelerators;
+scan_backends.py chooses.
 """
 
 from __future__ import annotations

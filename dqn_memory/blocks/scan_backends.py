@@ -1,4 +1,7 @@
-"""Which scan Mamba runs on: `torch` everywhere, `triton` and `mamba_ssm` on CUDA, each only after a trial.
+"""Which scan Mamba runs on: `torch` everywhere, `lanes` on a CPU, `triton` and `mamba_ssm` on CUDA.
+
+All but torch, which is the reference, run only after a trial.
+
 
 choice = choose("auto", device)     # ValueError says why the one that was asked for cannot run
 equip(network, choice.scan)
@@ -17,7 +20,9 @@ from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.scan_operator import Scan
 from dqn_memory.blocks.scan_torch import scan_torch
 
-BACKENDS = ("torch", "triton", "mamba_ssm")
+BACKENDS = ("torch", "lanes", "triton", "mamba_ssm")
+DEVICES = {"lanes": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of those that do not run everywhere
+CANDIDATES = {"cpu": ("lanes",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first
 TOLERANCE = 1e-4  # of the largest number, in a trial against torch
 
 
@@ -35,17 +40,15 @@ class Choice:
 
 
 def choose(asked: str, device: torch.device) -> Choice:
-    """The backend `asked` for, or with "auto" the first that works of triton, mamba_ssm and torch (on a CPU: torch).
+    """The backend `asked` for, or with "auto" the first that works: on CUDA triton, then mamba_ssm, on a CPU lanes.
 
-    Triton comes first because it alone computes initial states and gradients of last states in its kernels. Raises
-    Unavailable, whose sentence says why, where another than "auto" cannot run.
+    Where none does it is torch. Triton comes before mamba_ssm because it alone computes initial states and gradients of
+    last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
     """
     if asked != "auto":
         return Choice(asked, load(asked, device), "asked for")
-    if device.type == "cpu":
-        return Choice("torch", scan_torch, "auto: the fastest on a CPU")
     refused: list[str] = []
-    for name in ("triton", "mamba_ssm"):
+    for name in CANDIDATES.get(device.type, ()):
         try:
             return Choice(name, load(name, device), "; ".join(["auto", *refused]))
         except Unavailable as error:
@@ -60,8 +63,9 @@ def load(name: str, device: torch.device) -> Scan:
     if name == "torch":
         return scan_torch
     interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
-    if device.type != "cuda" and not interpreted:
-        raise Unavailable(f"its kernels run on CUDA alone and the device is {device}")
+    if device.type != DEVICES[name] and not interpreted:
+        place = "a CPU" if DEVICES[name] == "cpu" else "CUDA"
+        raise Unavailable(f"its kernels run on {place} alone and the device is {device}")
     try:
         scan: Scan = getattr(import_module(f"dqn_memory.blocks.scan_{name}"), f"scan_{name}")
     except Exception as error:  # a broken extension fails in ways of its own

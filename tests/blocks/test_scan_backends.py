@@ -12,6 +12,7 @@ from dqn_memory import mamba_backend
 from dqn_memory.blocks import scan_backends
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.scan_backends import BACKENDS, Unavailable, choose, equip, load, mixers, trial
+from dqn_memory.blocks.scan_lanes import scan_lanes
 from dqn_memory.blocks.scan_torch import scan_torch
 from dqn_memory.errors import UserError
 from dqn_memory.train import main
@@ -67,9 +68,20 @@ def works(monkeypatch, *names):
 # --- choosing
 
 
-def test_a_cpu_takes_torch_and_says_why():
+def test_a_cpu_takes_lanes():
     choice = choose("auto", CPU)
-    assert (choice.name, choice.scan) == ("torch", scan_torch) and "CPU" in choice.why
+    assert (choice.name, choice.scan, choice.why) == ("lanes", scan_lanes, "auto")
+
+
+def test_a_cpu_takes_torch_where_lanes_do_not_work_and_says_why(monkeypatch):
+    works(monkeypatch)
+    choice = choose("auto", CPU)
+    assert (choice.name, choice.scan, choice.why) == ("torch", scan_torch, "auto; not lanes, it is not here")
+
+
+def test_lanes_are_refused_on_an_accelerator():
+    with pytest.raises(Unavailable, match="run on a CPU alone and the device is cuda"):
+        choose("lanes", CUDA)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +112,7 @@ def test_a_missing_package_is_named(name, missing, monkeypatch):
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones():
-    with pytest.raises(Unavailable, match="known: torch, triton, mamba_ssm"):
+    with pytest.raises(Unavailable, match="known: torch, lanes, triton, mamba_ssm"):
         choose("cuda", CPU)
 
 
@@ -206,10 +218,10 @@ def train(run, *more, steps=40):
 
 def test_a_run_says_its_backend_once_and_keeps_it(tmp_path, capsys):
     train(tmp_path / "run")
-    assert capsys.readouterr().out.count("mamba runs on its torch backend on cpu (auto: the fastest on a CPU)") == 1
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] == "torch"
+    assert capsys.readouterr().out.count("mamba runs on its lanes backend on cpu (auto)") == 1
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] == "lanes"
     main(["--resume", str(tmp_path / "run"), "--total-steps", "60"])
-    assert capsys.readouterr().out.count("mamba runs on its torch backend on cpu (as the run began)") == 1
+    assert capsys.readouterr().out.count("mamba runs on its lanes backend on cpu (as the run began)") == 1
 
 
 def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):

@@ -168,7 +168,7 @@ class ComputeConfig:
     tf32: bool = False
     """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
     backend: Backend = "auto"
-    """What the scan of a Mamba runs on (auto: torch on a CPU; on CUDA the first that works of triton, mamba_ssm and
+    """What the scan of a Mamba runs on (auto: lanes on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function."""
 
     def torch_device(self) -> torch.device:
