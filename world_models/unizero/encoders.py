@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.blocks.lane_gelu import Gelu
 from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
 from world_models.distributions import simnorm
@@ -18,7 +19,7 @@ SIDE = 64  # pixels of an image
 
 def gelu() -> nn.Module:
     """The activation of the whole model."""
-    return nn.GELU(approximate="tanh")
+    return Gelu()
 
 
 def convolution(channels: int, out: int, stride: int = 1) -> nn.Conv2d:

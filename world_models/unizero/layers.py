@@ -19,6 +19,7 @@ from dqn_memory.blocks import GATES, Attention, Block
 from dqn_memory.blocks.attention import Memory
 from dqn_memory.blocks.block import select
 from dqn_memory.blocks.feed_forward import FeedForward
+from dqn_memory.blocks.lane_gelu import Gelu
 from dqn_memory.blocks.recurrence import Recurrence
 from world_models.unizero.config import ModelConfig
 
@@ -31,7 +32,7 @@ class AttentionLayer(nn.Module):
         width, dropout = config.width, config.dropout
         prior = config.prior.build(config.heads, 2 * config.horizon)
         self.attention = Attention(width, config.heads, prior, dropout, config.rotary)
-        self.feed_forward = FeedForward(width, 4, dropout, nn.GELU(approximate="tanh"))
+        self.feed_forward = FeedForward(width, 4, dropout, Gelu())
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
         self.gates = nn.ModuleList(GATES[config.gate](width) for _ in range(2))
         self.dropout = nn.Dropout(dropout)  # of the attention's output; the feed-forward block has its own
@@ -114,7 +115,7 @@ class RecurrentLayer(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.memory = Recurrence("gru", config.width, config.dropout)
-        self.feed_forward = FeedForward(config.width, 4, config.dropout, nn.GELU(approximate="tanh"))
+        self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
         self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
 
@@ -181,9 +182,7 @@ class FeedForwardStack(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        blocks: list[Block] = [
-            FeedForward(config.width, 4, config.dropout, nn.GELU(approximate="tanh")) for _ in range(config.layers)
-        ]
+        blocks: list[Block] = [FeedForward(config.width, 4, config.dropout, Gelu()) for _ in range(config.layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in blocks)
         self.norm = nn.LayerNorm(config.width)
