@@ -6,41 +6,26 @@ reaches, and holds the preset `code` against what was counted on the released cl
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from dqn_memory.configuration import parse
-from dqn_memory.environment import describe_environment
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.errors import one_line_errors
 from world_models.glam.config import FORMS, PRESETS, ModelConfig
 from world_models.glam.sizes import RELEASED, RELEASED_PER_ACTION, Size, agent_sizes, build, sizes, total
+from world_models.size_report import Counting, cell, publish, table
 
 GAMES = (3, 4, 6, 9, 18)  # numbers of actions for which totals are printed
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(Counting):
     """Count the parameters of the world model and of its agent."""
 
     actions: int = 18
     """Actions A of the game (18: all of Atari's)."""
-    format: Literal["md", "json"] = "md"
-    """What is printed; messages go to standard error."""
-    write: bool = True
-    """Write parameters.md and parameters.json."""
     results: str = "results/glam"
     """Folder of the two files."""
-
-    def check(self) -> None:
-        """One sentence for what cannot be counted."""
-        if self.actions < 1:
-            raise UserError(f"--actions {self.actions} must be at least 1")
 
 
 def report(args: Args) -> dict[str, Any]:
@@ -94,13 +79,13 @@ def markdown(numbers: dict[str, Any], origin: Sequence[str]) -> str:
     ]
     for name, rows in numbers["presets"].items():
         pages += [f"### {name}: {_sum(numbers['formulas'][name])}", _sizes_table(rows)]
-    totals = [[name, *map(_cell, row.values())] for name, row in numbers["totals_by_actions"].items()]
+    totals = [[name, *map(cell, row.values())] for name, row in numbers["totals_by_actions"].items()]
     pages += [
-        _table(["preset", *(f"A = {n}" for n in GAMES)], totals),
+        table(["preset", *(f"A = {n}" for n in GAMES)], totals),
         "## `code` beside the released classes",
-        _table(["part", "released", "ours", "equal"], [[_cell(v) for v in r.values()] for r in numbers["released"]]),
+        table(["part", "released", "ours", "equal"], [[cell(v) for v in r.values()] for r in numbers["released"]]),
         "## Preset `paper` under every sequence form",
-        _table(FORM_COLUMNS, [_form_cells(name, rows) for name, rows in numbers["forms"].items()]),
+        table(FORM_COLUMNS, [_form_cells(name, rows) for name, rows in numbers["forms"].items()]),
         f"## Agent: {_sum(numbers['agent_formula'])}",
         _sizes_table(numbers["agent"]),
         "The slow critic is an average of the critic and is not trained.",
@@ -115,55 +100,22 @@ def _form_cells(name: str, rows: list[dict[str, Any]]) -> list[str]:
     reads = [row for row in rows if any(kind in row["part"] for kind in ("Mamba", "Transformer"))]
     last = rows[-1]
     counts = (sum(row["parameters"] for row in reads), *(last[k] for k in ("parameters", *FORM_COLUMNS[3:])))
-    return [name, *map(_cell, counts)]
+    return [name, *map(cell, counts)]
 
 
 def _sizes_table(rows: list[dict[str, Any]]) -> str:
     columns = ["part", "parameters", "trained", "frozen", "unreached", "buffers"]
-    return _table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+    return table(columns, [[cell(row[column]) for column in columns] for row in rows])
 
 
 def _sum(formula: dict[str, int]) -> str:
     return f"{formula['base']:,} + {formula['per_action']:,} A"
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---"] * len(header)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
-
-
-def origin(argv: Sequence[str]) -> list[str]:
-    """Where the numbers come from."""
-    facts = describe_environment()
-    changed = " (with uncommitted changes)" if facts["revision"] and facts["dirty"] else ""
-    return [
-        f"command: {shlex.join(['python', '-m', 'world_models.glam.parameters', *argv])}",
-        f"revision: {facts['revision'] or 'unknown'}{changed}",
-    ]
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Count, write, print."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = parse(Args, argv, prog="python -m world_models.glam.parameters")
-    args.check()
-    numbers = report(args)
-    pages = {"md": markdown(numbers, origin(argv)), "json": json.dumps(numbers, indent=1)}
-    if args.write:
-        folder = Path(args.results)
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        for suffix, page in pages.items():
-            write_atomic(folder / f"parameters.{suffix}", page.encode())
-        print(f"wrote {folder}/parameters.md and {folder}/parameters.json", file=sys.stderr)
-    print(pages[args.format].rstrip())
+    publish(Args, "world_models.glam.parameters", argv, report, markdown)
 
 
 if __name__ == "__main__":

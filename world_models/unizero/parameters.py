@@ -5,18 +5,12 @@ Checks Table 3 of "Learning to Focus" cell by cell, and counts all operations of
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from dqn_memory.configuration import parse
-from dqn_memory.environment import describe_environment
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.errors import one_line_errors
+from world_models.size_report import Counting, cell, publish, table
 from world_models.unizero.table3 import PRINTED, Size, Spelling, sizes, spellings, verdict
 
 GAMES = (3, 6, 8, 9, 18)  # numbers of actions for which totals are printed
@@ -34,22 +28,13 @@ EXPLANATION = """\
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(Counting):
     """Count the parameters and the operations of the published world model under every prior."""
 
     actions: int = 6
     """Actions A of the game (6: Pong)."""
-    format: Literal["md", "json"] = "md"
-    """What is printed; messages go to standard error."""
-    write: bool = True
-    """Write parameters.md and parameters.json."""
     results: str = "results/unizero"
     """Folder of the two files."""
-
-    def check(self) -> None:
-        """One sentence for what cannot be counted."""
-        if self.actions < 1:
-            raise UserError(f"--actions {self.actions} must be at least 1")
 
 
 def report(args: Args) -> dict[str, Any]:
@@ -81,7 +66,7 @@ def markdown(numbers: dict[str, Any], origin: Sequence[str]) -> str:
         f"Total {numbers['total_without_actions']:,} + {numbers['parameters_per_action']:,} A parameters ({totals}); "
         f"transformer {models[0].stack:,}; adaptive priors add 16, Gaussian 32, both 48.",
         "## Table 3 of \"Learning to Focus\"",
-        _table(["row", "total (M)", "transformer (M)", "MFLOP", "verdict"],
+        table(["row", "total (M)", "transformer (M)", "MFLOP", "verdict"],
                [[row["row"], f"{row['total']} / {numbers['total'] / 1e6:.2f}",
                  f"{row['transformer']} / {row['transformer_counted'] / 1e6:.2f}", f"{row['mflop']:.3f}",
                  row["verdict"]] for row in numbers["table3"]]),
@@ -90,49 +75,18 @@ def markdown(numbers: dict[str, Any], origin: Sequence[str]) -> str:
         "rule gives several numbers, one for each spelling below.",
         "## How a prior is spelled",
         EXPLANATION,
-        _table(["row", "printed", "prior", "source", "logits", "counted", "all"],
+        table(["row", "printed", "prior", "source", "logits", "counted", "all"],
                [[s.row, f"{s.printed:.3f}", s.prior, s.source, f"`{s.formula}`",
                  f"{s.flop / 1e6:.6f} {'✓' if s.matches else '✗'}", f"{s.all_flop / 1e6:.6f}"] for s in tried]),
         "## Every form of the model",
-        _table(list(numbers["models"][0]), [[_cell(value) for value in asdict(size).values()] for size in models]),
+        table(list(numbers["models"][0]), [[cell(value) for value in asdict(size).values()] for size in models]),
     ]) + "\n"  # fmt: skip
-
-
-def origin(argv: Sequence[str]) -> list[str]:
-    """Where the numbers come from."""
-    facts = describe_environment()
-    changed = " (with uncommitted changes)" if facts["revision"] and facts["dirty"] else ""
-    return [
-        f"command: {shlex.join(['python', '-m', 'world_models.unizero.parameters', *argv])}",
-        f"revision: {facts['revision'] or 'unknown'}{changed}",
-    ]
-
-
-def _cell(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int | float) else str(value)
-
-
-def _table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rule = ["---"] * len(header)
-    return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *lines))
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Count, write, print."""
-    argv = sys.argv[1:] if argv is None else argv
-    args = parse(Args, argv, prog="python -m world_models.unizero.parameters")
-    args.check()
-    numbers = report(args)
-    pages = {"md": markdown(numbers, origin(argv)), "json": json.dumps(numbers, indent=1)}
-    if args.write:
-        folder = Path(args.results)
-        with disk_errors(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        for suffix, page in pages.items():
-            write_atomic(folder / f"parameters.{suffix}", page.encode())
-        print(f"wrote {folder}/parameters.md and {folder}/parameters.json", file=sys.stderr)
-    print(pages[args.format].rstrip())
+    publish(Args, "world_models.unizero.parameters", argv, report, markdown)
 
 
 if __name__ == "__main__":
