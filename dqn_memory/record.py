@@ -6,39 +6,25 @@ all of them, so that a result stands beside the command, seed, budget, revision 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 
 from dqn_memory import drawing
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_toml, parse
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.experiment import Run
+from dqn_memory.errors import one_line_errors
+from dqn_memory.files import write_atomic
+from dqn_memory.keeping import Args, check_names, copy_raw, open_finished
 from envs import baselines
 
-RAW = ("config.toml", "environment.json", "metrics.jsonl")
 COLUMNS = (
     "run", "seed", "steps", "minutes", "processor", "success", "95 % interval", "episodes", "return", "steps to 0.9",
     "revision",
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Args:
-    """Copy the raw numbers of finished runs and write their table and learning curves."""
-
-    runs: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Run folders, or what was kept of them before in --folder, so that its table has old and new ones."""
-    folder: str = "results/learning"
-    """Where to keep them; files of the same runs are replaced, nothing else is touched."""
-    title: str = ""
-    """Heading of the table and the picture (empty: the world's id)."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +71,11 @@ class Record:
 
 def read(path: Path, folder: Path) -> Record:
     """A finished run that is to be kept, or is kept already, in `folder`; a UserError says what is missing."""
-    run = Run.open(path, tensorboard=False)
+    run = open_finished(path, "final/success_rate")
     config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
     kept = path.resolve().parent == folder.resolve()
     name = path.name if kept or not path.parent.name else f"{path.parent.name}-{path.name}"
-    record = Record(path, config, run.environment, run.metrics(), name)
-    if not any("final/success_rate" in line for line in record.lines):
-        raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
-    return record
+    return Record(path, config, run.environment, run.metrics(), name)
 
 
 def table(records: Sequence[Record], title: str) -> str:
@@ -123,21 +106,13 @@ def known_lines(records: Sequence[Record]) -> list[str]:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Read all runs before anything is written."""
-    args = parse(Args, argv)
-    if not args.runs:
-        raise UserError("no run given; name at least one run folder")
+    args = parse(Args, argv, prog="python -m dqn_memory.record")
     folder = Path(args.folder)
     records = [read(Path(run), folder) for run in args.runs]
-    if len({record.name for record in records}) < len(records):
-        raise UserError("two of the runs have the same folder name; records are kept under it, so names must differ")
+    check_names(records)
     title = args.title or records[0].config.world.env
-    for record in records:
-        if record.path.resolve() == (folder / record.name).resolve():
-            continue
-        (folder / record.name).mkdir(parents=True, exist_ok=True)
-        for file in RAW:
-            shutil.copyfile(record.path / file, folder / record.name / file)
-    (folder / "README.md").write_text(table(records, title), encoding="utf-8")
+    copy_raw(records, folder)
+    write_atomic(folder / "README.md", table(records, title).encode())
     drawing.save(drawing.learning_curves({r.name: r.curve() for r in records}, title), folder / "curves.png")
     print(f"{folder}: {len(records)} runs kept")
 

@@ -154,4 +154,4 @@ def test_finished_runs_are_kept_with_their_table(run, tmp_path, capsys):
     for name in ("config.toml", "environment.json"):
         (unfinished / name).write_bytes((twin / name).read_bytes())
     assert "is not finished" in refused(capsys, [str(unfinished), "--folder", str(kept)], record)
-    assert "same form" in refused(capsys, [str(twin), str(twin), "--folder", str(kept)], record)
+    assert "names must differ" in refused(capsys, [str(twin), str(twin), "--folder", str(kept)], record)

@@ -7,40 +7,24 @@ returns and those of the losses with their fluctuation. Runs in one parent folde
 from __future__ import annotations
 
 import re
-import shutil
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
 from dqn_memory import drawing
 from dqn_memory.configuration import from_toml, parse
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.experiment import Run
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.errors import one_line_errors
+from dqn_memory.files import write_atomic
+from dqn_memory.keeping import Args, check_names, copy_raw, open_finished
 from world_models.glam import pictures
 from world_models.glam.curves import PARTS, WINDOW, Curve, curves
 from world_models.glam.train_config import TrainConfig
 
-RAW = ("config.toml", "environment.json", "metrics.jsonl")
 RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", "sampled", "greedy", "episodes", "revision")
 
 KEPT = re.compile(r".+-seed_\d+")  # what a kept run's folder is called
-
-
-@dataclass(frozen=True)
-class Args:
-    """Copy the raw numbers of finished runs and write their table, returns and losses."""
-
-    runs: tyro.conf.Positional[tuple[str, ...]] = ()
-    """Run folders, FORM/seed_S, or what was kept of such runs before, FORM-seed_S in any folder."""
-    folder: str = "results/learning"
-    """Where to keep them; files of the same runs are replaced, nothing else is touched."""
-    title: str = ""
-    """Heading of the table and the pictures (empty: the world's id)."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +81,9 @@ class Record:
 
 def read(path: Path) -> Record:
     """A finished run; a UserError says what is missing."""
-    run = Run.open(path, tensorboard=False)
+    run = open_finished(path, "final/episodic_return")
     config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
-    record = Record(path, config, run.environment, run.metrics())
-    if not any("final/episodic_return" in line for line in record.lines):
-        raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
-    return record
+    return Record(path, config, run.environment, run.metrics())
 
 
 def by_form(records: Sequence[Record]) -> dict[str, list[Record]]:
@@ -157,13 +138,7 @@ def _fluctuations(form: str, seeds: Sequence[Record]) -> list[str]:
 
 def keep(records: Sequence[Record], folder: Path, title: str) -> None:
     """Write copies, table and pictures; losses are drawn of each form's first seed."""
-    with disk_errors(folder):
-        for record in records:
-            if record.path.resolve() == (folder / record.name).resolve():
-                continue
-            (folder / record.name).mkdir(parents=True, exist_ok=True)
-            for file in RAW:
-                shutil.copyfile(record.path / file, folder / record.name / file)
+    copy_raw(records, folder)
     write_atomic(folder / "README.md", page(records, title).encode())
     drawing.save(pictures.returns({r.name: r.returns() for r in records}, title), folder / "returns.png")
     first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
@@ -173,12 +148,9 @@ def keep(records: Sequence[Record], folder: Path, title: str) -> None:
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Read all runs before anything is written."""
-    args = parse(Args, argv)
-    if not args.runs:
-        raise UserError("no run given; name at least one run folder")
+    args = parse(Args, argv, prog="python -m world_models.glam.record")
     records = [read(Path(run)) for run in args.runs]
-    if len({record.name for record in records}) < len(records):
-        raise UserError("two of the runs have the same form and folder name; records are kept under them")
+    check_names(records)
     keep(records, Path(args.folder), args.title or records[0].config.world.env)
     print(f"{args.folder}: {len(records)} runs kept")
 

@@ -1,0 +1,69 @@
+"""Copies of finished runs' raw numbers, which both `record` scripts keep beside a table and pictures of their own."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import tyro
+
+from dqn_memory.errors import UserError
+from dqn_memory.experiment import Run
+from dqn_memory.files import disk_errors
+
+RAW = ("config.toml", "environment.json", "metrics.jsonl")
+
+
+@dataclass(frozen=True)
+class Args:
+    """Copy the raw numbers of finished runs and write their table and pictures."""
+
+    runs: tyro.conf.Positional[tuple[str, ...]] = ()
+    """Run folders, or what was kept of such runs before, so that a table has old and new ones."""
+    folder: str = "results/learning"
+    """Where to keep them; files of the same runs are replaced, nothing else is touched."""
+    title: str = ""
+    """Heading of the table and the pictures (empty: the world's id)."""
+
+
+class Kept(Protocol):
+    """A finished run, and what its copy is called."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def name(self) -> str: ...
+
+
+K = TypeVar("K", bound=Kept)
+
+
+def open_finished(path: Path, final: str) -> Run:
+    """A run that has a final evaluation, which wrote `final`; a UserError says what is missing."""
+    run = Run.open(path, tensorboard=False)
+    if not any(final in line for line in run.metrics()):
+        raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
+    return run
+
+
+def check_names(records: Sequence[Kept]) -> None:
+    """A UserError where there is nothing to keep, or two copies would be one."""
+    if not records:
+        raise UserError("no run given; name at least one run folder")
+    if len({record.name for record in records}) < len(records):
+        raise UserError("two of the runs have the same folder name; records are kept under it, so names must differ")
+
+
+def copy_raw(records: Sequence[Kept], folder: Path) -> None:
+    """A folder for each run that is not there already."""
+    with disk_errors(folder):
+        for record in records:
+            if record.path.resolve() == (folder / record.name).resolve():
+                continue
+            (folder / record.name).mkdir(parents=True, exist_ok=True)
+            for file in RAW:
+                shutil.copyfile(record.path / file, folder / record.name / file)
