@@ -186,23 +186,58 @@ def learning_curves(
     curves: Mapping[str, Curve], title: str, bands: Mapping[str, tuple[Array, Array]] | None = None
 ) -> Figure:
     """Success rate (0 .. 1) over environment steps, a line a run; `bands` are (low, high) around some of them."""
+    figure, panel = _over_steps(curves, title, "success rate")
+    for name, (steps, rates) in curves.items():
+        (line,) = panel.plot(steps, rates, label=name, marker=_marker(steps), markersize=3.5)
+        if bands and name in bands:
+            panel.fill_between(steps, *bands[name], color=line.get_color(), alpha=0.18, linewidth=0)
+    _as_rates(panel)
+    return _finish(figure, panel)
+
+
+@_styled
+def seed_curves(forms: Mapping[str, Sequence[Curve]], title: str, ylabel: str = "success rate") -> Figure:
+    """Curves over environment steps: a colour a form, its seeds thin, their mean at the steps that all have thick."""
+    figure, panel = _over_steps(forms, title, ylabel)
+    for number, (form, seeds) in enumerate(forms.items()):
+        look: Any = {"color": COLOURS[number % len(COLOURS)], "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3]}
+        for steps, values in seeds if len(seeds) > 1 else ():
+            panel.plot(steps, values, linewidth=0.9, alpha=0.4, **look)
+        known = [dict(zip(steps, values, strict=True)) for steps, values in seeds]
+        shared = [step for step in known[0] if all(step in curve for curve in known)]
+        mean = [float(np.mean([curve[step] for curve in known])) for step in shared]
+        label = form if len(seeds) == 1 else f"{form}, mean of {len(seeds)}"
+        panel.plot(shared, mean, label=label, marker=_marker(shared), markersize=3.5, **look)
+    if ylabel == "success rate":
+        _as_rates(panel)
+    return _finish(figure, panel)
+
+
+def _over_steps(curves: Mapping[str, Any], title: str, ylabel: str) -> tuple[Figure, Axes]:
     if not curves:
         raise UserError("there is no learning curve to draw: nothing was evaluated yet")
     figure = Figure(figsize=(7.4, 3.6), layout="constrained")
     panel = figure.subplots()
-    for name, (steps, rates) in curves.items():
-        (line,) = panel.plot(steps, rates, label=name, marker="o" if len(steps) <= 40 else None, markersize=3.5)
-        if bands and name in bands:
-            panel.fill_between(steps, *bands[name], color=line.get_color(), alpha=0.18, linewidth=0)
-    panel.set_ylim(-0.02, 1.02)
-    panel.set_xlim(left=0)
-    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panel.grid(color="#e6e6e6", linewidth=0.7)
     panel.set_axisbelow(True)
     panel.set_xlabel("environment steps")
-    panel.set_ylabel("success rate")
+    panel.set_ylabel(ylabel)
     panel.set_title(title, fontsize=11)
+    return figure, panel
+
+
+def _as_rates(panel: Axes) -> None:
+    panel.set_ylim(-0.02, 1.02)
+    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+
+def _marker(steps: Sequence[float] | Array) -> str | None:
+    return "o" if len(steps) <= 40 else None
+
+
+def _finish(figure: Figure, panel: Axes) -> Figure:
+    panel.set_xlim(left=0)
     panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return figure
 

@@ -30,7 +30,7 @@ class Args:
 
 
 class Kept(Protocol):
-    """A finished run, and what its copy is called."""
+    """A finished run, and what its copy is called: FORM-seed_S where it is a seed of a form."""
 
     @property
     def path(self) -> Path: ...
@@ -40,6 +40,20 @@ class Kept(Protocol):
 
 
 K = TypeVar("K", bound=Kept)
+
+
+def by_form(records: Sequence[K]) -> dict[str, list[K]]:
+    """The seeds of every form, in the order given; a run that is named otherwise is a form of its own."""
+    forms: dict[str, list[K]] = {}
+    for record in records:
+        form, seed, _ = record.name.rpartition("-seed_")
+        forms.setdefault(form if seed else record.name, []).append(record)
+    return forms
+
+
+def rows(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
+    """A table in Markdown, a line a row."""
+    return [f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *cells)]
 
 
 def open_finished(path: Path, final: str) -> Run:

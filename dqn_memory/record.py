@@ -18,7 +18,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_toml, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
-from dqn_memory.keeping import Args, check_names, copy_raw, open_finished
+from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
 from envs import baselines
 
 COLUMNS = (
@@ -91,9 +91,20 @@ def table(records: Sequence[Record], title: str) -> str:
         "run on the wall, evaluations included, `processor` what its threads used of a machine that had other work"
     ]
     lines += ["too. A + behind a revision: with uncommitted changes.", "", *known_lines(records)]
-    lines += [" | ".join(("", *COLUMNS, "")).strip(), " | ".join(("", *["---"] * len(COLUMNS), "")).strip()]
-    lines += [" | ".join(("", *record.row(), "")).strip() for record in records]
+    lines += [*forms_table(records), *rows(COLUMNS, [record.row() for record in records])]
     return "\n".join(lines) + "\n"
+
+
+def forms_table(records: Sequence[Record]) -> list[str]:
+    """A line a form, where forms have several seeds."""
+    forms = by_form(records)
+    if len(forms) == len(records):
+        return []
+    cells = []
+    for form, seeds in forms.items():
+        found = [float(record.final["final/success_rate"]) for record in seeds]
+        cells.append([form, str(len(found)), *(f"{value:.3f}" for value in (np.mean(found), min(found), max(found)))])
+    return [*rows(("form", "seeds", "mean success", "lowest", "highest"), cells), ""]
 
 
 def known_lines(records: Sequence[Record]) -> list[str]:
@@ -112,8 +123,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_names(records)
     title = args.title or records[0].config.world.env
     copy_raw(records, folder)
+    curves = {form: [record.curve() for record in seeds] for form, seeds in by_form(records).items()}
     write_atomic(folder / "README.md", table(records, title).encode())
-    drawing.save(drawing.learning_curves({r.name: r.curve() for r in records}, title), folder / "curves.png")
+    drawing.save(drawing.seed_curves(curves, title), folder / "curves.png")
     print(f"{folder}: {len(records)} runs kept")
 
 

@@ -114,3 +114,16 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
     with pytest.raises(UserError, match="No space left"):
         drawing.save(drawing.attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
+
+
+def test_seeds_of_a_form_share_its_colour_and_have_a_mean(tmp_path):
+    steps, rates = [0, 1000, 2000], np.array([0.0, 0.4, 0.8])
+    figure = drawing.seed_curves(
+        {"two seeds": [(steps, rates), ([0, 2000], [0.2, 0.4])], "alone": [(steps, rates)]}, "Seeds"
+    )
+    (panel,) = panels(figure)
+    first, second, mean, alone = panel.lines
+    assert first.get_color() == second.get_color() == mean.get_color() != alone.get_color()
+    assert list(mean.get_xdata()) == [0, 2000] and mean.get_ydata() == pytest.approx([0.1, 0.6])
+    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["two seeds, mean of 2", "alone"]
+    pixels(figure, tmp_path)

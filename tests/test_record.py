@@ -28,6 +28,7 @@ def test_raw_numbers_table_and_picture(runs, tmp_path):
     page = (kept / "README.md").read_text().splitlines()
     assert page[0] == "# Two seeds"
     assert sum(line.startswith("Success in Gridverse/Memory-5x5-v0: random 0.4") for line in page) == 1
+    assert sum(line.startswith("| dgfqn | 2 | ") for line in page) == 1  # the seeds together
     rows = [line.split(" | ") for line in page if line.startswith("| dgfqn-seed_")]
     assert [row[1] for row in rows] == ["1", "2"]
     assert all(row[2] == "500" and row[6] == "every start tried" and row[7] == "24" for row in rows)

@@ -138,25 +138,6 @@ def _colours(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-@_styled
-def returns(runs: Mapping[str, tuple[Sequence[int], Sequence[float]]], title: str) -> Figure:
-    """Mean return of every evaluation over environment steps, a line a run."""
-    figure = Figure(figsize=(7.4, 3.8), layout="constrained")
-    panel = figure.subplots()
-    for number, (name, (steps, values)) in enumerate(runs.items()):
-        dash = ("-", "--", ":")[number // len(COLOURS) % 3]
-        panel.plot(steps, values, label=name, marker="o", markersize=3, linewidth=1.4, linestyle=dash)
-    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    panel.set_xlim(left=0)
-    panel.grid(color="#e6e6e6", linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.set_xlabel("environment steps")
-    panel.set_ylabel("return of sampled actions")
-    panel.set_title(title, fontsize=11)
-    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
-    return figure
-
-
 def animate(path: Path, found: Foreseen, title: str) -> Path:
     """Write real and imagined frames side by side, a page a step, as a GIF; a UserError where the disk refuses."""
     pages = [_page(found, step, title) for step in range(len(found))]

@@ -17,7 +17,7 @@ from dqn_memory import drawing
 from dqn_memory.configuration import from_toml, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
-from dqn_memory.keeping import Args, check_names, copy_raw, open_finished
+from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
 from world_models.glam import pictures
 from world_models.glam.curves import PARTS, WINDOW, Curve, curves
 from world_models.glam.train_config import TrainConfig
@@ -86,11 +86,6 @@ def read(path: Path) -> Record:
     return Record(path, config, run.environment, run.metrics())
 
 
-def by_form(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """The seeds of every form, in the order given."""
-    return {form: [r for r in records if r.form == form] for form in dict.fromkeys(r.form for r in records)}
-
-
 def page(records: Sequence[Record], title: str) -> str:
     """The Markdown page: commands and machine, a line a form, a line a run, how the losses fluctuate."""
     machine = {f"{r.environment.get('cpu')}, {r.environment.get('threads')} torch threads" for r in records}
@@ -111,11 +106,6 @@ def page(records: Sequence[Record], title: str) -> str:
     ]
     lines += rows(("form", *PARTS), [_fluctuations(form, seeds) for form, seeds in forms.items()])
     return "\n".join(lines) + "\n"
-
-
-def rows(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """A table in Markdown."""
-    return [f"| {' | '.join(line)} |" for line in (columns, ["---"] * len(columns), *cells)]
 
 
 def _summary(form: str, seeds: Sequence[Record]) -> list[str]:
@@ -140,7 +130,8 @@ def keep(records: Sequence[Record], folder: Path, title: str) -> None:
     """Write copies, table and pictures; losses are drawn of each form's first seed."""
     copy_raw(records, folder)
     write_atomic(folder / "README.md", page(records, title).encode())
-    drawing.save(pictures.returns({r.name: r.returns() for r in records}, title), folder / "returns.png")
+    curves = {form: [record.returns() for record in seeds] for form, seeds in by_form(records).items()}
+    drawing.save(drawing.seed_curves(curves, title, "return of sampled actions"), folder / "returns.png")
     first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
     drawing.save(pictures.losses(first, f"Parts of the world model's loss\n{title}"), folder / "losses.png")
 
