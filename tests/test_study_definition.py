@@ -10,6 +10,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.study.definition import parse_definition, read_definition, shipped
 from dqn_memory.study.expansion import expand
 from dqn_memory.study.trainers import TRAINERS, path_of
+from dqn_memory.train import Training
 
 MEMORY, FLAG = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 GOOD = f"""
@@ -192,6 +193,17 @@ def test_every_shipped_study_expands(name):
     one = expand(replace(definition, axes={**definition.axes, "seed": seeds[:1]}))
     assert len(one) * len(seeds) == NUMBERS.get(name, len(one) * len(seeds)) > 1
     assert definition.resources.steps_per_second and definition.resources.megabytes and definition.resources.measured
+
+
+@pytest.mark.parametrize("smoke", [False, True])
+@pytest.mark.parametrize("name", [name for name in shipped() if read_definition(name).kind == "dqn_memory.train"])
+def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
+    definition = read_definition(name, smoke=smoke)
+    axes = {axis: values if axis == "architecture" else values[:1] for axis, values in definition.axes.items()}
+    for run in expand(replace(definition, axes=axes)):
+        small = replace(run.config.replay, capacity=max(run.config.replay.learning_starts, 200))
+        here = replace(run.config.compute, device="cpu", engine="eager")
+        Training(replace(run.config, replay=small, compute=here))  # flags alone do not say whether a network is causal
 
 
 def test_an_unknown_study_names_the_near_one():
