@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from dqn_memory import config as core
@@ -13,14 +12,15 @@ from dqn_memory.config import WorldConfig
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
 from dqn_memory.mamba_backend import Backend
-from envs.atari import AtariStep
 from envs.fleet import Step
+from world_models import run_config
 from world_models.glam.agent import AgentConfig
 from world_models.glam.config import ModelConfig
 from world_models.glam.engine import Engine
 from world_models.glam.learner import LearnerConfig
 from world_models.glam.replay import ReplayConfig
 from world_models.glam.schedule import HorizonConfig
+from world_models.run_config import check_counts, check_not_negative, check_run, lesson
 
 CATCH = "Pixel/BlinkingCatch-v0"
 
@@ -92,16 +92,11 @@ class CollectionConfig:
 
     def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
         """Rewards (N,) as they are learned, and where (N,) the model is taught an end."""
-        reward = step.reward.sign() if self.clip_rewards else step.reward
-        if isinstance(step, AtariStep) and self.life_ends:
-            return reward, step.terminated | (step.life_lost & ~step.truncated)
-        return reward, step.terminated
+        return lesson(step, self.clip_rewards, self.life_ends)
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        for name in ("learning_starts", "agent_starts", "model_ratio", "agent_ratio"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must not be negative")
+        check_not_negative(self, ("learning_starts", "agent_starts", "model_ratio", "agent_ratio"))
 
     def model_updates(self, iteration: int, worlds: int) -> int:
         """Updates of the world model after iteration number `iteration` = 1, 2, ..."""
@@ -142,9 +137,7 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        for name in ("evaluation_rows", "quota", "final_quota", "longest"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+        check_counts(self, ("evaluation_rows", "quota", "final_quota", "longest"))
 
 
 @dataclass(frozen=True)
@@ -156,36 +149,14 @@ class OutputConfig(core.OutputConfig):
 
 
 @dataclass(frozen=True)
-class ComputeConfig:
+class ComputeConfig(run_config.ComputeConfig):
     """Where and how tensors are computed."""
 
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: int | None = None
-    """CPU threads of torch (None: torch's own choice)."""
     engine: Engine = "eager"
     """How updates and dreams are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
-    tf32: bool = False
-    """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
     backend: Backend = "auto"
     """What the scan of a Mamba runs on (auto: lanes on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function."""
-
-    def torch_device(self) -> torch.device:
-        """The device, or one sentence that says why it cannot be used."""
-        return core.DeviceConfig(self.device).torch_device()
-
-    def start(self) -> torch.device:
-        """The device, after setting the number of threads and the form of products, which float sums depend on."""
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-        return self.torch_device()
-
-    def check(self) -> None:
-        """One sentence for an engine that the device cannot have."""
-        if self.engine == "cudagraph" and self.torch_device().type != "cuda":
-            raise UserError("--engine cudagraph needs --device cuda; use eager on a CPU")
 
 
 @dataclass(frozen=True)
@@ -231,8 +202,4 @@ class TrainConfig:
             self.evaluation, self.compute,
         ):  # fmt: skip
             part.check()
-        for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
-            if value < 1:
-                raise UserError(f"--{name} {value} must be at least 1")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative")
+        check_run(self.world.worlds, self.total_steps, self.seed)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from dqn_memory import config as core
 from dqn_memory.config import WorldConfig
 from dqn_memory.configuration import Repeatable
+from dqn_memory.engine import Engine
 from dqn_memory.errors import UserError
-from envs.atari import AtariConfig, AtariStep
+from envs.atari import AtariConfig
 from envs.fleet import Step
+from world_models import run_config
+from world_models.run_config import check_counts, check_not_negative, check_run, lesson
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.learner import LearnerConfig
 from world_models.unizero.replay import ReplayConfig
@@ -49,16 +51,11 @@ class CollectionConfig:
 
     def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
         """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
-        reward = step.reward.sign() if self.clip_rewards else step.reward
-        if isinstance(step, AtariStep) and self.life_ends:
-            return reward, step.terminated | (step.life_lost & ~step.truncated)
-        return reward, step.terminated
+        return lesson(step, self.clip_rewards, self.life_ends)
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        for name in ("temperature", "ratio", "learning_starts", "prepopulate"):
-            if getattr(self, name) < 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must not be negative")
+        check_not_negative(self, ("temperature", "ratio", "learning_starts", "prepopulate"))
         if self.every < 1:
             raise UserError(f"--every {self.every} must be at least 1")
         if not 0 <= self.reanalyse <= 1:
@@ -91,9 +88,7 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        for name in ("rows", "quota", "final_quota", "longest"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+        check_counts(self, ("rows", "quota", "final_quota", "longest"))
 
 
 @dataclass(frozen=True)
@@ -105,33 +100,11 @@ class OutputConfig(core.OutputConfig):
 
 
 @dataclass(frozen=True)
-class ComputeConfig:
-    """Where tensors are computed."""
+class ComputeConfig(run_config.ComputeConfig):
+    """Where and how tensors are computed."""
 
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: int | None = None
-    """CPU threads of torch (None: torch's own choice)."""
-    engine: Literal["eager", "compile", "cudagraph"] = "eager"
+    engine: Engine = "eager"
     """How searches ask the model and how updates are executed; all three compute the same function."""
-    tf32: bool = False
-    """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
-
-    def torch_device(self) -> torch.device:
-        """The device, or one sentence that says why it cannot be used."""
-        return core.DeviceConfig(self.device).torch_device()
-
-    def start(self) -> torch.device:
-        """The device, after setting the number of threads and the form of products, which float sums depend on."""
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
-        return self.torch_device()
-
-    def check(self) -> None:
-        """One sentence for an engine that the device cannot have."""
-        if self.engine == "cudagraph" and self.torch_device().type != "cuda":
-            raise UserError("--engine cudagraph needs --device cuda; use eager or compile on a CPU")
 
 
 @dataclass(frozen=True)
@@ -181,11 +154,7 @@ class TrainConfig:
             self.compute,
         ):
             part.check()
-        for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
-            if value < 1:
-                raise UserError(f"--{name} {value} must be at least 1")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative")
+        check_run(self.world.worlds, self.total_steps, self.seed)
         if self.search.tree.discount != self.learner.gamma:
             raise UserError(
                 f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "

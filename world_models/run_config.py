@@ -1,0 +1,75 @@
+"""What the configs of both world models' trainers have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dqn_memory import config as core
+from dqn_memory.errors import UserError
+from envs.atari import AtariStep
+from envs.fleet import Step
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where and how tensors are computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: int | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    engine: str = "eager"
+    """How the model is executed; every engine computes the same function."""
+    tf32: bool = False
+    """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
+
+    def torch_device(self) -> torch.device:
+        """The device, or one sentence that says why it cannot be used."""
+        return core.DeviceConfig(self.device).torch_device()
+
+    def start(self) -> torch.device:
+        """The device, after setting the number of threads and the form of products, which float sums depend on."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+        return self.torch_device()
+
+    def check(self) -> None:
+        """One sentence for an engine that the device cannot have."""
+        if self.engine == "cudagraph" and self.torch_device().type != "cuda":
+            raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
+
+
+def lesson(step: Step, clip_rewards: bool, life_ends: bool) -> tuple[Tensor, Tensor]:
+    """Rewards (N,) as they are learned, and where (N,) an episode ends for good: at a lost life too, if asked for."""
+    reward = step.reward.sign() if clip_rewards else step.reward
+    if isinstance(step, AtariStep) and life_ends:
+        return reward, step.terminated | (step.life_lost & ~step.truncated)
+    return reward, step.terminated
+
+
+def check_counts(config: object, names: Iterable[str]) -> None:
+    """A UserError for the first of these flags that is set to less than 1."""
+    for name in names:
+        if getattr(config, name) is not None and getattr(config, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(config, name)} must be at least 1")
+
+
+def check_not_negative(config: object, names: Iterable[str]) -> None:
+    """A UserError for the first of these flags that is below 0."""
+    for name in names:
+        if getattr(config, name) < 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(config, name)} must not be negative")
+
+
+def check_run(worlds: int, total_steps: int, seed: int) -> None:
+    """A UserError for what no run can have."""
+    for name, value in (("worlds", worlds), ("total-steps", total_steps)):
+        if value < 1:
+            raise UserError(f"--{name} {value} must be at least 1")
+    if seed < 0:
+        raise UserError(f"--seed {seed} must not be negative")
