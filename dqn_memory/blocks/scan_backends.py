@@ -2,7 +2,6 @@
 
 All but torch, which is the reference, run only after a trial.
 
-
 choice = choose("auto", device)     # ValueError says why the one that was asked for cannot run
 equip(network, choice.scan)
 """

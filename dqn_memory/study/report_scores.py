@@ -27,6 +27,7 @@ READ: dict[str, Callable[[Entry], float]] = {
 }  # a finished run has a final evaluation, see `read_entry`
 THRESHOLDS = 101  # of a performance profile
 NOTHING = Words("No run is finished yet.")
+UNSCALED = Words("There is no finished run in a world whose random and best scores are known.")
 
 
 def interval(scores: Sequence[float]) -> Estimate:
@@ -154,7 +155,7 @@ def profile_section(data: Data) -> Section:
     """Performance profiles over all worlds."""
     found, shared, _ = matrices(data)
     if not found:
-        return Section("Performance profiles", (NOTHING,))
+        return Section("Performance profiles", (UNSCALED,))
     highest = max(1.0, *(float(scores.max()) for scores in found.values()))
     thresholds = np.linspace(0.0, highest, THRESHOLDS)
     profiles = {name: statistics.performance_profile(scores, thresholds) for name, scores in found.items()}
