@@ -212,3 +212,30 @@ def test_shares_of_accelerators():
     devices.give_back("1")
     assert devices.take() == "1"
     assert Devices(["0", "1", "2"], 2).slots() == 1 and Devices(["3", "4"], 2).take() == "3,4"
+
+
+def test_runs_with_the_very_same_settings_are_taken_from_another_study(study, tmp_path, undisturbed):
+    study.write_text(TINY.replace("0.02", "0.0"))
+    first, second = tmp_path / "first", tmp_path / "second"
+    carry_out(study, first, "--workers", "4", "--only", "*seed-1")
+    other = tmp_path / "other.toml"
+    named = '{ name = "named otherwise", architecture = "bb" }, "c"'
+    other.write_text(study.read_text().replace('"a", "bb"', named))
+    said = carry_out(other, second, "--workers", "4", "--take-from", str(first))
+    taken = [line.split()[1] for line in said.splitlines() if line.startswith("took")]
+    started = [line.split()[1] for line in said.splitlines() if line.startswith("started")]
+    assert len(taken) == 2 and all("named-otherwise__seed-1" in name for name in taken)
+    assert len(started) == 6 and not set(taken) & set(started)
+    for run in Study.open(second).runs():
+        assert run.state == "finished" and run.attempts == (0 if run.name in taken else 1)
+        if "named" in run.name:  # as if it had been made here
+            assert results(second)[run.name] == undisturbed[run.name.replace("named-otherwise", "bb")]
+            assert str(first) not in (run.folder / "config.toml").read_text()
+    assert "took" not in carry_out(other, second, "--take-from", str(first))  # nothing is taken twice
+
+
+def test_a_study_takes_nothing_from_itself_or_from_no_study(study, tmp_path):
+    study.write_text(TINY.replace("0.02", "0.0"))
+    carry_out(study, tmp_path / "study", "--workers", "4")
+    assert "is the study itself" in carry_out(study, tmp_path / "study", "--take-from", str(tmp_path / "study"), code=2)
+    assert "is no study" in carry_out(study, tmp_path / "study", "--take-from", str(tmp_path), code=2)

@@ -30,6 +30,7 @@ from dqn_memory.study.estimate import estimate, in_words, size_in_words
 from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.overview import counts, overview
 from dqn_memory.study.state import RunState, Study
+from dqn_memory.study.taking import take_over
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class Args:
     only: Repeatable = ()
     """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
     for another call (empty: all)."""
+    take_from: Repeatable = ()
+    """Folders of other studies: their finished runs are taken over where all settings and the seed are the same."""
     dry_run: bool = False
     """Show what would be run, with names, time and disk, and write nothing."""
 
@@ -160,14 +163,15 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
         raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
     try:
         study = prepare(folder, definition, planned)
+        tell = partial(say.print, markup=False, highlight=False, soft_wrap=True)
         wanted = {run.name for run in chosen(study.runs(), args.only)}
+        take_over(study, [run for run in planned if run.name in wanted], [Path(path) for path in args.take_from], tell)
         left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
         if left:
             backend = make_backend(args, definition)
             runs = chosen(study.runs(), args.only)
             announce(definition, folder, runs, len(study.runs()), backend.room(), say)
             say.print(f"backend {resolved_backend(args)}: {backend.describes}", markup=False, highlight=False)
-            tell = partial(say.print, markup=False, highlight=False, soft_wrap=True)
             Drive(study, backend, definition.resources, args.retries, tell).run(left)
     finally:
         os.close(lock)

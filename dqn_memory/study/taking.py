@@ -1,0 +1,67 @@
+"""Takes finished runs over from other studies that made them with the very same settings, and the same seed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from dqn_memory.configuration import to_toml
+from dqn_memory.errors import UserError
+from dqn_memory.files import disk_errors
+from dqn_memory.study.expansion import Planned
+from dqn_memory.study.finished import finished
+from dqn_memory.study.state import RunState, Study
+from dqn_memory.tables import from_toml
+
+
+def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:
+    """Copy into `study` each planned run that has no folder there yet and is finished in a source.
+
+    A study must have the same trainer to be a source of any; a UserError where one is no study at all.
+    """
+    for source in sources:
+        _take_from(Study.open(source), study, planned, say)
+
+
+def _take_from(source: Study, study: Study, planned: Sequence[Planned], say: Callable[[str], object]) -> None:
+    if source.folder.resolve() == study.folder.resolve():
+        raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
+    if source.kind != study.kind or not planned:
+        return
+    held = _held(source, type(planned[0].config))
+    places = {run.name: run.folder for run in study.runs()}
+    for run in planned:
+        found = held.get(run.toml)
+        if found is not None and not places[run.name].exists():
+            _copy(found, places[run.name], source)
+            say(f"took     {run.name} from {found.folder}")
+
+
+def _held(source: Study, config_class: type) -> Mapping[str, RunState]:
+    """Finished runs of a study by their complete config, as this version writes it."""
+    done = [run for run in source.runs() if run.state == "finished" and finished(run.folder)]
+    return {to_toml(from_toml(config_class, _text(run.config), str(run.config))): run for run in done}
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+
+
+def _copy(run: RunState, folder: Path, source: Study) -> None:
+    """A whole copy or none. Its config names its new folder; its command stays that of the run it was."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    with disk_errors(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(run.folder, partial)
+        _replace(partial / "config.toml", str(run.folder.resolve()), str(folder.resolve()))
+        _replace(partial / "environment.json", str(source.folder.resolve()), f"runs/studies/{source.name}")
+        partial.replace(folder)
+
+
+def _replace(path: Path, old: str, new: str) -> None:
+    if path.is_file():
+        path.write_text(_text(path).replace(old, new), encoding="utf-8")
