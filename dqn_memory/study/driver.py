@@ -114,8 +114,8 @@ class Drive:
     def run(self, runs: Sequence[RunState]) -> None:
         """Until every run has finished or failed; an interrupt stops all trainers and leaves their runs resumable."""
         self.waiting.extend(runs)
-        self.total = len(self.study.runs())
-        self.done = self.total - len(runs)
+        known = self.study.runs()
+        self.total, self.done = len(known), sum(run.state == "finished" for run in known)
         try:
             while self.waiting or self.running:
                 while self.waiting and self.backend.room() > 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,13 @@ def maps_of(data: Data, entry: Entry) -> Maps | None:
     """The maps of a run's record, or of its checkpoint; None where its network has no attention."""
     if data.source.recorded:
         return _recorded(entry.run.folder / ATTENTION)
-    played = attention_reader(data.source.kind)
-    maps: Maps | None = None if played is None else played(entry.run.folder, SEED)
+    return _played(data.source.kind, entry.run.folder)
+
+
+@cache  # a report that is recorded asks twice, and a searching agent's episode takes long
+def _played(kind: str, folder: Path) -> Maps | None:
+    read = attention_reader(kind)
+    maps: Maps | None = None if read is None else read(folder, SEED)
     # Through text and back, so that a study and its record draw the same.
     return None if maps is None else Maps.parse(maps.plain())
 
