@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +18,13 @@ from trained import CARDS, trained
 from dqn_memory.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import rank_correlation
+from dqn_memory.study.definition import read_definition
 from dqn_memory.study.published import scores
 from dqn_memory.study.report import main, unsound
 from dqn_memory.study.report_attention import Maps, maps_of
-from dqn_memory.study.report_data import Data, collect
+from dqn_memory.study.report_data import Data, collect, meaning
 from dqn_memory.study.report_page import Grid, Section, markdown
-from dqn_memory.study.report_published import matching
+from dqn_memory.study.report_published import TABLES, matching
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_scores import aggregate_section, matrices, table_section
 from dqn_memory.study.report_sections import lead, sections
@@ -228,6 +230,15 @@ def test_damage_is_noticed_and_named(
         remember(data.source, small / "report")
 
 
+@pytest.mark.parametrize("file", ["config.toml", "environment.json", "metrics.jsonl"])
+def test_each_lost_file_of_a_study_is_named(small: Path, file: str) -> None:
+    (small / "report").mkdir()
+    remember(read(small).source, small / "report")
+    lose(small / "runs/POMDP-Hallway-v0__dtqn4__seed-2" / file)
+    ((_, why),) = read(small).left_out
+    assert f"{file} is missing" in why
+
+
 def test_damage_stands_at_the_top_and_in_the_exit_code(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     garble(small / "runs/POMDP-Hallway-v0__dtqn4__seed-2/metrics.jsonl")
     with pytest.raises(SystemExit, match="1 of the study's runs"):
@@ -303,9 +314,34 @@ def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: pytest.Captu
 
 def test_names_match_by_letters_and_digits() -> None:
     theirs = {"UniZero": 1.0, "Gaussian Adaptive": 2.0}
-    assert matching("gaussian_adaptive", {}, theirs) == "Gaussian Adaptive"
-    assert matching("causal", {"causal": "UniZero"}, theirs) == "UniZero"
-    assert matching("gaussian", {}, theirs) is None
+    assert matching("gaussian_adaptive", {}, theirs) == ["Gaussian Adaptive"]
+    assert matching("causal", {"causal": ("UniZero",)}, theirs) == ["UniZero"]
+    assert matching("gaussian", {}, theirs) == []
+    assert matching("mu 6", {"mu 6": ("mu 6", "sigma 1")}, {"mu 6": 1.0, "sigma 1": 1.0}) == ["mu 6", "sigma 1"]
+
+
+@pytest.mark.parametrize("name", ["thesis_table1", "thesis_table3", "learning_to_focus_table2", "atari100k_priors"])
+def test_every_series_of_a_study_of_a_table_has_its_published_row(name: str) -> None:
+    study, names = read_definition(name, False), TABLES["world_models.unizero.train"]
+    labels = [value.label for value in study.axes["architecture"]]
+    table = {"learning_to_focus_table2": "focus_table2", "atari100k_priors": "focus_table1"}.get(name, name)
+    theirs = {model: 0.0 for models in scores(table).values() for model in models}
+    unmatched = [label for label in labels if not matching(str(label), names[table], theirs)]
+    assert not unmatched
+
+
+def test_table_1_calls_the_feed_forward_network_by_its_paper_name(tmp_path: Path) -> None:
+    named = '[{ name = "dtqn", architecture = "dtqn4" }, "dgfqn"]'
+    make_study(tmp_path / "study", [MEMORY], named, [1, 2], lambda run, step: 0.7 if "dgfqn" in run.name else 0.4)
+    gain = gains(read(tmp_path / "study"), MEMORY)[RECURRENCE]
+    assert gain is not None and gain.point == pytest.approx(0.3)
+
+
+def test_a_reading_is_of_success_or_of_returns(small: Path) -> None:
+    data = read(small)
+    assert meaning(data, "final").startswith("success of the final")
+    returns = replace(data, entries=tuple(replace(entry, success=False) for entry in data.entries))
+    assert meaning(returns, "final").startswith("return of the final")
 
 
 def test_phantoms_are_measured_against_their_control(tmp_path: Path) -> None:

@@ -217,7 +217,9 @@ def test_shares_of_accelerators():
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(study, tmp_path, undisturbed):
     study.write_text(TINY.replace("0.02", "0.0"))
     first, second = tmp_path / "first", tmp_path / "second"
-    assert "(4 of 8)" in carry_out(study, first, "--workers", "4", "--only", "*seed-1")  # finished ones, not chosen ones
+    assert "(4 of 8)" in carry_out(
+        study, first, "--workers", "4", "--only", "*seed-1"
+    )  # finished ones, not chosen ones
     other = tmp_path / "other.toml"
     named = '{ name = "named otherwise", architecture = "bb" }, "c"'
     other.write_text(study.read_text().replace('"a", "bb"', named))

@@ -25,7 +25,7 @@ LEVELS = (0.5, 0.9)
 SUCCESS, FINAL = "eval/success_rate", "final/success_rate"
 
 MEANINGS = {
-    "last_average": f"mean success of the last {WINDOW} evaluations",
+    "last_average": f"mean success of the last {WINDOW} evaluations, or of all where there are fewer",
     "mean_average": f"running average over {WINDOW} evaluations (fewer at the start), averaged over training",
     "final": "success of the final evaluation, which has its own, more, episodes",
     "steps_to": "steps at the first evaluation that reached the level; > N where none did within the run's N steps",

@@ -15,10 +15,10 @@ from pathlib import Path
 import tyro
 
 from dqn_memory.errors import one_line_errors
-from dqn_memory.files import disk_errors
+from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.study.report_data import Data, collect
 from dqn_memory.study.report_page import markdown, write_report
-from dqn_memory.study.report_published import published_section
+from dqn_memory.study.report_published import PAGE, claims_page, published_section
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import open_source, remember
@@ -36,7 +36,8 @@ class Args:
     """Keep the raw numbers of the finished runs here, such as results/studies/smoke; a record of the same study that is
     there is replaced."""
     published: bool = False
-    """Set the published scores beside ours, for worlds and architectures that both have, and print them."""
+    """Set the published scores beside ours, for worlds and architectures that both have, and print them; list where the
+    papers' own figures disagree with their tables, and write all of them to claims.md beside the report."""
     attention: bool = True
     """Play an episode with one run of each world and architecture and show what it attends to."""
 
@@ -57,6 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not data.source.recorded:
         remember(data.source, report)
     if args.published:
+        write_atomic(report / PAGE, claims_page().encode())
         print(markdown("", [], [published_section(data)]).strip("# \n"))
     say(data)
     print("\n".join(f"wrote {path}" for path in written))

@@ -17,7 +17,7 @@ from dqn_memory.counting import count
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
 from dqn_memory.study.normalisation import HUMAN as HUMAN_SCALES
-from dqn_memory.study.normalisation import Scale, game, world_scale
+from dqn_memory.study.normalisation import OTHERS, Scale, game, world_scale
 from dqn_memory.study.readings import MEANINGS, Curve, Readings, read_curve, readings
 from dqn_memory.study.report_source import CONFIG, READINGS, Source
 from dqn_memory.study.state import RunState
@@ -28,7 +28,8 @@ from envs.registry import WORLDS
 
 RETURN, FINAL_RETURN = "eval/episodic_return", "final/episodic_return"
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
-PREFERRED = "last_average"  # the reading that aggregates, gains and pictures use
+PREFERRED = "final"  # the reading that aggregates, gains and pictures use
+HEADLINE = "score of the final evaluation"
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,11 @@ class Data:
         return scale_of(found[0]) if found else None
 
 
-def meaning(source: Source, reading: str) -> str:
-    """What a reading of this study's runs is; of world models' runs it reads returns."""
-    words = MEANINGS[reading]
-    return words if source.kind == "dqn_memory.train" else words.replace("success", "return")
+def meaning(data: Data, reading: str) -> str:
+    """What a reading of this study's runs is; it reads returns where nothing counts as success."""
+    measures = {entry.success for entry in data.entries}
+    word = "success" if measures <= {True} else "return" if measures == {False} else "success or return"
+    return MEANINGS[reading].replace("success", word)
 
 
 def series_of(source: Source, run: RunState) -> str:
@@ -109,6 +111,8 @@ def series_of(source: Source, run: RunState) -> str:
 def scale_of(entry: Entry) -> Scale | None:
     """Random play to the best known player in this suite's worlds, random play to a human in Atari games."""
     name = entry.env.removeprefix("envs:")
+    if name in OTHERS:
+        return OTHERS[name]
     if name in WORLDS:
         known = baselines.lines(name) is not None and entry.config.world.path is None
         return world_scale(name) if known else None

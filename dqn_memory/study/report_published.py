@@ -8,25 +8,34 @@ from collections.abc import Mapping
 from dqn_memory.errors import UserError
 from dqn_memory.study import published
 from dqn_memory.study.normalisation import game
+from dqn_memory.study.papers import tables
 from dqn_memory.study.report_data import Data, Entry, meaning
-from dqn_memory.study.report_page import Grid, Section, Words
+from dqn_memory.study.report_page import Grid, Part, Section, Words, counted
 from dqn_memory.study.report_scores import READ, interval
 
 TITLE = "Beside the published scores"
+PAGE = "claims.md"
+PAPERS = {"dbgfqn": tables.DBGFQN, "focus": tables.FOCUS, "thesis": tables.THESIS, "glam": tables.GLAM}
 # By trainer: published tables, and the papers' names of what our studies call otherwise. Names are compared by their
 # letters and digits, so that "Gaussian Adaptive" is gaussian_adaptive.
-TABLES: Mapping[str, Mapping[str, Mapping[str, str]]] = {
-    "dqn_memory.train": {"dbgfqn_table1": {"dtqn4": "DTQN", "dbgfqn as published": "DBGFQN"}},
+# One series may stand in several rows of a table: that with mean 6 is also that with width 1.
+Names = Mapping[str, tuple[str, ...]]
+TABLES: Mapping[str, Mapping[str, Names]] = {
+    "dqn_memory.train": {"dbgfqn_table1": {"dtqn4": ("DTQN",), "dbgfqn as published": ("DBGFQN",)}},
     "world_models.unizero.train": {
-        "focus_table1": {"causal": "UniZero"},
-        "focus_table2": {},
-        "thesis_table1": {"causal": "UniZero"},
-        "thesis_table3": {"causal": "Vanilla UniZero"},
+        "focus_table1": {
+            "causal": ("UniZero",), "causal, released": ("UniZero",), "adaptive, released": ("Adaptive",),
+            "gaussian, released": ("Gaussian",), "gaussian_adaptive, released": ("Gaussian Adaptive",),
+        },
+        "focus_table2": {"mu 6": ("mu 6", "sigma 1")},
+        "thesis_table1": {"causal": ("UniZero",)},
+        "thesis_table3": {"causal": ("Vanilla UniZero",)} | {f"local {w}": (f"Local (w={w})",) for w in (2, 6, 10, 12)},
     },
     "world_models.glam.train": {
         "glam_table1": {},
         "glam_table2": {
-            "GLAM": "Ours", "w/o G&L": "Ours w/o G&L", "w/o G": "Ours w/o G", "w/o variation loss": "Ours w/o L_VAR",
+            "GLAM": ("Ours",), "w/o G&L": ("Ours w/o G&L",), "w/o G": ("Ours w/o G",),
+            "w/o variation loss": ("Ours w/o L_VAR",),
         },
     },
 }  # fmt: skip
@@ -44,26 +53,41 @@ def published_section(data: Data) -> Section:
         return Section(
             TITLE, (Words("No published table has a world and an architecture of this study's finished runs."),)
         )
-    told = "; ".join(f"**{name}**: {meaning(data.source, name.replace(' ', '_'))}" for name in READINGS)
+    told = "; ".join(f"**{name}**: {meaning(data, name.replace(' ', '_'))}" for name in READINGS)
     words = Words(
         "The published score, then ours with 95 % bootstrap intervals over seeds. The papers do not define their "
         f"column, so three readings stand beside it. {told}. **Budget**: environment steps of our runs; the DBGFQN "
         "paper has 2,000,000 and the Atari papers have 100,000. Under another budget the two are not comparable."
     )
     header = ("table", "world", "series", "published as", "published", *READINGS, "seeds", "budget")
-    return Section(TITLE, (words, Grid(header, tuple(rows))))
+    return Section(TITLE, (words, Grid(header, tuple(rows)), *_disagreements({row[0] for row in rows})))
 
 
-def _rows(
-    data: Data, table: str, scores: Mapping[str, Mapping[str, float]], names: Mapping[str, str]
-) -> list[tuple[str, ...]]:
+def _disagreements(names: set[str]) -> tuple[Part, ...]:
+    """What the papers of these tables print of them and what their own cells do not give."""
+    papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in names)]
+    found = [claim for claim in published.claims() if claim.paper in papers]
+    wrong = [claim for claim in found if claim.verdict == "disagrees"]
+    rows = tuple((claim.place, claim.statement, claim.published, claim.recomputed) for claim in wrong)
+    words = Words(
+        f"Recomputed from those papers' own tables (aggregates, percentages, p-values): {len(wrong)} of "
+        f"{counted(len(found), 'figure')} disagree. `{PAGE}` beside this report lists all figures of all papers."
+    )
+    return (words, Grid(("where", "claim", "published", "recomputed"), rows)) if rows else (words,)
+
+
+def claims_page() -> str:
+    """The page of all recomputed figures, as `python -m dqn_memory.study.claims` writes it."""
+    return published.claims_page("python -m dqn_memory.study.claims")
+
+
+def _rows(data: Data, table: str, scores: Mapping[str, Mapping[str, float]], names: Names) -> list[tuple[str, ...]]:
     rows = []
     for world in data.worlds:
         for series in data.series:
             runs = data.of(world, series)
             theirs = scores.get(place(runs[0]), {}) if runs else {}
-            model = matching(series, names, theirs)
-            if model is not None:
+            for model in matching(series, names, theirs):
                 ours = [str(interval([READ[name](run) for run in runs])) for name in READINGS]
                 budget = ", ".join(f"{steps:,}" for steps in sorted({run.curve.trained for run in runs}))
                 rows.append((table, world, series, model, f"{theirs[model]:g}", *ours, str(len(runs)), budget))
@@ -78,10 +102,10 @@ def place(entry: Entry) -> str:
         return entry.env.removeprefix("envs:")
 
 
-def matching(series: str, names: Mapping[str, str], theirs: Mapping[str, float]) -> str | None:
-    """The paper's name of a series, None where the table has none."""
-    wanted = _letters(names.get(series, series))
-    return next((model for model in theirs if _letters(model) == wanted), None)
+def matching(series: str, names: Names, theirs: Mapping[str, float]) -> list[str]:
+    """The paper's names of a series; none where the table has none."""
+    wanted = {_letters(name) for name in names.get(series, (series,))}
+    return [model for model in theirs if _letters(model) in wanted]
 
 
 def _letters(name: str) -> str:

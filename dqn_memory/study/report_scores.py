@@ -10,6 +10,7 @@ import numpy as np
 
 from dqn_memory.errors import UserError
 from dqn_memory.study import statistics
+from dqn_memory.study.normalisation import game
 from dqn_memory.study.readings import LEVELS, MEANINGS, Reached, median_steps
 from dqn_memory.study.report_data import Data, Entry, column, meaning
 from dqn_memory.study.report_figures import curves_figure, parameters_figure, profile_figure
@@ -67,11 +68,14 @@ def table_section(data: Data) -> Section:
 
 
 def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
-    lines = "success of random actions, and of the best player known; in Atari games random play's score and a human's"
-    p = f"Welch's t-test of the last averages against {rival}, two-sided, not corrected for the number of tests"
+    lines = (
+        "score of random actions, and of the best player known; in Atari games a human's, in CartPole the most that an "
+        "episode can give"
+    )
+    p = f"Welch's t-test of the final scores against {rival}, two-sided, not corrected for the number of tests"
     return (
         ("random, best", lines),
-        *((name, meaning(data.source, name.replace(" ", "_"))) for name in READ),
+        *((name, meaning(data, name.replace(" ", "_"))) for name in READ),
         ("steps to", f"{MEANINGS['steps_to']}; median over seeds"),
         ("p", p),
     )
@@ -133,18 +137,37 @@ def _normalised(data: Data, world: str, series: str, seed: int) -> float:
     return scale(data.scores(world, series)[seed])
 
 
+def is_game(data: Data, world: str) -> bool:
+    """Whether a world is an Atari game with a human score, which a mean above 1 wins."""
+    try:
+        return bool(game(data.of(world)[0].env))
+    except UserError:
+        return False
+
+
+def _unshared(data: Data) -> str:
+    """Why there is nothing over all worlds."""
+    if not data.entries:
+        return NOTHING.text
+    if all(data.scale(world) is None for world in data.worlds):
+        return "No scores of random and of best play are known for these worlds, so nothing can be normalised."
+    return "No world with a known scale has finished runs of every series yet."
+
+
 def aggregate_section(data: Data) -> Section:
     """IQM, median, mean and optimality gap of each series over all worlds."""
     found, shared, remarks = matrices(data)
     if not found:
-        return Section("Over all worlds", (Words("No world has finished runs of every series and a known scale yet."),))
-    header = ("series", "seeds", *statistics.AGGREGATES)
+        return Section("Over all worlds", (Words(_unshared(data)),))
+    won = ("games won",) if all(is_game(data, world) for world in shared) else ()
+    header = ("series", "seeds", *statistics.AGGREGATES, *won)
     rows = []
     for name, scores in found.items():
         told = [str(estimate) for estimate in statistics.aggregates(scores).values()]
+        told += [f"{statistics.games_won(scores)} of {len(shared)}"] * len(won)
         rows.append((name, str(len(scores)), *told))
     words = (
-        f"Last averages over {counted(len(shared), 'world')}, normalised: 0 is random play, 1 the "
+        f"Final scores over {counted(len(shared), 'world')}, normalised: 0 is random play, 1 the "
         "best player known (in Atari games a human). 95 % intervals by stratified bootstrap over seeds; the worlds are "
         f"taken as given. {'; '.join(remarks)}{'.' if remarks else ''}"
     )
@@ -157,12 +180,13 @@ def profile_section(data: Data) -> Section:
     if not found:
         return Section("Performance profiles", (UNSCALED,))
     highest = max(1.0, *(float(scores.max()) for scores in found.values()))
-    thresholds = np.linspace(0.0, highest, THRESHOLDS)
+    lowest = min(0.0, *(float(scores.min()) for scores in found.values()))
+    thresholds = np.linspace(lowest, highest, THRESHOLDS)
     profiles = {name: statistics.performance_profile(scores, thresholds) for name, scores in found.items()}
     picture = Picture(
         "profiles",
         profile_figure(profiles, looks(data.series)),
-        f"Share of runs in {counted(len(shared), 'world')} whose normalised last average is above a threshold, with "
+        f"Share of runs in {counted(len(shared), 'world')} whose normalised final score is above a threshold, with "
         "pointwise 95 % intervals. A curve above another everywhere is better whatever one asks for; below 0: worse "
         "than random play.",
     )
@@ -173,7 +197,8 @@ def improvement_section(data: Data) -> Section:
     """Probability that one series improves on another."""
     found, _, _ = matrices(data)
     if len(found) < 2:
-        return Section("Probability of improvement", (Words("It needs finished runs of two series."),))
+        why = "It needs finished runs of two series." if found else _unshared(data)
+        return Section("Probability of improvement", (Words(why),))
     names = list(found)
     told = {
         pair: str(statistics.improvement(found[pair[0]], found[pair[1]])) for pair in itertools.permutations(names, 2)
@@ -197,7 +222,7 @@ def parameters_section(data: Data) -> Section:
     if not points:
         return Section("Parameters beside scores", (Words("There is no run whose size and scale are known."),))
     figure = parameters_figure([(name, size or 0, score) for name, size, score, _ in points], looks(data.series))
-    caption = "Trainable parameters and normalised last average, a point a world and series with its 95 % interval."
+    caption = "Trainable parameters and normalised final score, a point a world and series with its 95 % interval."
     return Section("Parameters beside scores", (Picture("parameters", figure, caption), *_sizes(data)))
 
 

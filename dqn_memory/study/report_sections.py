@@ -7,7 +7,7 @@ from collections import Counter
 
 from dqn_memory.study import report_scores as scores
 from dqn_memory.study.report_attention import attention_section
-from dqn_memory.study.report_data import PREFERRED, Data, meaning
+from dqn_memory.study.report_data import HEADLINE, PREFERRED, Data, meaning
 from dqn_memory.study.report_page import Grid, Section, Words, counted
 from dqn_memory.study.report_priors import priors_section
 from dqn_memory.study.report_published import published_section
@@ -28,10 +28,19 @@ def lead(data: Data) -> list[Words]:
         Words(
             f"{len(source.runs)} runs of `{source.kind}` ({states}): {counted(len(source.worlds), 'world')}, "
             f"{len(data.series)} series, {counted(seeds, 'seed')}; {len(data.entries)} are in this report. Where one "
-            f"number stands for a run it is the {PREFERRED.replace('_', ' ')}: {meaning(source, PREFERRED)}. All "
+            f"number stands for a run it is the {HEADLINE} ({meaning(data, PREFERRED)}). All "
             f"but the section {COST} depends on what the runs learned alone, not on when or where."
         ),
+        Words(f"Made by {_commands(data)}."),
     ]
+
+
+def _commands(data: Data) -> str:
+    """What trained the runs, and what wrote this page."""
+    source = data.source
+    name, cut = (source.name.removesuffix("-smoke"), " --smoke") if source.smoke else (source.name, "")
+    report = "`python -m dqn_memory.study.report FOLDER`, of the study's folder or of its record"
+    return f"`python -m dqn_memory.study.run {name}{cut}`, then {report}"
 
 
 def sections(data: Data, attention: bool, published: bool) -> list[Section]:

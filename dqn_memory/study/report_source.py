@@ -145,6 +145,6 @@ def remember(source: Source, report: Path) -> None:
         if run.name in source.damage and run.name in before:
             seen[run.name] = before[run.name]
         elif run.state == "finished" and run.name not in source.damage:
-            present = [run.folder / file for file in (CONFIG, METRICS)]
+            present = [run.folder / file for file in RAW]
             seen[run.name] = {file.name: sha256(file.read_bytes()) for file in present if file.is_file()}
     write_atomic(path, json.dumps(seen, indent=1).encode())

@@ -19,7 +19,7 @@ from dqn_memory.study.worlds import DEFINITIONS, Properties, control_twin, prope
 from envs.registry import WORLDS
 
 Pair = tuple[Sequence[float], Sequence[float]]
-FEEDFORWARD = "dtqn4"
+FEEDFORWARD = ("dtqn4", "dtqn")  # two names of one network
 # One cell each in one direction and in both.
 DIRECTIONS: Mapping[str, str] = {"drfqn": "dbrfqn", "dlfqn": "dblfqn", "dgfqn": "dbgfqn"}
 BOTH, RECURRENCE = "both directions over one", "recurrence over feed-forward"
@@ -45,11 +45,10 @@ def _means(values: Sequence[float], generator: np.random.Generator, repetitions:
 
 def gains(data: Data, world: str) -> dict[str, Estimate | None]:
     """Gains in success of a world, None where the study has not the runs for them."""
-    scores = {
-        name: list(data.scores(world, name).values()) for name in (FEEDFORWARD, *DIRECTIONS, *DIRECTIONS.values())
-    }
+    scores = {name: list(data.scores(world, name).values()) for name in (*DIRECTIONS, *DIRECTIONS.values())}
+    rival = next((list(found.values()) for name in FEEDFORWARD if (found := data.scores(world, name))), [])
     both = [(scores[two], scores[one]) for one, two in DIRECTIONS.items() if scores[one] and scores[two]]
-    plain = [(scores[one], scores[FEEDFORWARD]) for one in DIRECTIONS if scores[one] and scores[FEEDFORWARD]]
+    plain = [(scores[one], rival) for one in DIRECTIONS if scores[one] and rival]
     return {BOTH: difference(both) if both else None, RECURRENCE: difference(plain) if plain else None}
 
 
@@ -59,11 +58,13 @@ def properties_section(data: Data) -> Section:
     found = {world: gains(data, world) for world in worlds}
     if not any(gain for each in found.values() for gain in each.values()):
         cells = ", ".join(f"{one} and {two}" for one, two in DIRECTIONS.items())
-        need = f"It needs finished runs of {FEEDFORWARD} and a recurrent cell, or of one cell in both forms ({cells})."
+        need = (
+            f"It needs finished runs of {FEEDFORWARD[0]} and a recurrent cell, or of one cell in both forms ({cells})."
+        )
         return Section(TITLE, (Words(need),))
     known = {world: properties(_id(data, world)) for world in worlds}
     parts: list[Part] = [
-        Words("Gains are differences of success (last averages) with 95 % intervals over seeds."),
+        Words("Gains are differences of final success with 95 % intervals over seeds."),
         _world_table(worlds, known, found),
         Grid(("column", "meaning"), _legend()),
     ]
@@ -79,7 +80,7 @@ def _legend() -> tuple[tuple[str, str], ...]:
     cells = ", ".join(f"{two} less {one}" for one, two in DIRECTIONS.items())
     return (
         (BOTH, f"mean over the cells that have runs of {cells}"),
-        (RECURRENCE, f"mean over those that have runs of {', '.join(DIRECTIONS)}, less {FEEDFORWARD}"),
+        (RECURRENCE, f"mean over those that have runs of {', '.join(DIRECTIONS)}, less {FEEDFORWARD[0]}"),
         *DEFINITIONS.items(),
     )
 
@@ -132,7 +133,7 @@ def hallucination_section(data: Data) -> Section:
     rows = [_effect(data, world, twin, name) for world, twin in pairs for name in data.series]
     header = ("world", "without it", "series", "seeds", "with", "without", "effect", "with beats without", "p")
     words = Words(
-        "Phantom rooms are seen and can be walked through. Success (last averages) with them and in the same world "
+        "Phantom rooms are seen and can be walked through. Final success with them and in the same world "
         "without them, and the difference, with 95 % intervals over seeds; the chance that a run with them beats one "
         "without, ties half; Welch's p, two-sided, not corrected for the number of tests."
     )
