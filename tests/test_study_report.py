@@ -29,6 +29,7 @@ from dqn_memory.study.report_record import record
 from dqn_memory.study.report_scores import aggregate_section, matrices, table_section
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import open_source, remember
+from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_style import LOOKS, looks
 from dqn_memory.study.report_worlds import (
     BOTH,
@@ -47,7 +48,7 @@ MEMORY, HALLWAY = "Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0"
 TWO = '["dtqn4", "dgfqn"]'
 HEADINGS = (
     "Over all worlds", "Scores by world", "Learning curves", "Performance profiles", "Probability of improvement",
-    "Parameters beside scores", "Learned priors", "Attention maps", "Hallucinated structure (RQ5)",
+    "Parameters beside scores", "Learned priors", "Learned spans", "Attention maps", "Hallucinated structure (RQ5)",
     "Which worlds reward recurrence (RQ3, RQ4)", "Time and cost",
 )  # fmt: skip
 
@@ -397,6 +398,19 @@ def test_learned_priors_are_shown_by_head_and_over_time(tmp_path: Path) -> None:
     text = text_of(read(tmp_path / "priors"))
     assert f"| {MEMORY} | gaussian | 3 | 0 | 1 | mu | 6.000 | 9.000 | 1.000 |" in text
     assert {"learned-gaussian", "learning-gaussian"} <= set(re.findall(r"pictures/(\w+-gaussian)", text))
+
+
+def test_learned_spans_are_shown_over_heads_layers_and_seeds(tmp_path: Path) -> None:
+    def learned(run: object, step: int) -> dict[str, float]:
+        seed = int(run.axes["seed"])  # type: ignore[attr-defined]
+        return {f"memory/0.{head}.span": 4.0 + head + seed * step / 600 for head in (0, 1)}
+
+    adaptive = '[{ name = "adaptive", architecture = "dtqn4", prior = "adaptive", span = 4.0 }, "dtqn4"]'
+    make_study(tmp_path / "spans", [MEMORY], adaptive, [1, 2, 3], success, learned)
+    rows = table(spans_section(read(tmp_path / "spans")))
+    assert [row["series"] for row in rows] == ["adaptive"]  # the other has no span that learns
+    assert (rows[0]["spans"], rows[0]["start"]) == ("6", "4.000")
+    assert (rows[0]["least"], rows[0]["median"], rows[0]["most"]) == ("5.000", "6.500", "8.000")
 
 
 def test_attention_maps_come_from_checkpoints_and_from_the_record(tmp_path: Path) -> None:

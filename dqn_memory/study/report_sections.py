@@ -11,6 +11,7 @@ from dqn_memory.study.report_data import HEADLINE, PREFERRED, Data, meaning
 from dqn_memory.study.report_page import Grid, Section, Words, counted
 from dqn_memory.study.report_priors import priors_section
 from dqn_memory.study.report_published import published_section
+from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_worlds import hallucination_section, properties_section
 
 COST = "Time and cost"
@@ -55,6 +56,7 @@ def sections(data: Data, attention: bool, published: bool) -> list[Section]:
         scores.parameters_section(data),
         *([published_section(data)] if published else []),
         priors_section(data),
+        spans_section(data),
         attention_section(data, attention),
     ]
     if data.source.kind == "dqn_memory.train":
