@@ -33,11 +33,13 @@ __all__ = [
     "parse",
     "preset_names",
     "read_config",
+    "study_files",
     "to_toml",
 ]
 
 C = TypeVar("C")
-STUDIES = "studies/"  # sets of runs (dqn_memory.study), no presets of one
+STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
+AMONG_PRESETS = {"glam_table2": "glam/table2"}  # studies that stand beside the presets they are made of, by name
 PRESETS = Path(__file__).resolve().parent.parent / "configs"  # beside the package, installed or not
 
 
@@ -64,8 +66,15 @@ def parse(
 
 def preset_names(presets: Path = PRESETS) -> list[str]:
     """Names of the shipped presets, such as "memory-7x7" or "paper/dtqn"."""
-    names = (path.relative_to(presets).with_suffix("").as_posix() for path in presets.rglob("*.toml"))
-    return sorted(name for name in names if not name.startswith(STUDIES))
+    files = set(presets.rglob("*.toml")) - set(study_files(presets).values())
+    return sorted(path.relative_to(presets).with_suffix("").as_posix() for path in files)
+
+
+def study_files(presets: Path = PRESETS) -> dict[str, Path]:
+    """Files of the shipped studies, by the names that they go by."""
+    found = {path.stem: path for path in (presets / STUDIES).glob("*.toml")}
+    beside = {name: presets / f"{place}.toml" for name, place in AMONG_PRESETS.items()}
+    return found | {name: path for name, path in beside.items() if path.is_file()}
 
 
 def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base: C | None = None) -> C:
@@ -108,12 +117,21 @@ def _config_names(arguments: list[str]) -> list[str]:
 
 
 def _find(name: str, presets: Path) -> Path:
-    shipped = presets / f"{name}.toml"
+    shipped, path = presets / f"{name}.toml", Path(name)
     if shipped.is_file() and presets in shipped.parents:
-        return shipped
-    path = Path(name)
+        path = shipped
+    _refuse_study(name, path, presets)
     if path.is_file():
         return path
     if path.suffix == ".toml" or path.exists():
         raise UserError(f"--config {name}: no such file")
     raise UserError(f"--config: {near_names('preset', name, preset_names(presets))}")
+
+
+def _refuse_study(name: str, path: Path, presets: Path) -> None:
+    for study, file in study_files(presets).items():
+        if name == study or path.resolve() == file.resolve():
+            raise UserError(
+                f"--config {name} is a study, a set of runs, and no preset of one run; "
+                f"`python -m dqn_memory.study.run {study}` carries it out"
+            )

@@ -36,10 +36,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.configuration import PRESETS, from_toml
+from dqn_memory.configuration import from_toml, study_files
 from dqn_memory.errors import UserError, near_names
 
-SHIPPED = PRESETS / "studies"
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
 FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
 Label = str | int | float | bool
@@ -130,7 +129,7 @@ class Definition:
 
 def shipped() -> list[str]:
     """Names of the studies that come with the suite."""
-    return sorted(path.stem for path in SHIPPED.glob("*.toml"))
+    return sorted(study_files())
 
 
 def read_definition(name: str, smoke: bool = False) -> Definition:
@@ -141,7 +140,7 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the study {path}: {reason}") from None
-    return parse_definition(text, str(path), path.stem, smoke)
+    return parse_definition(text, str(path), _name(path), smoke)
 
 
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
@@ -164,15 +163,19 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
 
 
 def _find(name: str) -> Path:
-    inside = SHIPPED / f"{name}.toml"
-    if inside.is_file() and inside.parent == SHIPPED:
-        return inside
+    if name in (known := study_files()):
+        return known[name]
     path = Path(name)
     if path.is_file():
         return path
     if path.suffix == ".toml" or path.exists():
         raise UserError(f"{name}: no such study file")
     raise UserError(near_names("study", name, shipped()))
+
+
+def _name(path: Path) -> str:
+    """What a study goes by: its shipped name, which need not be its file's."""
+    return next((name for name, file in study_files().items() if file.resolve() == path.resolve()), path.stem)
 
 
 def _check_cut(file: File, source: str) -> None:

@@ -22,6 +22,8 @@ changes() {
   case $1 in
     horizon-*) echo "--start 16 --growth 8 --every 10000 --maximum ${1#horizon-}" ;;
     G?-L?) echo "--global-layers ${1:1:1} --local-layers ${1:4:1}" ;;
+    # the paper replaces STORM's Transformer by as many layers of LMamba, and that has two (--attention-layers)
+    lmamba) echo "--sequence lmamba --local-layers 2" ;;
     *) echo "--sequence $1" ;;
   esac
 }
