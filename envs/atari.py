@@ -225,10 +225,14 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
     return AtariVectorEnv(
         game,
         num_envs=count,
+        batch_size=0,  # all games in every step
+        num_threads=0,  # as many as the emulators themselves choose
+        thread_affinity_offset=-1,  # threads are not tied to processors
         max_num_frames_per_episode=config.most_frames,
         repeat_action_probability=config.sticky,
         full_action_space=False,
         continuous=False,
+        continuous_action_threshold=0.5,  # of no effect: no action is continuous
         autoreset_mode=gymnasium.vector.AutoresetMode.SAME_STEP,
         img_height=config.size,
         img_width=config.size,

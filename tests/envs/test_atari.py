@@ -1,12 +1,15 @@
 """Atari games as a fleet: what the emulator does, nothing else, and a resume that replays it."""
 
+import inspect
+
 import ale_py
 import gymnasium
 import numpy as np
 import pytest
 import torch
+from ale_py.vector_env import AtariVectorEnv
 
-from envs.atari import ATARI_100K, AtariConfig, AtariFleet, rom
+from envs.atari import ATARI_100K, AtariConfig, AtariFleet, _games, rom
 from envs.errors import UserError
 from envs.fleet import make_fleet
 
@@ -94,6 +97,13 @@ def test_no_ops_and_sticky_actions_make_rows_differ():
     fleet.reset()
     steps = [fleet.step(torch.tensor([2, 2])) for _ in range(60)]
     assert any(not torch.equal(step.observation[0], step.observation[1]) for step in steps)
+
+
+def test_every_keyword_of_the_emulators_is_given(monkeypatch):
+    """Their defaults are none of ours, and may change."""
+    known = set(inspect.signature(AtariVectorEnv.__init__).parameters) - {"self", "game"}
+    monkeypatch.setattr("ale_py.vector_env.AtariVectorEnv", lambda game, **keywords: keywords)
+    assert set(_games("pong", 1, AtariConfig())) == known
 
 
 def test_names_of_games():
