@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 
 from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.checks import check_finite, check_parts
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
@@ -107,6 +108,11 @@ class DeviceConfig:
     """What a mamba block's scan runs on (auto: lanes on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function; a network without mamba has no use for it."""
 
+    def check(self) -> None:
+        """One sentence for a number of threads that nothing has."""
+        if self.threads is not None and self.threads < 1:
+            raise UserError(f"--threads {self.threads} must be at least 1")
+
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""
         if self.device == "auto":
@@ -147,8 +153,8 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        self.network.check()
-        self.exploration.check()
+        check_finite(self)
+        check_parts(self, "network", "exploration", "compute")
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":

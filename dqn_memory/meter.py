@@ -22,6 +22,7 @@ class Meter:
     """Sums and counts of a run; its state is part of a checkpoint, so that a resumed run logs the same numbers."""
 
     loss, norm = "losses/td_loss", "grad/norm"  # the metrics that must stay finite
+    rate = "--learning-rate"  # the flag of the step size behind them
 
     def __init__(self, device: torch.device) -> None:
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -63,7 +64,7 @@ class Meter:
         if int(self.broken_at) >= 0:
             raise UserError(
                 f"the loss or its gradient was not finite at step {int(self.broken_at)}; the last checkpoint is "
-                "kept: try a smaller --learning-rate in a new run"
+                f"kept: try a smaller {self.rate} in a new run"
             )
 
     def state_dict(self) -> dict[str, Any]:

@@ -134,5 +134,6 @@ def with_whole_path(config: TrainConfig) -> TrainConfig:
 
 def set_threads(config: TrainConfig) -> None:
     """Restore the thread count, which float sums depend on."""
+    config.compute.check()
     if config.compute.threads is not None:
         torch.set_num_threads(config.compute.threads)

@@ -58,7 +58,7 @@ class BlinkingCatch(World[CatchState]):
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__(time_limit, device)
-        _check(size, grid, balls, blink)
+        check(size, grid, balls, blink)
         self.size, self.grid, self.balls, self.blink = size, grid, balls, blink
         self.reset_draws = balls
         self.observation_space = gymnasium.spaces.Box(0, 255, (3, size, size), np.uint8)
@@ -152,7 +152,7 @@ class BlinkingCatch(World[CatchState]):
         return (fallen, int(state.columns[row, ball])) if ball < self.balls else (None, 0)
 
 
-def _check(size: int, grid: int, balls: int, blink: int) -> None:
+def check(size: int, grid: int, balls: int, blink: int) -> None:
     """One sentence for every number that cannot work."""
     if not GRIDS[0] <= grid <= GRIDS[1]:
         raise UserError(f"grid of Blinking Catch must be from {GRIDS[0]} to {GRIDS[1]} cells, not {grid}.")

@@ -15,12 +15,13 @@ import torch
 from glam_runs import flags, trained
 from run_folders import assert_equal, assert_same_run, metrics
 
+from dqn_memory.configuration import PRESETS as PRESETS_FOLDER
 from dqn_memory.configuration import preset_names, read_config
 from dqn_memory.experiment import Run
 from dqn_memory.study.definition import read_definition
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
-from world_models.glam.config import FORMS, PRESETS
+from world_models.glam.config import FORMS, PRESETS, ModelConfig
 from world_models.glam.train import Training, main
 from world_models.glam.train_config import CollectionConfig, TrainConfig
 
@@ -180,7 +181,17 @@ def test_table_2_is_a_study_and_no_preset():
     assert [value.label for value in study.axes["world"]] == [
         f"ALE/{game}-v5" for game in ("Pong", "Boxing", "KungFuMaster", "BattleZone")
     ]
-    assert "studies/glam_table2" not in preset_names() and "glam/catch" in preset_names()
+    assert "glam/table2" not in preset_names() and "glam/catch" in preset_names()
+    path = PRESETS_FOLDER / "glam" / "table2.toml"
+    assert read_definition(str(path)).name == study.name == "glam_table2"  # and with it its default folder
+    depths = {row.settings["sequence"]: row.settings.get("local_layers", 1) for row in study.axes["architecture"]}
+    assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": ModelConfig().attention_layers}
+
+
+@pytest.mark.parametrize("name", ["glam/table2", "glam_table2", str(PRESETS_FOLDER / "glam" / "table2.toml")])
+def test_a_study_given_as_a_preset_says_how_it_is_run(tmp_path, capsys, name):
+    said = refused(capsys, flags(tmp_path / "run", "--config", name))
+    assert f"--config {name} is a study" in said and "`python -m dqn_memory.study.run glam_table2`" in said
 
 
 def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
@@ -201,11 +212,33 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--rows", "0"], "--rows 0"),
         (["--capacity", "10"], "--capacity 10 is too small"),
         (["--maximum", "2"], "--maximum 2 must be at least --start 4"),
-        (["--learner-clip-norm", "-1"], "--clip-norm -1"),
+        (["--learner-clip-norm", "-1"], "--learner-clip-norm -1.0 must"),
+        (["--agent-clip-norm", "0"], "--agent-clip-norm 0.0 must"),
+        (["--model-bins", "1"], "--model-bins 1 must"),
+        (["--agent-bins", "1"], "--agent-bins 1 must"),
+        (["--agent-learning-rate", "0"], "--agent-learning-rate 0.0 must"),
+        (["--learner-learning-rate", "nan"], "--learner-learning-rate nan must be a finite number"),
+        (["--entropy", "nan"], "--entropy nan must be a finite number"),
+        (["--reward-weight", "inf"], "--reward-weight inf must be a finite number"),
+        (["--stop-at", "nan"], "--stop-at nan must be a finite number"),
+        (["--threads", "0"], "--threads 0 must be at least 1"),
+        (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
+        (["--grid", "2"], "--grid of Blinking Catch must be from 3 to 16 cells, not 2"),
+        (["--grid", "9"], "--screen of Blinking Catch must be from 9"),
+        (["--blink", "0"], "--blink of Blinking Catch must"),
+        (["--env", "ALE/Pong-v5", "--sticky", "2"], "--sticky 2.0 must"),
+        (["--env", "ALE/Pong-v5", "--noops", "-1"], "--noops -1 must"),
+        (["--env", "ALE/Pong-v5", "--frame-skip", "0"], "--frame-skip 0 must"),
+        (["--learning-starts", "80"], "--total-steps 64 in --worlds 2 would never update the world model"),
+        (["--batch-length", "33"], "would never update the world model"),
+        (["--model-ratio", "0"], "would never update the world model"),
+        (["--agent-starts", "65"], "would never update the agent"),
+        (["--context", "40"], "would never update the agent"),
         (["--model-ratio", "-1"], "--model-ratio -1"),
         (["--quota", "0"], "--quota 0"),
         (["--backend", "triton"], "--backend triton of mamba cannot be used"),
-        (["--learner-final-rate", "2"], "--final-rate 2.0 of the model"),
+        (["--learner-final-rate", "2"], "--learner-final-rate 2.0 must"),
+        (["--agent-final-rate", "2"], "--agent-final-rate 2.0 must"),
         (["--engine", "cudagraph", "--device", "cpu"], "--engine cudagraph needs --device cuda"),
         (["--seed", "-1"], "--seed -1"),
     ],
@@ -213,6 +246,22 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
 def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
     assert words in refused(capsys, flags(tmp_path / "run", *arguments))
     assert not (tmp_path / "run").exists()
+
+
+def test_the_agent_waits_for_windows_longer_than_the_model_s(tmp_path):
+    logged = metrics(trained(tmp_path / "run", "--context", "20", "--learning-starts", "24", steps=64))
+    began = {name: next(line["step"] for line in logged if name in line) for name in ("losses/total", "losses/agent")}
+    assert began == {"losses/total": 32, "losses/agent": 48}  # 21 steps of each of two worlds
+    alone = metrics(trained(tmp_path / "alone", "--agent-ratio", "0"))
+    assert any("losses/total" in line for line in alone) and not any("losses/agent" in line for line in alone)
+
+
+def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys):
+    for part in ("learner", "agent"):
+        broken = flags(tmp_path / part, f"--{part}-learning-rate", "1e30", f"--{part}-clip-norm", "1e30")
+        with pytest.raises(SystemExit):
+            main(broken)
+        assert f"try a smaller --{part}-learning-rate in" in capsys.readouterr().err
 
 
 def test_a_finished_run_is_neither_overwritten_nor_trained_on(tmp_path, capsys):

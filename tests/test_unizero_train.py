@@ -154,6 +154,13 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--simulations", "0"], "--simulations 0"),
         (["--worlds", "0"], "--worlds 0"),
         (["--every", "0"], "--every 0"),
+        (["--threads", "0"], "--threads 0 must be at least 1"),
+        (["--learning-rate", "nan"], "--learning-rate nan must be a finite number"),
+        (["--betas", "0.9", "inf"], "--betas inf must be a finite number"),
+        (["--stop-at", "nan"], "--stop-at nan must be a finite number"),
+        (["--sticky", "2"], "--sticky 2.0 must"),
+        (["--noops", "-1"], "--noops -1 must"),
+        (["--frame-skip", "0"], "--frame-skip 0 must"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],
 )

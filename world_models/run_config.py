@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,8 @@ class ComputeConfig:
         return self.torch_device()
 
     def check(self) -> None:
-        """One sentence for an engine that the device cannot have."""
+        """One sentence for an engine that the device cannot have, and for a number of threads that nothing has."""
+        check_counts(self, ("threads",))
         if self.engine == "cudagraph" and self.torch_device().type != "cuda":
             raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
 
@@ -66,10 +68,8 @@ def check_not_negative(config: object, names: Iterable[str]) -> None:
             raise UserError(f"--{name.replace('_', '-')} {getattr(config, name)} must not be negative")
 
 
-def check_run(worlds: int, total_steps: int, seed: int) -> None:
-    """A UserError for what no run can have."""
-    for name, value in (("worlds", worlds), ("total-steps", total_steps)):
-        if value < 1:
-            raise UserError(f"--{name} {value} must be at least 1")
-    if seed < 0:
-        raise UserError(f"--seed {seed} must not be negative")
+def check_run(config: Any) -> None:
+    """A UserError for what no run of either trainer can have."""
+    check_counts(config, ("total_steps",))
+    check_counts(config.world, ("worlds", "time_limit"))
+    check_not_negative(config, ("seed",))

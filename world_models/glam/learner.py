@@ -38,7 +38,7 @@ class LearnerConfig:
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
         if not 0 <= self.final_rate <= 1:
-            raise UserError(f"--final-rate {self.final_rate} of the model must lie between 0 and 1")
+            raise UserError(f"--final-rate {self.final_rate} must lie between 0 and 1")
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """The precision that the world model's networks run in."""

@@ -12,13 +12,13 @@ from dqn_memory.meter import Meter
 class AgentMeter(Meter):
     """Counts updates of actor and critic."""
 
-    loss, norm = "losses/agent", "grad/agent_norm"
+    loss, norm, rate = "losses/agent", "grad/agent_norm", "--agent-learning-rate"
 
 
 class ModelMeter(Meter):
     """Counts updates of the world model, and episodes; `agent` counts those of actor and critic."""
 
-    loss = "losses/total"
+    loss, rate = "losses/total", "--learner-learning-rate"
 
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)

@@ -55,8 +55,8 @@ class Training:
         self.optimizers = make_optimizers(engine, self.model, self.agent, config.learner)
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, begin)
         self.dream_frames = config.imagination.frames(config.model.context)
-        longest = max(config.model.batch_length, self.dream_frames)
-        self.replay = Replay(config.replay, config.model.screen, rows, self.device, longest)
+        self.longest = max(config.model.batch_length, self.dream_frames)
+        self.replay = Replay(config.replay, config.model.screen, rows, self.device, self.longest)
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
         self.dreaming = generator(streams.dreams, self.device)  # latents of both updates, and what is imagined
@@ -98,6 +98,7 @@ class Training:
         if self.replay.drawable(self.config.model.batch_length):
             for _ in range(collection.model_updates(self.iterations, rows)):
                 self._learn_model()
+        if self.replay.drawable(self.longest):
             for _ in range(collection.agent_updates(self.iterations, rows)):
                 self._learn_agent()
 

@@ -8,10 +8,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dqn_memory import config as core
+from dqn_memory.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.config import WorldConfig
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
 from dqn_memory.mamba_backend import Backend
+from envs.atari import AtariConfig as GameConfig
+from envs.catch import check as check_catch
 from envs.fleet import Step
 from world_models import run_config
 from world_models.glam.agent import AgentConfig
@@ -50,6 +53,10 @@ class AtariConfig:
     most_frames: int = 108_000
     """Emulator frames after which an episode is truncated."""
 
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        GameConfig(**asdict(self)).check()
+
 
 @dataclass(frozen=True)
 class ImaginationConfig:
@@ -63,7 +70,7 @@ class ImaginationConfig:
     def check(self) -> None:
         """One sentence for a number that cannot work."""
         if self.rows < 1:
-            raise UserError(f"--rows {self.rows} of imagination must be at least 1")
+            raise UserError(f"--rows {self.rows} must be at least 1")
 
     def frames(self, context: int) -> int:
         """Length of the windows of the replay that trajectories with `context` steps before them begin from."""
@@ -111,7 +118,12 @@ def _due(ratio: float, starts: int, iteration: int, worlds: int) -> int:
     """Updates at a ratio to environment steps, from step `starts` on; their number is exact in the long run."""
     if iteration * worlds < starts:
         return 0
-    return int(iteration * worlds * ratio) - int((iteration - 1) * worlds * ratio)
+    return _between(ratio, iteration, iteration, worlds)
+
+
+def _between(ratio: float, first: int, last: int, worlds: int) -> int:
+    """Updates of the iterations from `first` to `last`."""
+    return int(last * worlds * ratio) - int((first - 1) * worlds * ratio)
 
 
 @dataclass(frozen=True)
@@ -191,15 +203,42 @@ class TrainConfig:
             frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
             return game | {"most_frames": min(frames, self.atari.most_frames)}
         kwargs = replace(self.world, time_limit=limit).kwargs()
-        if self.world.env.removeprefix("envs:") == CATCH:
+        if self._plays_catch:
             return kwargs | asdict(self.catch) | {"size": self.model.screen}
         return kwargs
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        for part in (
-            self.model, self.learner, self.imagination, self.horizon, self.agent, self.replay, self.collection,
-            self.evaluation, self.compute,
-        ):  # fmt: skip
-            part.check()
-        check_run(self.world.worlds, self.total_steps, self.seed)
+        check_finite(self)
+        check_parts(
+            self, "atari", "model", "learner", "imagination", "horizon", "agent", "replay", "collection", "evaluation",
+            "compute",
+        )  # fmt: skip
+        if self._plays_catch:
+            with told_by_flags(self, "catch", size="screen"):
+                check_catch(self.model.screen, **asdict(self.catch))
+        check_run(self)
+        self._check_updates()
+
+    @property
+    def _plays_catch(self) -> bool:
+        return self.world.env.removeprefix("envs:") == CATCH
+
+    def _check_updates(self) -> None:
+        """One sentence for a run that would end without having learned; --agent-ratio 0 asks for the model alone."""
+        told = self.collection
+        length = self.model.batch_length
+        self._check_learner("world model", "model", told.learning_starts, length)
+        if told.agent_ratio:
+            window = max(length, self.imagination.frames(self.model.context))
+            self._check_learner("agent", "agent", max(told.learning_starts, told.agent_starts), window)
+
+    def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
+        ratio, worlds = getattr(self.collection, f"{part}_ratio"), self.world.worlds
+        last, first = -(-self.total_steps // worlds), max(window, -(-starts // worlds))  # iterations
+        if last < first or not _between(ratio, first, last, worlds):
+            raise UserError(
+                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the {who}: that begins "
+                f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps of one world "
+                f"(--batch-length, --context), with --{part}-ratio {ratio:g} updates a step"
+            )

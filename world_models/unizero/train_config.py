@@ -8,6 +8,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dqn_memory import config as core
+from dqn_memory.checks import check_finite, check_parts
 from dqn_memory.config import WorldConfig
 from dqn_memory.configuration import Repeatable
 from dqn_memory.engine import Engine
@@ -144,17 +145,9 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        for part in (
-            self.model,
-            self.learner,
-            self.search,
-            self.replay,
-            self.collection,
-            self.evaluation,
-            self.compute,
-        ):
-            part.check()
-        check_run(self.world.worlds, self.total_steps, self.seed)
+        check_finite(self)
+        check_parts(self, "atari", "model", "learner", "search", "replay", "collection", "evaluation", "compute")
+        check_run(self)
         if self.search.tree.discount != self.learner.gamma:
             raise UserError(
                 f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "

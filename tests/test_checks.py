@@ -1,0 +1,63 @@
+"""What every trainer asks of its config: finite numbers, and refusals that name flags which exist."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from dqn_memory.checks import check_finite, check_parts, told_by_flags
+from dqn_memory.config import TrainConfig
+from dqn_memory.errors import UserError
+from dqn_memory.train import main
+from envs.errors import UserError as WorldError
+
+
+@dataclass(frozen=True)
+class Part:
+    size: float = 1.0
+    most_steps: int = 3
+    pair: tuple[float, ...] = (0.5, 0.5)
+
+    def check(self):
+        if self.size < 0:
+            raise UserError(f"--size {self.size} must not be negative; see --most-steps and --other-thing")
+        if self.most_steps < 1:
+            raise WorldError(f"most_steps {self.most_steps} must be at least 1.")
+
+
+@dataclass(frozen=True)
+class Whole:
+    left: Part = field(default_factory=Part)
+    right: Part = field(default_factory=Part)
+    goal: float | None = None
+
+
+def told(check):
+    with pytest.raises(UserError) as caught:
+        check()
+    return str(caught.value)
+
+
+def test_a_part_is_refused_by_the_flags_of_the_whole():
+    said = told(lambda: check_parts(Whole(right=Part(size=-1.0)), "left", "right"))
+    assert said == "--right-size -1.0 must not be negative; see --right-most-steps and --other-thing"
+    said = told(lambda: check_parts(Whole(left=Part(most_steps=0)), "left", "right"))
+    assert said == "--left-most-steps 0 must be at least 1."
+    with pytest.raises(UserError, match="--height of it"), told_by_flags(Whole(), "left", tall="height"):
+        raise WorldError("tall of it")
+    check_parts(Whole(), "left", "right")
+
+
+def test_every_number_must_be_finite():
+    check_finite(Whole())
+    check_finite(TrainConfig())
+    assert told(lambda: check_finite(Whole(goal=float("nan")))) == "--goal nan must be a finite number"
+    assert told(lambda: check_finite(Whole(left=Part(pair=(1.0, float("inf")))))).startswith("--left-pair inf")
+
+
+@pytest.mark.parametrize("words", ["--threads 0", "--learning-rate nan", "--stop-at nan", "--gamma inf"])
+def test_the_trainer_of_memory_agents_says_so_in_one_sentence(tmp_path, capsys, words):
+    with pytest.raises(SystemExit):
+        main(["--config", "demo", "--run", str(tmp_path / "run"), *words.split()])
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {words}") and error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
