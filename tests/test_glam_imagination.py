@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from world_models.glam.imagination import Context, Noise, choose, context, imagine
+from world_models.glam.memory import WindowMemory
 from world_models.glam.sequences import SEQUENCES
 
 ROWS, K, HORIZON = 3, 5, 6
@@ -55,6 +56,23 @@ def test_the_window_form_is_the_training_form_on_each_window_alone(sequence, sta
     for t in range(HORIZON):
         h = model.sequence(*(each[:, t + 1 : t + 1 + K] for each in whole)).h[:, -1]
         torch.testing.assert_close(imagined.h[t + 1], h, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+@pytest.mark.parametrize("known", [1, 2, K - 1, K, K + 2])
+def test_a_window_behind_any_past_is_the_training_form_on_the_last_steps(sequence, known):
+    """Of fewer than K steps too: the window then grows to K steps before it forgets any."""
+    model, steps = glam_models.model(sequence=sequence), known + 2 * K
+    frames, action, first, noise = glam_models.steps(ROWS, steps, 5, 0.1)
+    sample = model.sample(model.encode(frames), noise)
+    remember = WindowMemory(model, K)
+    h, state = remember.prefill(sample[:, :known], action[:, :known], first[:, :known])
+    for end in range(known, steps + 1):
+        if end > known:
+            h, state = remember.push(sample[:, end - 1], action[:, end - 1], first[:, end - 1], state)
+        last = (each[:, max(0, end - K) : end] for each in (sample, action, first))
+        torch.testing.assert_close(h, model.sequence(*last).h[:, -1], rtol=1e-9, atol=1e-9)
+        assert state.action.shape == (ROWS, K)
 
 
 def test_a_dream_from_a_guess_has_the_memory_of_all_frames():

@@ -50,7 +50,7 @@ class WindowMemory:
     What lies before the window's first step is nothing, as at the start of a training window; steps before an
     episode's start, if some are still in the window, are cut off by its `first`. A row that opens is filled with its
     first step, as if nothing had ever moved: models that reset do not look there, and those that never do (the
-    released form) find no difference there.
+    released form) find no difference there. Fewer than K steps are held in the same way.
     """
 
     def __init__(self, model: WorldModel, length: int) -> None:
@@ -63,8 +63,8 @@ class WindowMemory:
         return Window(like.new_zeros(rows, self.length, self.model.config.latent), flags.long(), flags)
 
     def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Window]:
-        """As `Memory`; of more than K steps the last K are kept."""
-        window = Window(*(each[:, -self.length :] for each in (sample, action, first)))
+        """As `Memory`; of more than K steps the last K are kept, and before fewer than K there is nothing."""
+        window = self._filled(*(each[:, -self.length :] for each in (sample, action, first)))
         return self._read(window), window
 
     def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Window) -> tuple[Tensor, Window]:
@@ -76,6 +76,15 @@ class WindowMemory:
             _behind(state.first, opens),
         )
         return self._read(window), window
+
+    def _filled(self, sample: Tensor, action: Tensor, first: Tensor) -> Window:
+        """K steps behind fewer: the oldest one opens what is known, and stands in all places before it."""
+        missing = self.length - action.shape[1]
+        if not missing:
+            return Window(sample, action, first)
+        opens = torch.cat((torch.ones_like(first[:, :1]), first[:, 1:]), 1)
+        oldest = (each[:, :1].repeat_interleave(missing, 1) for each in (sample, action, torch.zeros_like(first)))
+        return Window(*(torch.cat(pair, 1) for pair in zip(oldest, (sample, action, opens), strict=True)))
 
     def _read(self, window: Window) -> Tensor:
         return self.model.sequence(window.sample, window.action, window.first).h[:, -1]
