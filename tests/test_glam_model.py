@@ -28,6 +28,25 @@ def test_posterior_is_a_mixed_categorical():
     torch.testing.assert_close(logp.exp().sum(-1), torch.ones(2, 5, 3, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("layers", [0, 2])
+def test_the_prior_s_head_is_linear_or_an_mlp_and_reads_what_the_reward_s_does(layers):
+    net = model(prior_head="mlp" if layers else "linear")
+    h = torch.randn(3, 5, 8, dtype=torch.float64)
+    x = h
+    for place in range(layers):
+        linear, norm = net.prior_head.hidden[3 * place], net.prior_head.hidden[3 * place + 1]
+        x = F.layer_norm(x @ linear.weight.T, (8,), norm.weight, norm.bias).relu()
+    logits = (x @ net.prior_head.linear.weight.T + net.prior_head.linear.bias).unflatten(-1, (3, 4))
+    torch.testing.assert_close(net.prior(h).exp(), 0.99 * logits.softmax(-1) + 0.01 / 4)
+    assert len(net.prior_head.hidden) == 3 * layers
+    assert [type(part) for part in net.prior_head.hidden] == [type(part) for part in net.reward_head[: 3 * layers]]
+
+
+def test_runs_from_before_the_option_have_the_linear_head():
+    assert not len(from_toml(ModelConfig, "width = 8", "x").build(ACTIONS).prior_head.hidden)
+    assert [PRESETS[name].prior_head for name in ("paper", "code", "fast")] == ["mlp", "linear", "mlp"]
+
+
 def test_encoder_by_hand():
     net, (frames, *_) = model(screen=8), steps(2, 3)
     conv, norm, _ = net.encoder.layers
@@ -138,14 +157,14 @@ def test_the_random_projection_never_moves():
 
 def test_presets_differ_in_the_named_options_alone():
     paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
-    assert paper == ModelConfig() and fast == replace(paper, imagination="carried")
+    assert paper == ModelConfig(prior_head="mlp") and fast == replace(paper, imagination="carried")
     assert (paper.batch_length, paper.warm_up, paper.context, paper.imagination) == (64, 3, 16, "window")
     assert paper.post_norm and paper.resets and paper.variation_head == "shared"
     assert (paper.variation_target, paper.loss.variation_free_bits) == ("posterior", 1.0)
     changed = {field.name for field in fields(paper) if getattr(paper, field.name) != getattr(code, field.name)}
     assert changed == {
         "post_norm", "chained", "variation_head", "variation_target", "resets", "warm_up", "batch_length", "context",
-        "loss",
+        "loss", "prior_head",
     }  # fmt: skip
     assert code.loss == LossConfig(variation_free_bits=0.1)
 

@@ -23,8 +23,11 @@ def numbers(tmp_path_factory):
 @pytest.mark.parametrize("actions", [1, 4, 6, 9, 18])
 def test_totals(actions):
     assert total(PRESETS["code"], actions) == 16_158_851 + 256 * actions
-    # without the second head and its random map, with a LayerNorm behind each of two mixers
-    assert total(PRESETS["paper"], actions) == 16_158_851 - 4_458_496 + 2 * 512 + 256 * actions
+    # without the second head and its random map, with a LayerNorm behind each of two mixers and with two hidden layers
+    # before the first head, each of which has 256 x 256 weights and a LayerNorm
+    assert total(PRESETS["paper"], actions) == 16_158_851 - 4_458_496 + 2 * 512 + 2 * (65_536 + 512) + 256 * actions
+    linear = replace(PRESETS["paper"], prior_head="linear")
+    assert total(PRESETS["paper"], actions) - total(linear, actions) == 132_096
     assert total(PRESETS["fast"], actions) == total(PRESETS["paper"], actions)
 
 

@@ -49,7 +49,7 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A world model. The defaults are the preset `paper` at its published size.
+    """A world model. The defaults are the preset `paper` at its published size, but for the prior's head.
 
     Eq. 10's variation target, sg(z_{t+1} - z_t), is a difference of one-hot samples and hence no distribution, so its
     KL cannot be computed. Our named reading is `posterior`: from the differences alone, predict the unimixed, stopped
@@ -92,6 +92,10 @@ class ModelConfig:
     """Positions that one attention layer can see, the current one included."""
     bins: int = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
+    prior_head: Literal["linear", "mlp"] = "linear"
+    """What says the next latent: `mlp`, as the paper says of all its predictors, with two hidden layers as wide as the
+    features, for it gives no sizes and the reward's has these; `linear`, as released, and as in runs whose config does
+    not say it. The presets `paper` and `fast` have the first."""
     variation_head: Literal["shared", "own"] = "shared"
     """`shared`: the head of the dynamics judges the variation too (Eq. 10); `own`: a second head, as released."""
     variation_target: Literal["posterior", "random_projection"] = "posterior"
@@ -166,6 +170,7 @@ class ModelConfig:
 
     def _check_choices(self) -> None:
         choices = {
+            "prior_head": ("linear", "mlp"),
             "variation_head": ("shared", "own"),
             "variation_target": ("posterior", "random_projection"),
             "imagination": ("window", "carried"),
@@ -188,7 +193,7 @@ def _flag(name: str) -> str:
     return name.replace("_", "-")
 
 
-PAPER = ModelConfig()
+PAPER = ModelConfig(prior_head="mlp")
 PRESETS: dict[str, ModelConfig] = {
     "paper": PAPER,
     "code": ModelConfig(

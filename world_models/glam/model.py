@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from world_models.distributions import SymlogCode, unimix
 from world_models.glam.config import ModelConfig
 from world_models.glam.encoder import Decoder, Encoder, as_images
-from world_models.glam.heads import CategoricalHead, draw, mlp
+from world_models.glam.heads import CategoricalHead, draw, mlp, prior_head
 from world_models.glam.losses import Batch, Metrics, Predictions, losses
 from world_models.glam.sequences import Features, SequenceState, build_sequence
 
@@ -28,14 +28,14 @@ class WorldModel(nn.Module):
         self.code = SymlogCode(bins=config.bins)
         self.encoder = Encoder(config)
         self.posterior_head = CategoricalHead(config, config.embedding)
-        self.prior_head = CategoricalHead(config, config.width)
+        self.prior_head = prior_head(config)
         self.sequence_model = build_sequence(config, actions)
         self.reward_head = mlp(config.width, config.bins)
         self.termination_head = mlp(config.width, 1)
         self.decoder = Decoder(config)
         varies = self.sequence_model.varies
         own = varies and config.variation_head == "own"
-        self.variation_head = CategoricalHead(config, config.width) if own else None
+        self.variation_head = prior_head(config) if own else None
         random = varies and config.variation_target == "random_projection"
         self.random_projection = nn.Linear(config.embedding, config.latent) if random else None
         if self.random_projection is not None:
