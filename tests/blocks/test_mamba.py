@@ -1,5 +1,6 @@
 """The Mamba mixer and its scan against recorded float64 runs of the public implementation."""
 
+import numpy as np
 import pytest
 import torch
 from scans import SCANS, TOLERANCE, drawn, errors, load, numbers, off
@@ -15,8 +16,22 @@ def close(ours, theirs, dtype):
     assert off(ours, theirs) <= TOLERANCE[dtype]
 
 
+def whole(data):
+    """The parameters of a record that was cut down to what its inputs and its kept outputs see.
+
+    Of in_proj it has the part that acts on the inputs' span, whose rows are `seen`; of out_proj the first rows.
+    """
+    if "seen" not in data:
+        return data
+    missing = int(data["d_model"]) - len(data["param.out_proj.weight"])
+    return data | {
+        "param.in_proj.weight": data["in_proj.seen"] @ data["seen"],
+        "param.out_proj.weight": np.pad(data["param.out_proj.weight"], ((0, missing), (0, 0))),
+    }
+
+
 def mixer(data, dtype):
-    parameters = {key[6:]: torch.tensor(value, dtype=dtype) for key, value in data.items() if key.startswith("param.")}
+    parameters = {key[6:]: torch.tensor(value, dtype=dtype) for key, value in whole(data).items() if "param." in key}
     sizes = [int(data[key]) for key in ("d_model", "d_state", "d_conv", "expand")]
     block = Mamba(*sizes).to(dtype)
     block.load_state_dict(parameters, strict=True)
@@ -40,6 +55,24 @@ def test_recorded_mixers(name, dtype):
         close(ours, data[key], dtype)
     for key, parameter in block.named_parameters():
         close(parameter.grad, data[f"grad.{key}"], dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("name", ["block_tiny", "block_short_L2", "block_lmamba_d256_L4"])
+def test_recorded_prefill_then_steps(name, dtype):
+    """GLAM's own size among them: 256 wide, a window of 4."""
+    data = load(name)
+    block, x, cut = mixer(data, dtype), torch.tensor(data["x"], dtype=dtype), int(data["prefill_len"])
+    kept, never = data["y"].shape[-1], torch.zeros(len(x), dtype=torch.bool)
+    begun, state = block.prefill(x[:, :cut])
+    parts = [begun]
+    for t in range(cut, x.shape[1]):
+        y, state = block.step(x[:, t], state, never)
+        parts.append(y.unsqueeze(1))
+    close(torch.cat(parts, 1)[..., :kept], data["y_prefill_then_step"], dtype)
+    close(block.prefill(x)[0][..., :kept], data["y"], dtype)
+    close(state[0], data["conv_state"], dtype)
+    close(state[1][:, :: int(data.get("ssm_every", 1))], data["ssm_state"], dtype)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
