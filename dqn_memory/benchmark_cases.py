@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from dqn_memory import mamba_backend
 from dqn_memory.acting import WindowActor
 from dqn_memory.baseline import (
     BaselineBatch,
@@ -18,6 +19,7 @@ from dqn_memory.baseline import (
     baseline_update,
     copy_weights,
 )
+from dqn_memory.blocks.scan_backends import Choice
 from dqn_memory.engine import make_update
 from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
@@ -49,8 +51,20 @@ class Case:
     context: int = 50
     batch: int = 32
 
-    def network(self) -> QNetwork:
-        """The same weights at every call."""
+    def network(self, device: str = "cpu") -> QNetwork:
+        """The same weights at every call; a Mamba runs on the backend that training would settle on."""
+        return self._settled(device)[0]
+
+    def backend(self, device: str = "cpu") -> str | None:
+        """That backend; None where there is no Mamba."""
+        choice = self._settled(device)[1]
+        return None if choice is None else choice.name
+
+    def _settled(self, device: str) -> tuple[QNetwork, Choice | None]:
+        network = self._built().to(device)
+        return network, mamba_backend.settle([network], "auto", torch.device(device))
+
+    def _built(self) -> QNetwork:
         row = world_row(self.world)
         config = NetworkConfig(architecture=self.architecture, width=row.width, context=self.context)
         with torch.random.fork_rng(devices=[]):
@@ -65,7 +79,7 @@ class Case:
             memory=BASELINE_MEMORY[self.architecture], context=self.context,
         )  # fmt: skip
         network = config.build()
-        copy_weights(self.network(), network)
+        copy_weights(self._built(), network)
         return network
 
     def replay(self) -> Replay:
@@ -79,13 +93,13 @@ class Case:
 
     def draw(self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True) -> Windows | Prefixes:
         """One batch as training draws it."""
-        ends, draws = learner.ends(self.network().causal), torch.Generator().manual_seed(seed)
+        ends, draws = learner.ends(self._built().causal), torch.Generator().manual_seed(seed)
         return sample(replay, learner, self.context, ends, draws, trim)
 
 
 def update_work(case: Case, form: str, engine: Engine = "eager", device: str = "cpu") -> Work:
     """One update of ours on one batch of full windows."""
-    learner, network = case.learner(form), case.network().to(device)
+    learner, network = case.learner(form), case.network(device)
     target = copy.deepcopy(network).requires_grad_(False)
     optimizer = optimizer_for(network, learner, capturable=device != "cpu")
     update = make_update(engine, network, target, optimizer, learner)

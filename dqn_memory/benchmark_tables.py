@@ -78,7 +78,8 @@ def update_table(effort: Effort, compiled: bool = False) -> Table:
         "the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the faster of the two "
         "precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
         "`speed_up`: median over pairs of neighbouring repetitions; `spread`: half the distance "
-        "of the quartiles over the median. dtqn_mamba has no baseline, because the reference has no such layer."
+        "of the quartiles over the median. dtqn_mamba has no baseline, because the reference has no such layer; "
+        "`backend`: what its scan runs on, the one that training settles on here."
     )
     cases = _cases(effort, (*CASES, *ALONE))
     return Table("Update", note, [row for case in cases for row in _update_rows(case, effort, compiled)])
@@ -104,12 +105,13 @@ def _update_rows(case: Case, effort: Effort, compiled: bool) -> Iterable[dict[st
         precision: 1000 * size / times[f"{precision} product"].median
         for precision, size in (("float32", of_single), ("bfloat16", of_half))
     }
+    backend = case.backend()
     for form in works:
         # where no unit is built for bfloat16 its products are emulated, and a floor above float32's is none
         rate = max(rates.values()) if form == "bfloat16" else rates["float32"]
         floor = 1000 * asked[form] / rate
         yield {
-            **_place(case), "form": form, **_against(times[form], times.get("baseline")),
+            **_place(case), "form": form, "backend": backend, **_against(times[form], times.get("baseline")),
             "bar": BARS.get((case.world, case.architecture)) if form in BARRED else None,
             "gflop": asked[form], "gflop_s": rate, "floor_ms": floor, "reached": floor / times[form].median,
         }  # fmt: skip

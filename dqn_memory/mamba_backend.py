@@ -1,9 +1,9 @@
-"""The Mamba backend of a training run: chosen once, said once, written down, and the same after a resume."""
+"""The Mamba backend of a process: chosen once, said once, written down, and the same after a run's resume."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import torch
 from torch import nn
@@ -41,16 +41,16 @@ def refused(name: str, device: torch.device) -> str | None:
     return None
 
 
-def announce(choice: Choice | None, device: torch.device, began: str | None = None) -> None:
-    """Say which backend runs, where one does, and that a resumed run `began` on another."""
+def announce(choice: Choice | None, device: torch.device, began: str | None = None, to: TextIO | None = None) -> None:
+    """Say which backend runs, where one does, and that a resumed run `began` on another (`to`: standard output)."""
     if choice is None:
         return
     why = "as the run began" if began == choice.name else choice.why
-    print(f"mamba runs on its {choice.name} backend on {device} ({why})", flush=True)
+    print(f"mamba runs on its {choice.name} backend on {device} ({why})", file=to, flush=True)
     if began not in (None, choice.name):
-        print(f"the run began on the {began} backend of mamba: the continued run is not exact", flush=True)
+        print(f"the run began on the {began} backend of mamba: the continued run is not exact", file=to, flush=True)
 
 
 def facts(choice: Choice | None) -> dict[str, Any]:
-    """What environment.json keeps of it."""
+    """What environment.json, and what a script writes of a run, keep of it."""
     return {FACT: None if choice is None else choice.name}
