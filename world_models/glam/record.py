@@ -18,11 +18,12 @@ from dqn_memory.configuration import from_toml, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
 from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
+from dqn_memory.mamba_backend import FACT
 from world_models.glam import pictures
 from world_models.glam.curves import PARTS, WINDOW, Curve, curves
 from world_models.glam.train_config import TrainConfig
 
-RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", "sampled", "greedy", "episodes", "revision")
+RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", "sampled", "greedy", "episodes", "mamba", "revision")
 
 KEPT = re.compile(r".+-seed_\d+")  # what a kept run's folder is called
 
@@ -75,6 +76,7 @@ class Record:
             f"{final['final/episodic_return']:.2f}",
             "-" if greedy is None else f"{greedy:.2f}",
             f"{final['final/episodes']:.0f}",
+            self.environment.get(FACT) or "-",
             revision + ("+" if self.environment.get("dirty") else ""),
         ]
 
@@ -95,7 +97,8 @@ def page(records: Sequence[Record], title: str) -> str:
         "", f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", "",
         "Returns are means of the last evaluation: with actions drawn as in training (`sampled`) and with the most",
         "probable ones (`greedy`). `minutes` is all of the run on the wall, evaluations included, `processor` what its",
-        "threads used of a machine that had other work too. A + behind a revision: with uncommitted changes.", "",
+        "threads used of a machine that had other work too; `mamba` is the backend of the scan, where a form has one:",
+        "all compute the same function, at different speeds. A + behind a revision: with uncommitted changes.", "",
     ]  # fmt: skip
     forms = by_form(records)
     lines += [*rows(("form", "seeds", "sampled", "greedy"), [_summary(form, seeds) for form, seeds in forms.items()])]
