@@ -1,6 +1,8 @@
 """What inspect draws of a GLAM run: the right frames, honest numbers, whole files, one sentence for what is wrong."""
 
+import copy
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,10 +12,14 @@ from PIL import Image
 from run_folders import refused
 from trained import contents
 
+from dqn_memory.blocks.scan_backends import equip
+from dqn_memory.blocks.scan_torch import scan_torch
 from dqn_memory.errors import UserError
+from dqn_memory.experiment import generator
 from world_models.glam import pictures
+from world_models.glam.comparison import MEASURES, compare, starts
 from world_models.glam.curves import Curve, curves
-from world_models.glam.foresight import Foreseen, foresee, live
+from world_models.glam.foresight import Foreseen, Lived, foresee, latent_noise, live, past
 from world_models.glam.inspect import main
 from world_models.glam.loading import load
 from world_models.glam.record import main as record
@@ -57,6 +63,7 @@ def test_a_lived_episode_is_the_world_s(found):
     assert lived.episode_return == lived.reward.sum() == lived.reward[[2, 5]].sum()
     again = live(found, seed=0, longest=50, greedy=False)
     assert torch.equal(lived.frames, again.frames) and torch.equal(lived.action, again.action)
+    assert lived.terminated.tolist() == [False] * 5 + [True]
     assert len(live(found, 0, 4, False)) == 4
 
 
@@ -66,15 +73,14 @@ def test_the_dream_sees_the_past_and_the_actions_only(found):
     assert said.imagined.shape == said.real.shape == (4, 8, 8, 3) and len(said.seen) == 3
     assert np.allclose(said.real * 255, lived.frames[3:7].permute(0, 2, 3, 1).numpy(), atol=1e-4)
     assert said.reward.tolist() == lived.reward[2:6].tolist()
-    blank = type(lived)(lived.frames.clone(), lived.action, lived.reward, lived.episode_return, lived.done)
+    blank = replace(lived, frames=lived.frames.clone())
     blank.frames[3:] = 0
     assert np.array_equal(foresee(found, blank, 2, 4, 1).imagined, said.imagined)
     blank.frames[2] = 255
     assert not np.array_equal(foresee(found, blank, 2, 4, 1).imagined, said.imagined)
     turned = lived.action.clone()
     turned[5] = (turned[5] + 1) % 3  # the last action of the dream matters at its end, and nowhere before
-    other = type(lived)(lived.frames, turned, lived.reward, lived.episode_return, lived.done)
-    same = foresee(found, other, 2, 4, 1).imagined_reward == said.imagined_reward
+    same = foresee(found, replace(lived, action=turned), 2, 4, 1).imagined_reward == said.imagined_reward
     assert same.tolist() == [True, True, True, False]
 
 
@@ -92,6 +98,62 @@ def test_errors_are_measured_against_the_simplest_guesses():
         imagined_reward=np.array([1.0, 0.0]), end=np.zeros(2),
     )  # fmt: skip
     assert said.errors() == {"frame": 0.25, "frame_unchanged": 1.0, "reward": 0.5, "reward_zero": 1.0}
+
+
+def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
+    lived = Lived(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
+    assert list(starts(lived, 6, 4)) == [6, 10, 14] and list(starts(lived, 18, 4)) == [16]
+    assert list(starts(lived, 6, 20)) == [0] and not starts(lived, 6, 21)
+
+
+def test_both_forms_are_compared_by_hand(found):
+    """Each measure at each step ahead, from the training form on what had been seen and imagined until then."""
+    lived, horizon, seed, model = live(found, 0, 50, False), 4, 7, copy.deepcopy(found.model).double()
+    equip(model, scan_torch)  # which alone computes in float64
+    found = replace(found, model=model)
+    said, context, (start,) = compare(found, [lived], horizon, seed), found.config.model.context, [2]
+    numbers = generator(seed, torch.device("cpu"))
+    known = past(model, lived, [start], numbers).context
+    posterior = model.encode(lived.frames[start + 1 : start + 1 + horizon].unsqueeze(0))
+    real = model.sample(posterior, latent_noise(model, (1, horizon), numbers))
+    noise = latent_noise(model, (horizon, 1), numbers)
+    action, h = lived.action[: start + horizon].unsqueeze(0), {}
+    first = torch.arange(start + horizon).unsqueeze(0) == 0
+    for form, keep in (("window", context), ("carried", 99)):
+        seen, h[form] = torch.cat((known.sample, known.newest.unsqueeze(1)), 1), []
+        told = torch.cat((seen, real), 1)
+        for t in range(horizon):
+            low, end = max(0, start + t + 1 - keep), start + t + 1
+            ours, theirs = (
+                model.sequence(each[:, low:end], action[:, low:end], first[:, low:end]).h[:, -1]
+                for each in (seen, told)
+            )
+            seen = torch.cat((seen, model.sample(model.prior(ours), noise[t]).unsqueeze(1)), 1)
+            h[form].append(ours.detach())
+            expected = {
+                "reward": (model.reward_value(model.reward(ours)) - lived.reward[start + t]) ** 2,
+                "end": (model.termination(ours).sigmoid() - lived.terminated[start + t].double()) ** 2,
+                "latent": (posterior[:, t].exp() * (posterior[:, t] - model.prior(ours))).sum((-2, -1)),
+                "feature": (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1),
+            }
+            for name, value in expected.items():
+                assert said.errors[form][name][t] == pytest.approx(float(value.detach()), rel=1e-6, abs=1e-9), (
+                    form,
+                    name,
+                    t,
+                )
+    apart = [float((a - b).norm() / b.norm()) for a, b in zip(*h.values(), strict=True)]
+    assert said.apart == pytest.approx(apart, rel=1e-6, abs=1e-9) and said.dreams == 1
+    assert said.errors["window"]["feature"][0] == 0  # the newest frame is a real one
+
+
+def test_an_episode_that_is_too_short_is_not_compared(found):
+    lived = live(found, 0, 50, False)
+    short = live(found, 1, 3, False)
+    both, alone = compare(found, [short, lived], 4, 0), compare(found, [lived], 4, 0)
+    assert both.dreams == 1 and np.array_equal(both.apart, alone.apart)
+    with pytest.raises(UserError, match="--imagined 4"):
+        compare(found, [short], 4, 0)
 
 
 def test_boxes_are_around_what_varied():
@@ -116,7 +178,15 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     told = json.loads((folder / "inspect.json").read_text())
     assert (told["start"], told["imagined"], len(told["reward"])) == (1, 5, 5)
     assert {"reconstruction", "reward", "dynamics", "variation", "total"} <= next(iter(told["losses"].values())).keys()
-    assert "frame_unchanged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "frame_unchanged" in said and said.count("mamba runs on its lanes backend on cpu") == 1
+    forms = told["forms"]
+    assert forms["dreams"] == told["episodes"] == 3 and told["mamba_backend"] == "lanes"
+    for form in ("window", "carried"):
+        assert {name: len(values) for name, values in forms[form].items()} == dict.fromkeys(MEASURES, 5)
+    table = said[said.index("ahead") :].splitlines()
+    assert [line.split()[0] for line in table[1:5]] == ["1", "2", "4", "5"]
+    assert table[4].split()[1] == f"{forms['window']['reward'][4]:.3g}"
 
 
 def test_losses_of_two_runs_stand_side_by_side(run, tmp_path):
@@ -142,6 +212,10 @@ def test_finished_runs_are_kept_with_their_table(run, tmp_path, capsys):
     final = json.loads((twin / "metrics.jsonl").read_text().splitlines()[-1])
     assert text.startswith("# Two forms") and "| storm | 2 | 64 |" in text
     assert f"| storm | 1 | {final['final/episodic_return']:.2f} |" in text
+    (header,) = (line for line in text.splitlines() if line.startswith("| form | seed | steps"))
+    place = header.split(" | ").index("mamba")
+    lines = [line.split(" | ") for line in text.splitlines() if " | 64 | " in line]
+    assert [line[place] for line in lines] == ["lanes", "-"]  # a Transformer has no scan
     assert "2 runs kept" in capsys.readouterr().out
     assert {path.name for path in kept.glob("*.png")} == {"returns.png", "losses.png"}
     page = (kept / "README.md").read_bytes()

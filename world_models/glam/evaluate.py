@@ -7,12 +7,14 @@ and length of both with 95 % intervals (Wilson's for the success rate, the norma
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import tyro
 
+from dqn_memory import mamba_backend
 from dqn_memory.agent import run_folder
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import Measure, Score, report
@@ -44,7 +46,7 @@ class Args:
     threads: int | None = None
     """CPU threads of torch (None: torch's own choice)."""
     format: Literal["text", "json"] = "text"
-    """What is printed."""
+    """What is printed; with json, messages go to standard error."""
 
     def check(self) -> None:
         """One sentence for numbers that make no sense."""
@@ -115,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     folder, device = run_folder(args.folder, args.run), ComputeConfig(args.device, args.threads).start()
     found = chosen(args, load(folder, device))
+    mamba_backend.announce(found.backend, device, to=sys.stderr if args.format == "json" else None)
     config = found.config
     arena = Arena.of(config, device)
     score = evaluate(found.model, found.agent, arena, config, args.rows, args.quota, args.seed)
@@ -122,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.format == "json":
         facts = {
             "run": str(folder), "step": found.step, "env": arena.env, "sequence": config.model.sequence,
-            "seed": args.seed,
+            "seed": args.seed, **mamba_backend.facts(found.backend),
         }  # fmt: skip
         print(as_json(facts, scores))
     else:

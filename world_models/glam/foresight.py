@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from dqn_memory.errors import UserError
 from dqn_memory.experiment import Streams, generator
 from world_models.glam.acting import ActingNoise
 from world_models.glam.evaluation import Arena, make_player
-from world_models.glam.imagination import uniforms
+from world_models.glam.imagination import Context, uniforms
 from world_models.glam.loading import Trained
-from world_models.glam.memory import memory
+from world_models.glam.memory import Kind, memory
+from world_models.glam.model import WorldModel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -26,7 +28,8 @@ class Lived:
 
     frames: Tensor  # (T + 1, 3, S, S) uint8, the last one behind the last action
     action: Tensor  # (T,) int64
-    reward: Tensor  # (T,)
+    reward: Tensor  # (T,), as it is learned
+    terminated: Tensor  # (T,) bool, by that step, as it is learned: at a lost life too, where the run says so
     episode_return: float
     done: bool  # whether the last step ended the episode
 
@@ -60,6 +63,22 @@ class Foreseen:
         }
 
 
+@dataclass(frozen=True)
+class Past:
+    """What was seen before B steps."""
+
+    frames: Tensor  # (B, K + 1, 3, S, S) uint8, the newest one last
+    context: Context
+
+
+@dataclass(frozen=True)
+class Walk:
+    """H steps of B rows under given actions."""
+
+    sample: Tensor  # (H, B, Z), behind each step
+    h: Tensor  # (H, B, D), the memory that has seen it
+
+
 def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
     """The first episode of one world, or its first `longest` steps."""
     device = next(found.model.parameters()).device
@@ -67,7 +86,7 @@ def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
     fleet, numbers = arena.fleet(1, streams.worlds), generator(streams.exploration, device)
     player = make_player(found.model, found.agent, 1, found.config.collection.blind)
     frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
-    frames, actions, rewards = [frame], [], []
+    frames, actions, lessons = [frame], [], []
     for _ in range(longest):
         noise = ActingNoise.draw(found.model, 1, fleet.num_actions, numbers)
         action = player.act(frame, first, noise, greedy)
@@ -75,11 +94,12 @@ def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
         frame, first = step.final_observation, step.done
         frames.append(frame)
         actions.append(action)
-        rewards.append(step.reward)
+        lessons.append(found.config.collection.lesson(step))
         if bool(first):
             break
-    total = float(step.episode_return)
-    return Lived(torch.cat(frames).cpu(), torch.cat(actions).cpu(), torch.cat(rewards).cpu(), total, bool(first))
+    columns = (frames, actions, *zip(*lessons, strict=True))
+    shown, taken, rewards, ends = (torch.cat(tuple(each)).cpu() for each in columns)
+    return Lived(shown, taken, rewards, ends, float(step.episode_return), bool(first))
 
 
 @torch.no_grad()
@@ -94,35 +114,63 @@ def foresee(found: Trained, lived: Lived, start: int, horizon: int, seed: int) -
             f"the last start is {len(lived) - horizon}"
         )
     model, device = found.model.eval(), next(found.model.parameters()).device
-    config = model.config
-    begin = max(0, start - config.context)
-    numbers, known = generator(seed, device), lived.frames[begin : start + 1].unsqueeze(0).to(device)
-    shape = (1, known.shape[1], config.categoricals, config.classes)
-    samples = model.sample(model.encode(known), uniforms(shape, numbers))  # (1, K + 1, Z)
-    action = lived.action.unsqueeze(0).to(device)  # (1, T)
-    first = (torch.arange(begin, start + 1, device=device) == 0).unsqueeze(0)
-    remember = memory(model, config.imagination, config.context)
-    if start > begin:
-        state = remember.prefill(samples[:, :-1], action[:, begin:start], first[:, :-1])[1]
-    else:
-        state = remember.start(1)
-    sample, opens, dreamt, memories = samples[:, -1], first[:, -1], [], []
-    for step in range(start, start + horizon):
-        h, state = remember.push(sample, action[:, step], opens, state)
-        sample = model.sample(model.prior(h), uniforms((1, *shape[2:]), numbers))
-        opens = torch.zeros_like(opens)
-        dreamt.append(sample)
-        memories.append(h)
-    h = torch.cat(memories)  # (H, D)
+    numbers = generator(seed, device)
+    known = past(model, lived, [start], numbers)
+    noise = latent_noise(model, (horizon, 1), numbers)
+    action = stretch(lived.action, [start], horizon).to(device)
+    dream = walk(model, known.context, action, noise, model.config.imagination)
+    h = dream.h[:, 0]  # (H, D)
     return Foreseen(
         start=start,
-        seen=_pictures(known[0].float() / 255),
+        seen=_pictures(known.frames[0].float() / 255),
         real=_pictures(lived.frames[start + 1 : start + horizon + 1].float() / 255),
-        imagined=_pictures(model.decode(torch.cat(dreamt)).float().clamp(0, 1)),
+        imagined=_pictures(model.decode(dream.sample[:, 0]).float().clamp(0, 1)),
         reward=lived.reward[start : start + horizon].double().numpy(),
         imagined_reward=model.reward_value(model.reward(h)).double().cpu().numpy(),
         end=model.termination(h).double().sigmoid().cpu().numpy(),
     )
+
+
+def past(model: WorldModel, lived: Lived, starts: Sequence[int], numbers: torch.Generator) -> Past:
+    """The model's context of frames before B steps of an episode, all of which must have as many before them."""
+    length = min(starts[0], model.config.context)
+    place = torch.tensor(starts).unsqueeze(1) + torch.arange(-length, 1)  # (B, K + 1)
+    frames = lived.frames[place].to(numbers.device)
+    sample = model.sample(model.encode(frames), latent_noise(model, tuple(place.shape), numbers))
+    action, first = lived.action[place[:, :-1]].to(numbers.device), (place == 0).to(numbers.device)
+    return Past(frames, Context(sample[:, :-1], action, first[:, :-1], sample[:, -1], first[:, -1]))
+
+
+def walk(
+    model: WorldModel, begin: Context, action: Tensor, noise: Tensor, form: Kind, real: Tensor | None = None
+) -> Walk:
+    """H steps under actions (B, H) that are given; `noise` (H, B, G, C). Sees `real` samples (B, H, Z) if there are.
+
+    Without them every step goes on from the latent that the one before it has imagined.
+    """
+    remember = memory(model, form, model.config.context)
+    state = remember.prefill(begin.sample, begin.action, begin.first)[1] if begin.action.shape[1] else None
+    state = remember.start(len(action)) if state is None else state
+    sample, opens = begin.newest, begin.opens
+    assert sample is not None and opens is not None
+    samples, memories = [], []
+    for step in range(action.shape[1]):
+        h, state = remember.push(sample, action[:, step], opens, state)
+        sample = model.sample(model.prior(h), noise[step]) if real is None else real[:, step]
+        opens = torch.zeros_like(opens)
+        samples.append(sample)
+        memories.append(h)
+    return Walk(torch.stack(samples), torch.stack(memories))
+
+
+def stretch(values: Tensor, starts: Sequence[int], horizon: int) -> Tensor:
+    """(B, H, ...) entries of an episode's values (T, ...), from each start on."""
+    return values[torch.tensor(starts).unsqueeze(1) + torch.arange(horizon)]
+
+
+def latent_noise(model: WorldModel, shape: tuple[int, ...], numbers: torch.Generator) -> Tensor:
+    """Uniforms (*shape, G, C) for samples."""
+    return uniforms((*shape, model.config.categoricals, model.config.classes), numbers)
 
 
 def _pictures(frames: Tensor) -> Array:

@@ -1,8 +1,10 @@
 """What a GLAM checkpoint foresees, and how its losses went: `python -m world_models.glam.inspect RUN`.
 
-Plays an episode and imagines a stretch of it, under the actions that were really taken, from the frames before it.
+Plays episodes and imagines a stretch of the first, under the actions that were really taken, from the frames before it.
 Writes into RUN/inspect: imagined beside real frames as a picture (the paper's Figure 7) and as an animation, the curve
-of every part of the loss with its fluctuation around the trend (Figure 6), alone or beside other runs, and the numbers.
+of every part of the loss with its fluctuation around the trend (Figure 6), alone or beside other runs, and the numbers:
+among them how far imagining on a window and with carried state are off, by the steps ahead, in all stretches of all
+episodes. The last are printed as a table too.
 """
 
 from __future__ import annotations
@@ -15,13 +17,14 @@ from typing import Annotated, Any
 
 import tyro
 
-from dqn_memory import drawing
+from dqn_memory import drawing, mamba_backend
 from dqn_memory.agent import run_folder
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.experiment import Run
 from dqn_memory.files import disk_errors, write_atomic
 from world_models.glam import pictures
+from world_models.glam.comparison import Comparison, compare
 from world_models.glam.curves import WINDOW, Curve, curves
 from world_models.glam.foresight import Foreseen, foresee, live
 from world_models.glam.loading import Trained, load
@@ -32,7 +35,9 @@ MOST = 16  # imagined steps, where the flag says nothing
 
 @dataclass(frozen=True)
 class Args:
-    """Draw what a run's latest checkpoint imagines beside what the world does, and the run's losses."""
+    """Draw what a run's latest checkpoint imagines beside what the world does, and the run's losses; compare both forms
+    of imagination, on a window and with carried state, by the steps ahead.
+    """
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
     """Run folder."""
@@ -44,12 +49,14 @@ class Args:
     """Step of the episode whose frame is the last one that is seen (None: as many as the model's context)."""
     imagined: int | None = None
     """Steps to imagine (None: 16, or as many as the episode has behind the start)."""
+    episodes: int = 3
+    """Episodes in which both forms of imagination are compared; the first is drawn."""
     longest: int = 500
-    """Steps that are played at most."""
+    """Steps of an episode that are played at most."""
     greedy: bool = False
     """Play the most probable actions in place of drawn ones."""
     seed: int = 0
-    """Seed of the world and of what is drawn."""
+    """Seed of the first world and of what is drawn; every further episode's is one more."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
@@ -57,18 +64,21 @@ class Args:
 
     def check(self) -> None:
         """One sentence for numbers that make no sense."""
-        for name, least in (("imagined", 1), ("longest", 1), ("start", 0), ("seed", 0), ("threads", 1)):
+        least_of = {"imagined": 1, "episodes": 1, "longest": 1, "start": 0, "seed": 0, "threads": 1}
+        for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"--{name} {value} must be at least {least}")
 
 
-def imagine(args: Args, found: Trained) -> tuple[Foreseen, float]:
-    """What was imagined, and the return of the episode that was played."""
-    lived = live(found, args.seed, args.longest, args.greedy)
+def imagine(args: Args, found: Trained) -> tuple[Foreseen, Comparison, float]:
+    """What was imagined, both forms of imagination compared, and the return of the first episode."""
+    lives = [live(found, args.seed + i, args.longest, args.greedy) for i in range(args.episodes)]
+    lived = lives[0]
     start = min(found.config.model.context, len(lived) - 1) if args.start is None else args.start
     horizon = min(MOST, max(len(lived) - start, 1)) if args.imagined is None else args.imagined
-    return foresee(found, lived, start, horizon, args.seed), lived.episode_return
+    drawn = foresee(found, lived, start, horizon, args.seed)
+    return drawn, compare(found, lives, horizon, args.seed), lived.episode_return
 
 
 def all_losses(run: Path, beside: Sequence[str]) -> dict[str, dict[str, Curve]]:
@@ -99,8 +109,8 @@ def draw(folder: Path, about: str, found: Foreseen, losses: dict[str, dict[str, 
     ]
 
 
-def numbers(found: Foreseen, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
-    """What inspect.json says of the pictures."""
+def numbers(found: Foreseen, forms: Comparison, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
+    """What inspect.json says of the pictures and of both forms of imagination."""
     told = {
         run: {
             part: {"last": float(curve.values[-1]), "fluctuation": _finite(curve.fluctuation())}
@@ -111,7 +121,7 @@ def numbers(found: Foreseen, losses: dict[str, dict[str, Curve]]) -> dict[str, A
     return {
         "start": found.start, "imagined": len(found), "errors": found.errors(),
         "reward": found.reward.tolist(), "imagined_reward": found.imagined_reward.tolist(), "end": found.end.tolist(),
-        "trend_window": WINDOW, "losses": told,
+        "forms": forms.numbers(), "trend_window": WINDOW, "losses": told,
     }  # fmt: skip
 
 
@@ -126,8 +136,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     run = run_folder(args.folder, args.run)
     losses = all_losses(run, args.beside)
-    found = load(run, ComputeConfig(args.device, args.threads).start())
-    foreseen, episode_return = imagine(args, found)
+    device = ComputeConfig(args.device, args.threads).start()
+    found = load(run, device)
+    mamba_backend.announce(found.backend, device)
+    foreseen, forms, episode_return = imagine(args, found)
     config = found.config
     about = f"{config.model.sequence} in {config.world.env} at step {found.step:,}"
     folder = run / "inspect"
@@ -135,10 +147,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder.mkdir(exist_ok=True)
     written = draw(folder, about, foreseen, losses)
     facts = {"step": found.step, "env": config.world.env, "sequence": config.model.sequence, "seed": args.seed}
-    facts |= {"episode_return": episode_return} | numbers(foreseen, losses)
+    facts |= mamba_backend.facts(found.backend) | {"episode_return": episode_return}
+    facts |= {"episodes": args.episodes} | numbers(foreseen, forms, losses)
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     print(f"{run}: {about}, an episode of return {episode_return:.2f}")
     print("\n".join(f"{name}: {value:.3g}" for name, value in foreseen.errors().items()))
+    print(forms.table())
     print("\n".join(f"wrote {path}" for path in (*written, folder / "inspect.json")))
 
 

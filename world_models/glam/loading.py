@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dqn_memory import mamba_backend
+from dqn_memory.blocks.scan_backends import Choice
 from dqn_memory.configuration import from_toml, load_plugins
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Checkpoint, Run
@@ -31,6 +32,8 @@ class Trained:
     agent: Agent
     config: TrainConfig
     step: int
+    backend: Choice | None = None
+    """What its Mamba runs on, where it has one."""
 
 
 def build(config: TrainConfig, actions: int, seed: int, device: torch.device) -> tuple[WorldModel, Agent]:
@@ -63,10 +66,10 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
     load_plugins(config.plugin)
     actions = checkpoint.trainer["actions"]
     model, agent = build(config, actions, 0, device)
-    mamba_backend.settle([model], "auto", device)
+    backend = mamba_backend.settle([model], "auto", device)
     fit(model, checkpoint, "model")
     fit(agent, checkpoint, "agent")
-    return Trained(model.eval(), agent.eval(), config, checkpoint.step)
+    return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)
 
 
 def fit(network: nn.Module, checkpoint: Checkpoint, part: str) -> None:
