@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from dqn_memory import drawing_memory, drawing_world_model
 from dqn_memory.errors import UserError
@@ -20,6 +21,7 @@ from dqn_memory.study.trainers import attention_reader
 
 STEPS = 24  # decisions of an episode that are shown
 UNIT = 1_000  # weights are kept in thousandths
+HALF = 6.5  # inches of a picture up to which two stand side by side
 SEED = 0  # of the episode's world
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -158,13 +160,18 @@ def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     if maps.first is not None:
         layers = np.stack(list(maps.layers.values()))  # (L, H, T, T)
         figure = drawing_world_model.token_maps(layers, f"Attention of {where}", maps.first)
-        return [Picture(name, figure, f"Attention of {where}; {ending}", small=True)]
+        return [_picture(name, figure, f"Attention of {where}; {ending}")]
     parts: list[Part] = []
     for layer, weights in maps.layers.items():
         title = f"Layer {layer} of {where}"
         figure = drawing_memory.episode_attention(weights, title)
-        parts.append(Picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}", small=True))
+        parts.append(_picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}"))
     return parts
+
+
+def _picture(name: str, figure: Figure, caption: str) -> Picture:
+    """Beside another only where its words stay readable at half the page's width."""
+    return Picture(name, figure, caption, small=figure.get_figwidth() <= HALF)
 
 
 def _none(data: Data) -> str:

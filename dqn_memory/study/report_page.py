@@ -29,6 +29,13 @@ nav { columns: 2; max-width: 52rem; margin: 1.2rem 0; }
 nav a { display: block; }
 a { color: #0060a0; }
 .wide { overflow-x: auto; margin: 1rem 0; }
+.many table { font-size: .76rem; line-height: 1.35; }
+.many th, .many td { padding: .25rem .4rem; white-space: normal; }
+.many td.number { white-space: nowrap; }
+.many .name { box-sizing: border-box; width: 10rem; min-width: 10rem; max-width: 10rem; overflow-wrap: anywhere;
+  position: sticky; background: #fff; z-index: 1; }
+.many .first { left: 0; }
+.many .second { left: 10rem; }
 table { border-collapse: collapse; font-size: .85rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .65rem; border-bottom: 1px solid #e4e4e4; text-align: left; white-space: nowrap; }
 th { border-bottom: 2px solid #999; vertical-align: bottom; }
@@ -45,6 +52,8 @@ code { background: #f3f3f3; padding: .1em .3em; border-radius: 3px; white-space:
 # A number with or without a bound, an interval or a count: columns of these stand on the right.
 NUMERIC = re.compile(r"^(> )?[-+]?[\d,]+(\.\d+)?( \[.*\])?( \(of \d+\))?$|^-?$")
 RANGE = re.compile(r" (\[[^\]]*\])")
+MANY = 6  # columns from above which a table is set small, and its names stay when it scrolls
+JOINT = re.compile(r"(?<=\w)([_/])(?=\w)")
 LONG = 60  # characters of a cell from which on it may break
 
 
@@ -61,6 +70,13 @@ class Grid:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+    @property
+    def filled(self) -> Grid:
+        """Without the columns that are empty in every row."""
+        kept = [place for place in range(len(self.header)) if not self.rows or any(row[place] for row in self.rows)]
+        rows = tuple(tuple(row[place] for place in kept) for row in self.rows)
+        return Grid(tuple(self.header[place] for place in kept), rows)
 
 
 @dataclass(frozen=True)
@@ -153,7 +169,7 @@ def _markdown(part: Part) -> str:
     if isinstance(part, Words):
         return part.text
     if isinstance(part, Grid):
-        return markdown_table(part.header, part.rows)
+        return markdown_table(part.filled.header, part.filled.rows)
     return f"![{part.caption}]({PICTURES}/{part.name}.png)\n\n{part.caption}"
 
 
@@ -186,7 +202,7 @@ def _part(part: Part, images: dict[str, Image]) -> str:
     if isinstance(part, Words):
         return _paragraph(part.text)
     if isinstance(part, Grid):
-        return _table(part)
+        return _table(part.filled)
     alt, caption = html.escape(part.caption, quote=True), _inline(part.caption)
     data = base64.b64encode(images[part.name].svg).decode()
     source = f"data:image/svg+xml;base64,{data}"
@@ -203,22 +219,35 @@ def _inline(text: str) -> str:
 
 
 def _table(grid: Grid) -> str:
+    """A table in a box of its own; a wide one scrolls there beneath the names on its left, which stay."""
+    many = len(grid.header) > MANY
     kinds = [_kind([row[place] for row in grid.rows]) for place in range(len(grid.header))]
-    head = "".join(f"<th{kind}>{_inline(cell)}</th>" for kind, cell in zip(kinds, grid.header, strict=True))
+    marks = [_class(kind, place, many and not any(kinds[: place + 1])) for place, kind in enumerate(kinds)]
+    head = "".join(f"<th{mark}>{_inline(cell)}</th>" for mark, cell in zip(marks, grid.header, strict=True))
     rows = "\n".join(
-        f"<tr>{''.join(f'<td{kind}>{_cell(cell)}</td>' for kind, cell in zip(kinds, row, strict=True))}</tr>"
+        f"<tr>{''.join(f'<td{mark}>{_cell(cell, many)}</td>' for mark, cell in zip(marks, row, strict=True))}</tr>"
         for row in grid.rows
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
+    box = "wide many" if many else "wide"
+    return f'<div class="{box}"><table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table></div>'
+
+
+def _class(kind: str, place: int, named: bool) -> str:
+    """A cell's class; up to two columns of `named` ones stay where they are when the others scroll."""
+    kind = f"name {('first', 'second')[place]}" if named and place < 2 else kind
+    return f' class="{kind}"' if kind else ""
 
 
 def _kind(column: Sequence[str]) -> str:
     """How a column of cells is set."""
     if all(NUMERIC.match(cell) for cell in column):
-        return ' class="number"'
-    return ' class="words"' if max(map(len, column)) > LONG else ""
+        return "number"
+    return "words" if max(map(len, column), default=0) > LONG else ""
 
 
-def _cell(text: str) -> str:
-    """A cell's text; an interval has a line of its own below its number."""
-    return RANGE.sub(r'<span class="range">\1</span>', _inline(text))
+def _cell(text: str, narrow: bool = False) -> str:
+    """A cell's text; an interval has a line of its own below its number, a long name may break where it is joined."""
+    inner = _inline(text)
+    if narrow and "<" not in inner:
+        inner = JOINT.sub(r"\1<wbr>", inner)
+    return RANGE.sub(r'<span class="range">\1</span>', inner)

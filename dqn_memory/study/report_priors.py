@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,30 +17,83 @@ from dqn_memory.study.statistics import Floats
 
 NAME = re.compile(r"^memory/(\d+)\.(\d+)\.(mu|sigma|span)$")
 TITLE = "Learned priors"
+STILL = 1e-5  # difference to the start that rounding alone may make
 Place = tuple[int, int]  # layer, head
 Learned = dict[str, dict[Place, Floats]]  # by name and place, (R, E)
 
 
+@dataclass(frozen=True)
+class Group:
+    """What the runs of one world and series have learned."""
+
+    world: str
+    series: str
+    steps: Floats
+    learned: Learned
+    starts: dict[str, float]
+    hard: bool  # whether the mask is 0 or 1, so that only a penalty can move the span
+
+    @property
+    def where(self) -> str:
+        return f"{self.series} in {self.world}"
+
+    @property
+    def moved(self) -> Learned:
+        """What was ever another than at its start, in some head."""
+        return {name: heads for name, heads in self.learned.items() if moves(heads, self.starts[name])}
+
+
 def priors_section(data: Data) -> Section:
     """Pictures of learned mu, sigma and span of each world and series that learns any."""
-    parts: list[Part] = []
-    rows: list[tuple[str, ...]] = []
-    for world in data.worlds:
-        for series in data.series:
-            steps, learned = learned_values(data.of(world, series))
-            if learned:
-                starts = first_values(data.of(world, series)[0].config)
-                learned = {name: heads for name, heads in learned.items() if name in starts}
-                parts += _pictures(f"{series} in {world}", steps, learned, starts, _unit(data))
-                rows += _rows(world, series, learned, starts)
-    if not parts:
+    groups = [found for world in data.worlds for series in data.series if (found := _group(data, world, series))]
+    if not groups:
         return Section(TITLE, (Words("No finished run has a prior that learns."),))
     words = Words(
         f"Distances are in {_unit(data)}. Bars and lines are means over seeds, whiskers and bands their standard "
-        "deviation; dashed: where every head began."
+        "deviation; dashed: where every head began. Over training there are bands where a layer has few heads."
     )
     header = ("world", "series", "seeds", "layer", "head", "value", "start", "mean", "deviation")
-    return Section(TITLE, (words, *parts, Grid(header, tuple(rows))))
+    pictures = [picture for group in groups if group.moved for picture in _pictures(group, _unit(data))]
+    rows = tuple(row for group in groups for row in _rows(group))
+    return Section(TITLE, (words, *_exceptions(groups), *pictures, Grid(header, rows)))
+
+
+def _group(data: Data, world: str, series: str) -> Group | None:
+    """None where there is no run, or none that learns."""
+    steps, learned = learned_values(data.of(world, series))
+    if not learned:
+        return None
+    config = data.of(world, series)[0].config
+    starts, kind = first_values(config), str(_prior(config).kind)
+    known = {name: heads for name, heads in learned.items() if name in starts}
+    return Group(world, series, steps, known, starts, kind.endswith("_hard"))
+
+
+def moves(heads: dict[Place, Floats], start: float) -> bool:
+    """Whether some head's value was ever another than the one it began with."""
+    return any(not np.allclose(values, start, rtol=0, atol=STILL) for values in heads.values())
+
+
+def _exceptions(groups: Sequence[Group]) -> list[Words]:
+    """What did not move, what only its penalty moved, and why."""
+    still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
+    pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
+    said = []
+    if still:
+        said.append(f"Did not move at all, in any head of any seed, so no picture shows it: {_places(still)}.")
+    if pressed:
+        said.append(f"Moved by its penalty alone: {_places(pressed)}.")
+    if any(group.hard and name == "span" for group, name in (*still, *pressed)):
+        said.append("A hard mask is 0 or 1 and gives its span no gradient; without a penalty nothing moves it.")
+    return [Words(" ".join(said))] if said else []
+
+
+def _places(values: Sequence[tuple[Group, str]]) -> str:
+    return "; ".join(f"{name} of {group.where} (start {group.starts[name]:g})" for group, name in values)
+
+
+def _prior(config: Any) -> Any:
+    return config.network.prior if hasattr(config, "network") else config.model.prior
 
 
 def _unit(data: Data) -> str:
@@ -86,21 +140,15 @@ def first_values(config: Any) -> dict[str, float]:
     return {name: float(values.detach()[0]) for name, values in fresh.learned().items()}
 
 
-def _pictures(where: str, steps: Floats, learned: Learned, starts: dict[str, float], unit: str) -> list[Part]:
-    lines = {
-        name: (steps, {f"layer {layer}, head {head}": values for (layer, head), values in heads.items()})
-        for name, heads in learned.items()
-    }
-    ends = {name: _ends(heads) for name, heads in learned.items()}
-    bars = drawing_world_model.learned_values(ends, starts, f"Learned at the end: {where}", unit)
-    time = over_time_figure(lines, starts, f"Learned over training: {where}")
-    name = slug(where)
+def _pictures(group: Group, unit: str) -> list[Part]:
+    lines = {name: (group.steps, heads) for name, heads in group.moved.items()}
+    ends = {name: _ends(heads) for name, heads in group.moved.items()}
+    where, name = group.where, slug(group.where)
+    bars = drawing_world_model.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
+    time = over_time_figure(lines, group.starts, f"Learned over training: {where}")
+    seeds = len(next(iter(ends.values())))
     return [
-        Picture(
-            f"learned-{name}",
-            bars,
-            f"Learned values by head and layer: {where}, {len(next(iter(ends.values())))} seeds.",
-        ),
+        Picture(f"learned-{name}", bars, f"Learned values by head and layer: {where}, {seeds} seeds."),
         Picture(f"learning-{name}", time, f"Learned values over training: {where}."),
     ]
 
@@ -111,12 +159,12 @@ def _ends(heads: dict[Place, Floats]) -> Floats:
     return np.array([[heads[layer, head][:, -1] for head in numbers] for layer in layers]).transpose(2, 0, 1)
 
 
-def _rows(world: str, series: str, learned: Learned, starts: dict[str, float]) -> list[tuple[str, ...]]:
+def _rows(group: Group) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
-    for name, heads in learned.items():
+    for name, heads in group.learned.items():
         for (layer, head), values in heads.items():
             last = values[:, -1]
             spread = f"{last.std(ddof=1):.3f}" if len(last) > 1 else ""
-            where = (world, series, str(len(last)), str(layer), str(head))
-            rows.append((*where, name, f"{starts[name]:.3f}", f"{last.mean():.3f}", spread))
+            where = (group.world, group.series, str(len(last)), str(layer), str(head))
+            rows.append((*where, name, f"{group.starts[name]:.3f}", f"{last.mean():.3f}", spread))
     return rows
