@@ -34,6 +34,7 @@ STYLE: Any = {
     "legend.frameon": False, "legend.fontsize": 8, "lines.linewidth": 1.8, "savefig.dpi": 150,
 }  # fmt: skip
 PER_ROW = 4  # panels side by side
+MOST = 100  # steps of an episode in a picture; more would lie on each other
 FILM = 16  # a window of up to this many steps is shown with pictures and numbers
 
 
@@ -242,9 +243,15 @@ def _finish(figure: Figure, panel: Axes) -> Figure:
     return figure
 
 
+def first_steps(title: str, length: int) -> str:
+    """A picture's title, with what part of an episode it shows where that is not all of it."""
+    return title if length <= MOST else f"{title}\n(steps 0 to {MOST - 1} of {length})"
+
+
 @_styled
 def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> Figure:
-    """Q-values (T, A) over an episode, a line an action; a ring marks the action taken, (T,)."""
+    """Q-values (T, A) over an episode's first steps, a line an action; a ring marks the action taken, (T,)."""
+    title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
     figure = Figure(figsize=(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4), layout="constrained")
     panel = figure.subplots()

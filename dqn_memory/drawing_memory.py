@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -13,7 +13,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, PER_ROW, STYLE, Array
+from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, MOST, PER_ROW, STYLE, Array, first_steps
 
 Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
 Estimate = tuple[float, float | None, float | None]  # mean, low, high
@@ -27,12 +27,13 @@ SIDE = 2.5  # inches of a map
 
 @_styled
 def episode_attention(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
-    """Attention (H, T, T) of one layer over an episode, a panel a head, beside pictures of the world.
+    """Attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside pictures of the world.
 
     Rows are the steps at which decisions were made, columns the steps that they looked back on, or, in an episode of
     more than two windows of `context` steps, how many steps back those were. What was not in the window is grey. Of
     the `frames`, one a step, some are shown on the left, evenly spaced, and their steps are the rows' labels.
     """
+    title, maps, frames = first_steps(title, maps.shape[-1]), maps[:, :MOST, :MOST], frames[:MOST]
     heads, length = maps.shape[0], maps.shape[-1]
     across = min(heads, PER_ROW)
     down = -(-heads // across)
@@ -106,24 +107,33 @@ def _film(figure: Figure, place: SubplotSpec, frames: Sequence[Array], steps: Ar
 
 
 @_styled
-def recall(curves: Mapping[str, Sequence[Estimate]], labels: Mapping[str, str], decisions: Array, title: str) -> Figure:
+def recall(
+    curves: Mapping[str, Sequence[Estimate]],
+    labels: Mapping[str, str],
+    decisions: Array,
+    title: str,
+    shares: Collection[str] = (),
+) -> Figure:
     """Measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
 
     `labels` says what the panels' axes count; a last panel tells how many decisions (D,) stand behind each distance.
+    Intervals and axes of `shares` end at 1.
     """
     figure = Figure(figsize=(3.1 * (len(curves) + 1), 3.1), layout="constrained")
     panels = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
     ages = np.arange(len(decisions))
     for panel, (name, measures), colour in zip(panels, curves.items(), COLOURS, strict=False):
         mean, low, high = (np.array(each, float) for each in zip(*measures, strict=True))
-        panel.fill_between(ages, np.clip(low, 0, None), high, color=colour, alpha=0.2, linewidth=0)
+        low, high = (np.clip(end, 0, 1 if name in shares else None) for end in (low, high))
+        panel.fill_between(ages, low, high, color=colour, alpha=0.2, linewidth=0)
         panel.plot(ages, mean, color=colour, marker="o", markersize=3 if len(ages) <= 60 else 0)
         panel.set_title(name)
         panel.set_ylabel(labels[name])
     panels[-1].bar(ages, decisions, color="#bbbbbb", width=0.9)
     panels[-1].set_title("decisions measured")
     for panel in panels:
-        panel.set_ylim(bottom=0)
+        highest = 1.0 if panel.get_title() in shares else np.inf
+        panel.set_ylim(0, min(panel.get_ylim()[1], highest))
         panel.grid(axis="y", **GRID)
         panel.set_axisbelow(True)
         panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
@@ -134,7 +144,7 @@ def recall(curves: Mapping[str, Sequence[Estimate]], labels: Mapping[str, str], 
 
 @_styled
 def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
-    """Q of the greedy action by window and by prefix, and their mean |difference|, over the steps of an episode.
+    """Q of the greedy action by window and by prefix, and their mean |difference|, over the first steps of an episode.
 
     Args:
         inside: Q of the whole window, (T, A).
@@ -143,6 +153,8 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
         future: steps of the window that lie ahead, (T,); where there are none a window ends.
         title: of the picture.
     """
+    title = first_steps(title, len(alone))
+    inside, alone, flips, future = (each[:MOST] for each in (inside, alone, flips, future))
     steps, greedy = np.arange(len(alone)), alone.argmax(1)
     figure = Figure(figsize=(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])

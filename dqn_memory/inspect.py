@@ -8,8 +8,10 @@ Plays greedy episodes and writes into RUN/inspect:
     recall.png             how far back Q-values depend on observations, by gradient and by occlusion
     discrepancy.png        Q from the whole window against Q from the prefix, where the two can differ
     observability.png      returns beside those of the same architecture given the state (--state-run)
-    episode.gif            that episode, with what each decision attended to
+    episode.gif            that episode, with what each decision attended to; of a long one not every step
     inspect.json           all numbers
+
+Pictures of an episode show its first 100 steps.
 """
 
 from __future__ import annotations
@@ -170,6 +172,7 @@ def recall_figure(found: Findings, agent: str) -> Figure:
         {titles[name]: label for name, label in labels.items()},
         found.recall.decisions,
         f"How far back Q depends on observations: {agent}, {count} episode{'s' if count > 1 else ''}",
+        shares=(titles["flips"],),
     )
 
 

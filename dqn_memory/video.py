@@ -17,6 +17,7 @@ from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.playing import Episode
 
 STEP_MS, LAST_MS = 400, 2000
+PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer
 SIDE, PANEL, MARGIN, LINE = 300, 290, 14, 20  # pixels
 INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#777777", "#ffffff", "#b9cbe0", "#e08a1e"
 GOOD, BAD = "#2d7d46", "#b3362e"
@@ -45,16 +46,18 @@ def save_video(
 ) -> None:
     """Write episodes with frames, one after the other; `actions` are names for the action numbers.
 
-    With `looks`, one for each episode, the weights of each decision stand below it, a column a step.
+    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long
+    video leaves out steps and takes the same time.
     Raises UserError where the disk refuses.
     """
     pictures: list[Image.Image] = []
     durations: list[int] = []
+    every = max(1, -(-sum(map(len, episodes)) // PAGES))
     for number, episode in enumerate(episodes, 1):
         look = looks[number - 1] if looks else None
-        pages = [_page(episode, step, number, actions, look) for step in range(len(episode) + 1)]
-        pictures += pages
-        durations += [STEP_MS] * (len(pages) - 1) + [LAST_MS]
+        steps = range(0, len(episode), every)
+        pictures += [_page(episode, step, number, actions, look) for step in (*steps, len(episode))]
+        durations += [STEP_MS * min(every, len(episode) - step) for step in steps] + [LAST_MS]
     buffer = io.BytesIO()
     kind = "GIF" if path.suffix.lower() == ".gif" else "PNG"
     pictures[0].save(buffer, kind, save_all=True, append_images=pictures[1:], duration=durations, loop=0, disposal=1)

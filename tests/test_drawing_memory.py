@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dqn_memory import drawing_memory
+from dqn_memory import drawing, drawing_memory
 from dqn_memory.playing import Episode
-from dqn_memory.video import Looks, save_video
+from dqn_memory.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
 
 RNG = np.random.default_rng(0)
 
@@ -20,7 +20,7 @@ def maps(heads, length, context):
 
 
 def frames(count):
-    return [np.full((8, 12, 3), step, np.uint8) for step in range(count)]
+    return [np.full((8, 12, 3), step % 256, np.uint8) for step in range(count)]
 
 
 def panels(figure, title="head"):
@@ -79,3 +79,42 @@ def test_a_video_shows_where_each_decision_looks(tmp_path):
     colours = [told.convert("RGB").getpixel((left + round((step + 0.5) * room / length), line)) for step in range(4)]
     nothing, looked, here, ahead = colours
     assert nothing == here and sum(looked) < 0.5 * sum(nothing) and ahead == (236, 236, 236)
+
+
+def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
+    length, q = 500, RNG.normal(size=(500, 3))
+    nobody = np.zeros(length, bool)
+    figures = (
+        drawing_memory.episode_attention(maps(2, length, 50), "A", frames(length), context=50),
+        drawing_memory.discrepancy(q, q, nobody, np.ones(length), "A"),
+        drawing.q_values(q, q.argmax(1), "A"),
+    )
+    for figure in figures:
+        words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
+        assert "A\n(steps 0 to 99 of 500)" in words
+    assert panels(figures[0])[0].images[0].get_array().shape == (100, 100)
+    assert len(figures[2].axes[0].lines[0].get_xdata()) == 100
+
+
+def test_shares_end_at_one():
+    curve = [(0.9, 0.6, 1.2), (0.2, -0.1, 0.5)]
+    figure = drawing_memory.recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
+    size, share, _ = figure.axes
+    assert size.get_ylim()[1] > 1.2 and share.get_ylim() == (0, 1)
+    assert max(path.vertices[:, 1].max() for path in share.collections[0].get_paths()) == 1
+
+
+def test_a_long_video_leaves_out_steps_and_takes_the_same_time(tmp_path):
+    length = 2 * PAGES + 1
+    episode = Episode(
+        torch.zeros(length, 1), torch.zeros(length), np.zeros(length, int), np.zeros((length, 2)), np.zeros(length),
+        tuple(frames(length + 1)), False,
+    )  # fmt: skip
+    save_video(tmp_path / "long.png", [episode])
+    video = Image.open(tmp_path / "long.png")
+    assert video.n_frames <= PAGES + 1
+    durations = []
+    for place in range(video.n_frames):
+        video.seek(place)
+        durations.append(video.info["duration"])
+    assert sum(durations) == pytest.approx(STEP_MS * length + LAST_MS)
