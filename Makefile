@@ -1,6 +1,7 @@
 # make demo   set up, train a small agent, show it     make test    set up, run the tests
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
 # make lint   ruff and mypy                            make bench   speed of the core
+# make results   every table and picture in results/ again, from the raw files there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
 
 PYTHON ?= python3
@@ -9,7 +10,7 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster study-smoke lint bench clean
+.PHONY: demo test test-cluster study-smoke results lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
@@ -24,6 +25,9 @@ test-cluster: .venv/.stamp
 study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.run smoke --workers $(WORKERS)
 	$(BIN)/python -m dqn_memory.study.report runs/studies/smoke
+
+results: .venv/.stamp
+	$(BIN)/python -m dqn_memory.remake
 
 lint: .venv/.stamp
 	$(BIN)/ruff check .

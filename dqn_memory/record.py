@@ -42,6 +42,17 @@ class Record:
     def final(self) -> dict[str, Any]:
         return next(line for line in reversed(self.lines) if "final/success_rate" in line)
 
+    @property
+    def written(self) -> str:
+        """The run folder that its command names; empty where it names none."""
+        return str(self.environment.get("command")).partition(" --run ")[2].partition(" ")[0]
+
+    @property
+    def keeps_its_name(self) -> bool:
+        """Whether the copy is called as that folder, with or without its parent's name."""
+        path = Path(self.written)
+        return self.name in (path.name, f"{path.parent.name}-{path.name}") or not self.written
+
     def curve(self) -> tuple[np.ndarray, np.ndarray]:
         """Environment steps and greedy success of every evaluation."""
         points = [(x["step"], x["eval/success_rate"]) for x in self.lines if "eval/success_rate" in x]
@@ -83,7 +94,8 @@ def table(records: Sequence[Record], title: str) -> str:
     machine = {f"{r.environment.get('cpu')}, {r.environment.get('threads')} torch threads" for r in records}
     lines = [f"# {title}", "", "Commands:", ""]
     lines += [f"    {record.environment.get('command')}" for record in records]
-    lines += ["", f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", ""]
+    lines += ["", *renamed(records)]
+    lines += [f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", ""]
     lines += [
         "Success is that of the greedy policy after the last step, whatever it was before; `minutes` is all of the"
     ]
@@ -93,6 +105,14 @@ def table(records: Sequence[Record], title: str) -> str:
     lines += ["too. A + behind a revision: with uncommitted changes.", "", *known_lines(records)]
     lines += [*forms_table(records), *rows(COLUMNS, [record.row() for record in records])]
     return "\n".join(lines) + "\n"
+
+
+def renamed(records: Sequence[Record]) -> list[str]:
+    """A sentence where runs are kept under another name than that of the folder their command wrote."""
+    apart = [f"{record.name} was {record.written}" for record in records if not record.keeps_its_name]
+    if not apart:
+        return []
+    return [f"Run folders that were renamed before the runs were kept, after their commands: {'; '.join(apart)}.", ""]
 
 
 def forms_table(records: Sequence[Record]) -> list[str]:

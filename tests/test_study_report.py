@@ -43,7 +43,6 @@ from dqn_memory.study.state import Study
 from dqn_memory.study.worlds import properties
 from envs import baselines
 
-ROOT = Path(__file__).resolve().parents[1]
 MEMORY, HALLWAY = "Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0"
 TWO = '["dtqn4", "dgfqn"]'
 HEADINGS = (
@@ -449,20 +448,3 @@ def test_a_damaged_record_is_one_sentence(small: Path, tmp_path: Path) -> None:
     (tmp_path / "kept/record.json").write_text("{}")
     with pytest.raises(UserError, match=r"record\.json is damaged"):
         read(tmp_path / "kept")
-
-
-RECORDS = sorted((ROOT / "results/studies").glob("*/record.json"))
-
-
-def test_every_committed_report_is_made_again_from_its_raw_numbers(tmp_path: Path) -> None:
-    """The tables to the letter, and every picture that the page shows."""
-    assert RECORDS, "results/studies holds no record"
-    for file in RECORDS:
-        folder = file.parent
-        again = tmp_path / folder.name
-        committed = (folder / "report/report.md").read_text()
-        published = ["--published"] if "## Beside the published scores" in committed else []
-        main([str(folder), "--folder", str(again), *published])
-        assert (again / "report.md").read_text() == committed, folder
-        shown = set(re.findall(r"\(pictures/(.+\.png)\)", committed))
-        assert shown <= {path.name for path in (again / "pictures").iterdir()}
