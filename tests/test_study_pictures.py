@@ -12,13 +12,15 @@ from reported import make_study, success
 from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.study.definition import read_definition, shipped
 from dqn_memory.study.report_data import collect
-from dqn_memory.study.report_figures import FEW_SERIES, over_time_figure, parameters_figure
+from dqn_memory.study.report_figures import parameters_figure, profile_figure
+from dqn_memory.study.report_learned import over_time_figure
 from dqn_memory.study.report_page import Grid, Picture, Section, Words, markdown, page
+from dqn_memory.study.report_panels import FEW_SERIES
 from dqn_memory.study.report_priors import moves, priors_section
 from dqn_memory.study.report_scores import curves_section
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.report_style import FIXED, looks
-from dqn_memory.study.statistics import Estimate
+from dqn_memory.study.statistics import Estimate, performance_profile
 from world_models.glam.sequences import SEQUENCES
 
 MEMORY, HALLWAY = "Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0"
@@ -74,6 +76,18 @@ def test_many_series_have_a_panel_each(tmp_path: Path, count: int) -> None:
         curves = [line for line in panel.lines if len(line.get_xdata()) == 6]  # type: ignore[attr-defined]
         assert len(curves) == count
         assert len(panel.collections) == count // len(panels)  # type: ignore[attr-defined]
+
+
+def test_many_profiles_have_a_panel_each_which_begins_at_the_worst_score() -> None:
+    scores = np.random.default_rng(0).normal(0.5, 0.4, (5, 2))
+    for count in (2, FEW_SERIES + 1):
+        names = [f"form {number}" for number in range(count)]
+        thresholds = np.linspace(-0.5, 1.0, 31)
+        profiles = {name: performance_profile(scores, thresholds) for name in names}
+        figure = profile_figure(profiles, looks(names))
+        panels = shown(figure)
+        assert len(panels) == (1 if count == 2 else count)
+        assert all(panel.get_xlim() == (-0.5, 1.0) for panel in panels)  # type: ignore[attr-defined]
 
 
 def test_heads_over_time_stand_layer_by_layer() -> None:

@@ -11,22 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from dqn_memory.drawing import COLOURS, STYLE
+from dqn_memory.drawing import STYLE
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import FEWEST
-from dqn_memory.study.normalisation import Scale
+from dqn_memory.study.normalisation import HUMAN, Scale
 from dqn_memory.study.report_data import Entry
+from dqn_memory.study.report_panels import FAINT as FAINT
+from dqn_memory.study.report_panels import FEW_SERIES, GREY, multiples, short_steps, single, titled
+from dqn_memory.study.report_panels import GRID as GRID
 from dqn_memory.study.report_style import Look
 from dqn_memory.study.statistics import Estimate, Floats, Profile
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
-GRID: Any = {"color": "#e6e6e6", "linewidth": 0.7}
-FAINT = "#666666"
-GREY = "#c4c4c4"
-FEW_SERIES = 6  # up to which one panel holds all
-ACROSS = 4  # panels side by side
 SHORT = 24  # letters of a panel's title
-FEW_HEADS = 2  # up to which lines have bands
 REPETITIONS = 2_000  # of a band, at every evaluation
 
 
@@ -41,7 +38,7 @@ def curves_figure(
     success = next(iter(series.values()))[0].success
     curves = {name: _curve(runs) for name, runs in series.items()}
     small = len(curves) > FEW_SERIES
-    figure, panels = _multiples(len(curves)) if small else _single()
+    figure, panels = multiples(len(curves)) if small else single()
     for panel, name in zip(panels, curves, strict=False):
         for other in curves:
             if not small or other == name:
@@ -52,8 +49,8 @@ def curves_figure(
             panel.set_title(name, fontsize=9.5)
     _axes_of_curves(panels, success)
     if scale is not None:
-        _levels(panels, scale, success)
-    _named(figure, panels, "environment steps", "success rate" if success else "return", title)
+        _levels(panels, scale, "best known" if success else "human" if scale in HUMAN.values() else "most possible")
+    titled(figure, panels, "environment steps", "success rate" if success else "return", title)
     return figure
 
 
@@ -61,23 +58,6 @@ def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
     """Steps, mean, and both ends of the band."""
     steps, values = common_curves(runs)
     return steps, *band(values)
-
-
-def _single() -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(8.4, 3.9), layout="constrained")
-    return figure, [figure.subplots()]
-
-
-def _multiples(count: int) -> tuple[Figure, list[Axes]]:
-    """Panels with common axes, with room left where they do not fill the last row."""
-    down = -(-count // ACROSS)
-    figure = Figure(figsize=(9.6, 1.75 * down + 0.75), layout="constrained")
-    grid = figure.subplots(down, ACROSS, squeeze=False, sharex=True, sharey=True)
-    for place, panel in enumerate(grid.flat[:count]):
-        panel.tick_params(labelbottom=place + ACROSS >= count)  # the lowest of its column, also above an empty place
-    for panel in grid.flat[count:]:
-        panel.set_visible(False)
-    return figure, list(grid.flat[:count])
 
 
 def _banded(panel: Axes, name: str, curve: tuple[Floats, ...], look: Look) -> None:
@@ -93,38 +73,18 @@ def _axes_of_curves(panels: Sequence[Axes], success: bool) -> None:
         panel.set_axisbelow(True)
         panel.set_xlim(left=0)
         panel.xaxis.set_major_locator(MaxNLocator(3 if small else 6, integer=True))
-        panel.xaxis.set_major_formatter(FuncFormatter(_steps) if small else StrMethodFormatter("{x:,.0f}"))
+        panel.xaxis.set_major_formatter(FuncFormatter(short_steps) if small else StrMethodFormatter("{x:,.0f}"))
         if success:
             panel.set_ylim(-0.03, 1.06)
             panel.yaxis.set_major_formatter(PercentFormatter(1.0))
 
 
-def _steps(value: float, _: int | None = None) -> str:
-    """A number of steps in little room: 12k, 2.5M."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
-def _levels(panels: Sequence[Axes], scale: Scale, success: bool) -> None:
+def _levels(panels: Sequence[Axes], scale: Scale, best: str) -> None:
     """Lines in all panels, with their names in the first."""
     for panel in panels:
         told = panel is panels[0]
         _line(panel, scale.zero, "random" if told else "")
-        _line(panel, scale.one, ("best known" if success else "human") if told else "")
-
-
-def _named(figure: Figure, panels: Sequence[Axes], across: str, up: str, title: str) -> None:
-    """Words for the axes and the whole; a legend where all series are in one panel."""
-    if len(panels) == 1:
-        _plain(panels[0], across, up)
-        panels[0].set_title(title, fontsize=11)
-        panels[0].legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
-        return
-    figure.supxlabel(across, fontsize=10)
-    figure.supylabel(up, fontsize=10)
-    figure.suptitle(f"{title} (grey: the other series)", fontsize=11)
+        _line(panel, scale.one, best if told else "")
 
 
 def common_curves(runs: Sequence[Entry]) -> tuple[Floats, Floats]:
@@ -160,29 +120,33 @@ def _line(panel: Axes, level: float, word: str) -> None:
     )  # fmt: skip
 
 
-def _plain(panel: Axes, across: str, up: str) -> None:
-    panel.grid(**GRID)
-    panel.set_axisbelow(True)
-    panel.set_xlabel(across)
-    panel.set_ylabel(up)
-
-
 @_styled
 def profile_figure(profiles: Mapping[str, Profile], styles: Mapping[str, Look]) -> Figure:
-    """Share of scores above each threshold, a step line a series."""
-    figure = Figure(figsize=(8.4, 3.9), layout="constrained")
-    panel = figure.subplots()
-    for name, profile in profiles.items():
-        marks = styles[name].marked(len(profile.thresholds))
-        panel.step(profile.thresholds, profile.share, where="post", label=name, markersize=4, **marks)
-        ends: Any = {"color": styles[name].colour, "alpha": 0.15, "linewidth": 0, "step": "post"}
-        panel.fill_between(profile.thresholds, profile.low, profile.high, **ends)
-    panel.set_ylim(-0.02, 1.03)
-    panel.set_xlim(0, max(float(profile.thresholds[-1]) for profile in profiles.values()))
-    panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-    _plain(panel, "normalised score", "share of runs above it")
-    panel.legend(loc="center left", bbox_to_anchor=(1.01, 0.5))
+    """Share of scores above each threshold, a step line a series; a panel each where there are many."""
+    small = len(profiles) > FEW_SERIES
+    figure, panels = multiples(len(profiles)) if small else single()
+    for panel, name in zip(panels, profiles, strict=False):
+        for other, profile in profiles.items():
+            _profile(panel, other, profile, None if small and other != name else styles[other])
+        panel.set_title(name if small else "", fontsize=9.5)
+        panel.grid(**GRID)
+        panel.set_axisbelow(True)
+        panel.set_ylim(-0.02, 1.03)
+        panel.set_xlim(float(profile.thresholds[0]), float(profile.thresholds[-1]))
+        panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+    titled(figure, panels, "normalised score", "share of runs above it")
     return figure
+
+
+def _profile(panel: Axes, name: str, profile: Profile, look: Look | None) -> None:
+    """One series with its band, or, without a look, as a grey line behind others."""
+    steps: Any = {"where": "post", "label": name}
+    if look is None:
+        panel.step(profile.thresholds, profile.share, color=GREY, linewidth=0.8, zorder=1, **steps)
+        return
+    panel.step(profile.thresholds, profile.share, markersize=4, **steps, **look.marked(len(profile.thresholds)))
+    ends: Any = {"color": look.colour, "alpha": 0.15, "linewidth": 0, "step": "post"}
+    panel.fill_between(profile.thresholds, profile.low, profile.high, **ends)
 
 
 @_styled
@@ -194,7 +158,7 @@ def parameters_figure(
     `worlds` are those of the points, in their order; without them all points are in one panel.
     """
     names = list(dict.fromkeys(worlds))
-    figure, panels = _multiples(len(names)) if len(names) > 1 else _single()
+    figure, panels = multiples(len(names)) if len(names) > 1 else single()
     for panel, world in zip(panels, names or [""], strict=True):
         here = [point for place, point in enumerate(points) if not worlds or worlds[place] == world]
         _sized(panel, here, styles)
@@ -215,7 +179,7 @@ def _sized(panel: Axes, points: Sequence[tuple[str, int, Estimate]], styles: Map
         panel.plot([size, size], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
         panel.plot(size, score.point, look.marker, color=look.colour, markersize=6.5, label=name, linestyle="none")
     panel.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-    panel.xaxis.set_major_formatter(FuncFormatter(_steps))
+    panel.xaxis.set_major_formatter(FuncFormatter(short_steps))
     panel.margins(x=0.15)
     panel.grid(**GRID)
     panel.set_axisbelow(True)
@@ -258,39 +222,3 @@ def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estim
         panel.annotate(str(number), (x, y.point), (4, 3), textcoords="offset points", fontsize=7.5, color="#333333")
     if len(pairs) < FEWEST:
         panel.set_title(f"{len(pairs)} world{'' if len(pairs) == 1 else 's'}", fontsize=8, color=FAINT)
-
-
-@_styled
-def over_time_figure(
-    lines: Mapping[str, tuple[Floats, Mapping[tuple[int, int], Floats]]], starts: Mapping[str, float], title: str
-) -> Figure:
-    """Learned values over training, a column a name and a row a layer: the steps (E,), and (R, E) by layer and head.
-
-    A panel of a few heads has bands of the standard deviation over R runs.
-    """
-    layers = sorted({layer for _, heads in lines.values() for layer, _ in heads})
-    figure = Figure(figsize=(3.3 * len(lines) + 1.5, 2.1 * len(layers) + 0.9), layout="constrained")
-    grid = figure.subplots(len(layers), len(lines), squeeze=False, sharex=True, sharey="col")
-    for row, layer in zip(grid, layers, strict=True):
-        for panel, (name, (steps, heads)) in zip(row, lines.items(), strict=True):
-            _heads(panel, steps, {head: values for (place, head), values in heads.items() if place == layer})
-            panel.axhline(starts[name], color=FAINT, linestyle="--", linewidth=1)
-        row[0].set_ylabel(f"layer {layer}")
-    for panel, name in zip(grid[0], lines, strict=True):
-        panel.set_title(name)
-    figure.supxlabel("environment steps", fontsize=10)
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside right center")
-    figure.suptitle(title)
-    return figure
-
-
-def _heads(panel: Axes, steps: Floats, heads: Mapping[int, Floats]) -> None:
-    for head, values in heads.items():
-        mean, dash = values.mean(0), "-" if head < len(COLOURS) else "--"
-        (line,) = panel.plot(steps, mean, label=f"head {head}", linewidth=1.5, linestyle=dash)
-        if len(values) > 1 and len(heads) <= FEW_HEADS:
-            spread = values.std(0, ddof=1)
-            panel.fill_between(steps, mean - spread, mean + spread, color=line.get_color(), alpha=0.12, linewidth=0)
-    panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    panel.xaxis.set_major_formatter(FuncFormatter(_steps))
-    panel.grid(**GRID)

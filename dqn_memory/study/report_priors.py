@@ -11,7 +11,7 @@ import numpy as np
 
 from dqn_memory import drawing_world_model
 from dqn_memory.study.report_data import Data, Entry
-from dqn_memory.study.report_figures import over_time_figure
+from dqn_memory.study.report_learned import over_time_figure
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
 from dqn_memory.study.statistics import Floats
 
