@@ -84,7 +84,7 @@ def _levels(panels: Sequence[Axes], scale: Scale, best: str) -> None:
     for panel in panels:
         told = panel is panels[0]
         _line(panel, scale.zero, "random" if told else "")
-        _line(panel, scale.one, best if told else "")
+        _line(panel, scale.one, best if told else "", below=len(panels) > 1)  # above it is the panel's title
 
 
 def common_curves(runs: Sequence[Entry]) -> tuple[Floats, Floats]:
@@ -109,13 +109,13 @@ def band(values: Floats, repetitions: int = REPETITIONS) -> tuple[Floats, Floats
     return mean, low, high
 
 
-def _line(panel: Axes, level: float, word: str) -> None:
+def _line(panel: Axes, level: float, word: str, below: bool = False) -> None:
     panel.axhline(level, color=FAINT, linestyle=(0, (2, 2)), linewidth=1)
     if not word:
         return
     panel.annotate(
-        word, (1.0, level), (-3, 2), xycoords=("axes fraction", "data"), textcoords="offset points",
-        ha="right", va="bottom", fontsize=8.5, color=FAINT,
+        word, (1.0, level), (-3, -2 if below else 2), xycoords=("axes fraction", "data"), textcoords="offset points",
+        ha="right", va="top" if below else "bottom", fontsize=8.5, color=FAINT,
         bbox={"facecolor": "white", "alpha": 0.7, "pad": 0.6, "lw": 0},
     )  # fmt: skip
 
