@@ -1,5 +1,6 @@
 # make demo   set up, train a small agent, show it     make test    set up, run the tests
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
+# make test-triton   those of Triton's scan, interpreted
 # make lint   ruff and mypy                            make bench   speed of the core
 # make results   every table and picture in results/ again, from the raw files there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
@@ -10,7 +11,7 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster study-smoke results lint bench clean
+.PHONY: demo test test-cluster test-triton study-smoke results lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
@@ -21,6 +22,14 @@ test: .venv/.stamp
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/test_study_ray.py
+
+# Triton's wheel is large and torch for a CPU comes without it, so it stands beside the environment.
+test-triton: build/triton/.stamp
+	PYTHONPATH=build/triton OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/blocks/test_scan_triton.py
+
+build/triton/.stamp: .venv/.stamp
+	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target build/triton triton
+	touch $@
 
 study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.run smoke --workers $(WORKERS)

@@ -29,7 +29,9 @@ from envs import benchmark_pages as world_pages
 from envs.baselines import record as baselines
 from envs.baselines import report as baselines_report
 
-MADE = (".md", ".html", ".png", ".svg", ".gif")  # suffixes of what people read; all else is raw
+# Suffixes of what is kept for people to read; all else is raw. A report's page in HTML and its pictures as SVG say the
+# same again and are not kept.
+MADE = (".md", ".png", ".gif")
 # What no raw file can give, and why.
 BY_HAND = "written by hand"
 NOT_MADE = {

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ import pytest
 from reported import make_study, noisy
 
 from dqn_memory.study.report import main
+from dqn_memory.study.report_data import collect
+from dqn_memory.study.report_page import write_report
+from dqn_memory.study.report_sections import lead, sections
+from dqn_memory.study.report_source import open_source
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = (
@@ -39,8 +44,8 @@ PROBE = """<script>addEventListener("load", () => {
       .map(box => box.querySelector("th").textContent),
   });
 });</script>"""
-# Of twelve series with learned priors and attention maps; that it is what its record gives is tested elsewhere.
-COMMITTED = Path(__file__).resolve().parents[1] / "results/studies/unizero_priors/report/report.html"
+RECORD = Path(__file__).resolve().parents[1] / "results/studies/unizero_priors"
+SHOWN = {"causal", "adaptive", "gaussian_adaptive"}  # series of the record that are enough to see priors and attention
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium or Chrome on this machine")
 
 
@@ -58,6 +63,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report/report.html"
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a committed record, of some of its series."""
+    folder = tmp_path_factory.mktemp("recorded")
+    whole = collect(open_source(RECORD, folder))
+    data = replace(whole, entries=tuple(entry for entry in whole.entries if entry.series in SHOWN))
+    write_report(folder, data.source.title, lead(data), sections(data, attention=True, published=False))
+    return folder / "report.html"
+
+
 def probed(page: Path, tmp_path: Path) -> tuple[dict[str, Any], str]:
     """What the browser knows of a page, and what it said."""
     copy = tmp_path / "copy.html"
@@ -68,9 +83,11 @@ def probed(page: Path, tmp_path: Path) -> tuple[dict[str, Any], str]:
     return json.loads(html.unescape(title[1])), said.stderr
 
 
-@pytest.mark.parametrize("which", ["made here", "committed"])
-def test_every_picture_and_table_of_the_page_renders(page: Path, tmp_path: Path, which: str) -> None:
-    page = COMMITTED if which == "committed" else page
+@pytest.mark.parametrize("which", ["page", "recorded"])
+def test_every_picture_and_table_of_the_page_renders(
+    request: pytest.FixtureRequest, tmp_path: Path, which: str
+) -> None:
+    page: Path = request.getfixturevalue(which)
     found, said = probed(page, tmp_path)
     assert found["images"] == found["drawn"] == len(list((page.parent / "pictures").glob("*.png")))
     assert {"Over all worlds", "Scores by world", "Time and cost"} <= set(found["headings"])
@@ -83,9 +100,9 @@ def test_every_picture_and_table_of_the_page_renders(page: Path, tmp_path: Path,
     assert "CONSOLE" not in said
 
 
-def test_the_committed_page_has_learned_priors_and_attention() -> None:
-    names = {path.name.partition("-")[0] for path in (COMMITTED.parent / "pictures").glob("*.png")}
-    assert {"learned", "learning", "attention", "curves"} <= names
+def test_the_page_of_a_record_has_learned_priors_and_attention(recorded: Path) -> None:
+    names = {path.name.partition("-")[0] for path in (recorded.parent / "pictures").glob("*.png")}
+    assert {"learned", "learning", "spans", "attention", "curves"} <= names
 
 
 def test_a_broken_picture_would_be_seen(page: Path, tmp_path: Path) -> None:

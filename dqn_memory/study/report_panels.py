@@ -23,11 +23,12 @@ def single() -> tuple[Figure, list[Axes]]:
 
 def multiples(count: int) -> tuple[Figure, list[Axes]]:
     """Panels with common axes, with room left where they do not fill the last row."""
-    down = -(-count // ACROSS)
-    figure = Figure(figsize=(9.6, 1.75 * down + 0.75), layout="constrained")
-    grid = figure.subplots(down, ACROSS, squeeze=False, sharex=True, sharey=True)
+    across = min(ACROSS, count)
+    down = -(-count // across)
+    figure = Figure(figsize=(9.6, (1.75 + 0.35 * (ACROSS - across)) * down + 0.75), layout="constrained")
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for place, panel in enumerate(grid.flat[:count]):
-        panel.tick_params(labelbottom=place + ACROSS >= count)  # the lowest of its column, also above an empty place
+        panel.tick_params(labelbottom=place + across >= count)  # the lowest of its column, also above an empty place
     for panel in grid.flat[count:]:
         panel.set_visible(False)
     return figure, list(grid.flat[:count])

@@ -221,7 +221,8 @@ def parameters_section(data: Data) -> Section:
     ]
     if not points:
         return Section("Parameters beside scores", (Words("There is no run whose size and scale are known."),))
-    figure = parameters_figure([(name, size or 0, score) for name, size, score, _ in points], looks(data.series))
+    sizes = [(name, size or 0, score) for name, size, score, _ in points]
+    figure = parameters_figure(sizes, looks(data.series), [world for *_, world in points])
     caption = "Trainable parameters and normalised final score, a point a world and series with its 95 % interval."
     return Section("Parameters beside scores", (Picture("parameters", figure, caption), *_sizes(data)))
 

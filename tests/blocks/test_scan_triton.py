@@ -16,13 +16,13 @@ from scans import SCANS, TOLERANCE
 
 FOLDER = Path(__file__).parent
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed (it comes with torch for CUDA)"
+    importlib.util.find_spec("triton") is None, reason="triton is not installed (it comes with torch for CUDA; make test-triton)"
 )
 
 
 def run(*words, interpret, cache):
     settings = {"TRITON_INTERPRET": "1" if interpret else "0", "TRITON_CACHE_DIR": str(cache)}
-    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1])])
+    path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, str(FOLDER / "triton_scans.py"), *words], capture_output=True, text=True, timeout=300,
         env={**os.environ, **settings, "PYTHONPATH": path}, check=False,
