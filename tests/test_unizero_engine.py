@@ -1,5 +1,7 @@
 """Engines compute the same function: searches and updates, eager, compiled and captured."""
 
+import os
+import shutil
 from collections import Counter
 from dataclasses import fields, replace
 
@@ -132,6 +134,16 @@ def test_the_whole_compiler_computes_the_same_expansion():
     eager, compiled = (make_planning(engine, model).functions.outcome for engine in ("eager", "compile"))
     with torch.no_grad():
         torch.testing.assert_close(compiled(latents, order), eager(latents, order), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+def test_the_whole_compiler_computes_the_same_attention():
+    """The same of the smallest transformer, under a prior that has tables of its own."""
+    model = unizero_models.model("gaussian_adaptive", layers=1)
+    latents, actions = unizero_models.simplex(2, 5), unizero_models.actions(2, 5)
+    compiled = torch.compile(lambda z, a: model(z, a).policy, dynamic=False)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(latents, actions), model(latents, actions).policy, atol=1e-12, rtol=1e-12)
 
 
 def test_compiled_functions_follow_the_weights():

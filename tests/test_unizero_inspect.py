@@ -287,7 +287,6 @@ def test_dynamics_without_attention_have_one_picture(tmp_path, capsys):
 
 
 def test_pong_is_drawn(tmp_path):
-    pytest.importorskip("ale_py", reason="Atari games need the extra `atari`")
     run = made(tmp_path / "run", "--env", "ALE/Pong-v5", "--worlds", "2", "--longest", "6", "--prior", "local",
                "--learning-starts", "40", "--batch", "4", steps=48)  # fmt: skip
     facts, steps = inspected(run)

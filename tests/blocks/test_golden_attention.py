@@ -117,6 +117,25 @@ def test_one_query_at_a_time(golden, kind, key, name):
     assert torch.allclose(rows, full, atol=1e-12) == prior.causal
 
 
+@pytest.mark.parametrize("dtype,tolerance", TOLERANCES)
+@pytest.mark.parametrize("name", ["seed", "mixed"])
+@pytest.mark.parametrize("kind,key", [
+    ("gaussian", "gaussian"),
+    ("gaussian_gate", "code_gaussian"),
+    ("adaptive", "adaptive_ramp"),
+    ("gaussian_adaptive", "gaam_ramp"),
+])  # fmt: skip
+def test_the_last_query_of_a_search_window(golden, kind, key, name, dtype, tolerance):
+    """Seven tokens: distances 6 .. 0 under priors that are built for longer windows."""
+    prior = prior_with(kind, dtype, raw_values(golden, name, kind))
+    scores = tensor(golden[f"{name}/window7_scores"], dtype)  # (H, 1, 7)
+    scale, bias = (None if table is None else table.flip(-1)[:, None] for table in prior.tables(7))
+    got = scores if scale is None else scores * scale
+    got = (got if bias is None else got + bias).softmax(-1)
+    assert got.dtype == dtype
+    assert (got - tensor(golden[f"{name}/window7_{key}"], dtype)).abs().max() < tolerance
+
+
 GRADIENTS = {
     ("adaptive", "span"): "d_adaptive_ramp/d_rawL",
     ("adaptive_hard", "span"): "d_adaptive_hard/d_rawL",
