@@ -22,12 +22,13 @@ from typing import TypeVar
 
 from dqn_memory.errors import UserError, near_names
 from dqn_memory.flags import Repeatable, flag_names, parse_flags
-from dqn_memory.tables import defaults, from_toml, to_toml
+from dqn_memory.tables import defaults, from_record, from_toml, to_toml
 
 __all__ = [
     "PRESETS",
     "Repeatable",
     "flag_names",
+    "from_record",
     "from_toml",
     "load_plugins",
     "parse",

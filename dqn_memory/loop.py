@@ -78,7 +78,7 @@ def run_training(training: Trainer, run: Run) -> Score:
                 progress.update(training.steps, **_shown(training, scalars))
             else:
                 progress.update(training.steps)
-            if training.updates and _due(training, config.evaluation.evaluate_every):
+            if training.updates and _evaluates(training):
                 score = training.evaluate()
                 run.log(training.steps, score.scalars() | clock.scalars())
                 training.judge(score)
@@ -93,6 +93,12 @@ def run_training(training: Trainer, run: Run) -> Score:
 
 def _due(training: Trainer, every: int) -> bool:
     return due(training.steps, every, training.config.world.worlds)
+
+
+def _evaluates(training: Trainer) -> bool:
+    """Whether an evaluation is due; not every trainer's config puts the first one off."""
+    evaluation = training.config.evaluation
+    return training.steps >= getattr(evaluation, "evaluate_from", 0) and _due(training, evaluation.evaluate_every)
 
 
 def _shown(training: Trainer, scalars: Mapping[str, float]) -> dict[str, float]:

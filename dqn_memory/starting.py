@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import from_toml, load_plugins, parse
+from dqn_memory.configuration import from_record, load_plugins, parse
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
 from dqn_memory.kinds import Q_NETWORK, check_kind
@@ -64,7 +64,7 @@ def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, 
     run = Run.open(Path(flags.resume))
     if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
         check_kind(run.path, run.load(with_replay=False), kind)
-    config = from_toml(config_class, run.config_toml, str(run.path / "config.toml"))
+    config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
     return changed(config, flags), run, flags.backend
 

@@ -43,11 +43,13 @@ class AtariConfig:
     frame_skip: int = 4
     """Emulator frames an action is held for; the last two are merged by their maximum."""
     sticky: float = 0.0
-    """Probability that an emulator frame repeats the action before (0.25: Machado et al. 2018; 0: v4 games)."""
+    """Probability that an emulator frame repeats the action before (0.25: Machado et al. 2018; 0: v4 games). UniZero's
+    default is 0.25, as "Learning to Focus" has sticky actions, whose released code plays v4 games; all others' is 0."""
     noops: int = 30
     """Most no-ops at the start of an episode, drawn uniformly (0: none)."""
     most_frames: int = 108_000
-    """Emulator frames after which an episode is truncated."""
+    """Emulator frames after which an episode is truncated (108,000: the usual half hour; the code released with
+    "Learning to Focus" counts 108,000 actions, 432,000 frames)."""
 
     def check(self) -> None:
         """One sentence for every value that cannot work."""

@@ -15,7 +15,9 @@ from world_models.unizero.networks import build
 GRADIENTS = Path(__file__).parent / "data" / "attention" / "attention_grads.npz"
 
 
-@pytest.mark.parametrize(("kind", "key"), [("l1", "reg_l1_sum"), ("l2", "reg_l2_sum"), ("max", "reg_max")])
+@pytest.mark.parametrize(("kind", "key"), [
+    ("l1", "reg_l1_sum"), ("l1_mean", "reg_l1_mean_branch"), ("l2", "reg_l2_sum"), ("max", "reg_max"),
+])  # fmt: skip
 def test_recorded_regularisers(kind, key):
     golden = np.load(GRADIENTS)
     net = model(PriorConfig(kind="adaptive", span=2.0, regulariser=kind, weight=0.025, cap=20.0), width=32, heads=4)
@@ -54,7 +56,9 @@ def test_mu_has_no_bound_unless_asked_for():
     assert bound.attentions()[0].prior.raw["mu"].max() < 9.01
 
 
-@pytest.mark.parametrize(("kind", "value"), [("l1", 26.0), ("l2", 1 + 81 + 36 + 100), ("max", 10.0), ("none", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "value"), [("l1", 26.0), ("l1_mean", 6.5), ("l2", 1 + 81 + 36 + 100), ("max", 10.0), ("none", 0.0)]
+)
 def test_regularisers_act_on_all_layers_together(kind, value):
     net = model(PriorConfig(kind="adaptive", span=2.0, regulariser=kind, weight=0.5, cap=20.0))
     for attention, spans in zip(net.attentions(), [[1.0, 9.0], [6.0, 10.0]], strict=True):

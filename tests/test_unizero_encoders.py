@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from unizero_models import ACTIONS, IMAGE, TOKENS, config, model
+from unizero_models import ACTIONS, IMAGE, TOKENS, VECTOR, config, model
 
+from dqn_memory.blocks.lane_gelu import Gelu
 from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec, observation_spec
 from envs.registry import make_world
@@ -40,6 +41,14 @@ def test_batch_normalisation_is_the_only_thing_that_mixes_rows(norm):
     assert torch.allclose(alone, together, atol=1e-6) == (norm == "group")
     encoder.eval()
     torch.testing.assert_close(encoder(pixels[:1]), encoder(pixels)[:1])
+
+
+@pytest.mark.parametrize(("spec", "layers"), [(IMAGE, 11), (TOKENS, 1), (VECTOR, 1)])
+def test_the_activation_of_the_paper_and_of_the_code(spec, layers):
+    for name, kind in (("leaky_relu", torch.nn.LeakyReLU), ("gelu", Gelu)):
+        encoder = make_encoder(spec, 16, EncoderConfig(channels=4, activation=name))
+        assert sum(isinstance(module, kind) for module in encoder.modules()) == layers
+    assert EncoderConfig().activation == "leaky_relu"
 
 
 def test_tokens_of_different_components_are_different():

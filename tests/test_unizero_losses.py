@@ -261,7 +261,7 @@ def test_half_precision_stays_close():
 @pytest.mark.parametrize(("changes", "words"), [
     ({"batch": 0}, "--batch 0 must be at least 1"),
     ({"clip_norm": 0.0}, "--clip-norm 0.0 must be above 0"),
-    ({"target_rate": 1.5}, "--target-rate 1.5 must be above 0 and at most 1"),
+    ({"target_rate": 1.5}, "--target-rate 1.5 must lie between 0 and 1"),
     ({"gamma": 1.5}, "--gamma 1.5 must lie between 0 and 1"),
 ])  # fmt: skip
 def test_settings_that_cannot_work(changes, words):

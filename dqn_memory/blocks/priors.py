@@ -41,23 +41,27 @@ class PriorConfig:
     kind: str = "causal"
     """Temporal prior of attention, a name of the prior table such as causal, local, gaussian or adaptive."""
     mu: float = 6.0
-    """Where a Gaussian prior starts: the preferred distance, in steps of the window."""
+    """Where a Gaussian prior starts: the preferred distance, in steps of the window (6 in the paper, which is the
+    default; 2 on the main branch of the released code)."""
     mu_max: float | None = None
     """Largest preferred distance (None: none, as in "Learning to Focus"; its thesis and released code have 20)."""
     sigma: float = 1.0
     """Its width at the start, in steps."""
     span: float = 10.0
-    """Span L of an adaptive prior at the start, in steps."""
+    """Span L of an adaptive prior at the start, in steps (in the paper 6, and 10 beside a Gaussian; 2 on the main
+    branch of the released code)."""
     ramp: float = 3.0
-    """Steps over which a soft span fades out (R)."""
+    """Steps over which a soft span fades out (R: 3 in the paper; the released code uses that number for something else,
+    a warm-up of the penalty over 3 updates, which has no flag)."""
     cap: float | None = None
-    """Largest span (None: the context length)."""
+    """Largest span (None: the context length, the paper's 20 tokens; the released code never reads its bound)."""
     window: int = 10
     """Distance w up to which the local prior looks back."""
-    regulariser: Literal["l1", "l2", "max", "none"] = "none"
-    """Penalty on the spans: their sum, the sum of their squares, or the largest of each layer."""
+    regulariser: Literal["l1", "l1_mean", "l2", "max", "none"] = "none"
+    """Penalty on the spans: their sum (l1, the paper's), their mean (l1_mean, that of the released branches), the sum
+    of their squares, or the largest. A world model takes it over all layers, a Q-network adds up its layers' own."""
     weight: float = 0.0
-    """Factor lambda of the penalty (0.025 in the paper)."""
+    """Factor lambda of the penalty (0.025 in the paper; 0 on the released main branch, 0.0025 or 0.025 on others)."""
     max_norm: float | None = None
     """Bound c to which spans are projected after each step (None: no bound)."""
 
@@ -73,12 +77,13 @@ class PriorConfig:
                 raise ValueError(f"prior {name} is {value}; it must be a positive finite number")
         if self.window < 0:
             raise ValueError(f"prior window is {self.window}; it must be 0 or more")
-        if self.regulariser not in ("l1", "l2", "max", "none"):
-            raise ValueError(f"prior regulariser is {self.regulariser!r}; it must be l1, l2, max or none")
+        if self.regulariser not in (*PENALTIES, "none"):
+            raise ValueError(f"prior regulariser is {self.regulariser!r}; it must be {', '.join(PENALTIES)} or none")
 
 
 PENALTIES: dict[str, Callable[[Tensor], Tensor]] = {
     "l1": lambda span: span.sum(),
+    "l1_mean": lambda span: span.mean(),
     "l2": lambda span: span.square().sum(),
     "max": lambda span: span.amax(),
 }
@@ -146,7 +151,7 @@ class Prior(nn.Module):
         return F.softplus(self._raw("span").clamp(max=inverse_softplus(self.cap)))
 
     def regularisation(self) -> Tensor:
-        """Weight times the sum of spans, of their squares, or the largest; 0 without spans or regulariser."""
+        """Weight times the penalty on this layer's spans; 0 without spans or regulariser."""
         if "span" not in self.learns or self.config.regulariser == "none":
             return self.distance.new_zeros((), dtype=torch.get_default_dtype())
         return self.config.weight * PENALTIES[self.config.regulariser](self.span())

@@ -17,7 +17,7 @@ from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import checkpoint, final_metrics, finished
 from dqn_memory.study.state import RunState, Study
 from dqn_memory.study.worker import Order, Outcome
-from dqn_memory.tables import from_toml
+from dqn_memory.tables import from_record
 
 POLL = 1.0  # seconds between looks at the room for more runs
 Say = Callable[[str], object]
@@ -52,7 +52,7 @@ def _check_ours(folder: Path) -> None:
 def _check_same(path: Path, run: Planned) -> None:
     if not path.exists():
         return
-    made = from_toml(type(run.config), path.read_text(encoding="utf-8"), str(path))
+    made = from_record(type(run.config), path.read_text(encoding="utf-8"), str(path))
     if made != run.config:
         raise UserError(
             f"the study in {path.parent.parent} was made with other settings of {run.name} ({_difference(made, run)}); "

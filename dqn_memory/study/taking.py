@@ -12,7 +12,7 @@ from dqn_memory.files import disk_errors
 from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import finished
 from dqn_memory.study.state import RunState, Study
-from dqn_memory.tables import from_toml
+from dqn_memory.tables import from_record
 
 
 def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:
@@ -41,7 +41,7 @@ def _take_from(source: Study, study: Study, planned: Sequence[Planned], say: Cal
 def _held(source: Study, config_class: type) -> Mapping[str, RunState]:
     """Finished runs of a study by their complete config, as this version writes it."""
     done = [run for run in source.runs() if run.state == "finished" and finished(run.folder)]
-    return {to_toml(from_toml(config_class, _text(run.config), str(run.config))): run for run in done}
+    return {to_toml(from_record(config_class, _text(run.config), str(run.config))): run for run in done}
 
 
 def _text(path: Path) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.configuration import from_record, load_plugins
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Checkpoint, Run
 from dqn_memory.kinds import check_kind
@@ -27,7 +27,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     path = Path(run)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
     check_kind(path, checkpoint, KIND)
-    config = from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
+    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
     world = config.world
     fleet = make_fleet(

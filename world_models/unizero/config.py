@@ -1,4 +1,16 @@
-"""The sizes and the forms of a UniZero world model."""
+"""The sizes and the forms of a UniZero world model.
+
+Where "Learning to Focus" and the code released with it disagree, the help of a flag names both values; where neither is
+an error, the paper's is the default. These points have no flag:
+
+- Heads: two in the paper's text, four in the code. The paper's own count of 20.77 million parameters has four; two
+  would make 19.59.
+- SimNorm's temperature: learnable in the paper's text, 1 in its table and in the code. The linear map before each
+  SimNorm can learn any temperature.
+- First values of priors: "sampled" in the paper's text; its figure and the code start all heads at one value.
+- A warm-up of the span's penalty over the first 3 updates, in the code alone: 3 of 25,000.
+- Gymnasium 0.28 in the paper, gym 0.25 in the code: games are those of ale-py here, every setting of theirs a flag.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +34,9 @@ class EncoderConfig:
     norm: Literal["batch", "group"] = "batch"
     """`batch` as in the published encoder (then training and search normalise differently); `group` does not depend
     on the rest of the batch."""
+    activation: Literal["leaky_relu", "gelu"] = "leaky_relu"
+    """Between an encoder's layers: `leaky_relu` in the paper, which is the default; `gelu` in the released code.
+    Everything behind the encoder has gelu in both."""
     hidden: int = 256
     """Hidden width of the encoder of vectors and tokens."""
     token_width: int = 16

@@ -5,6 +5,8 @@ Every encoder ends in SimNorm, so that a latent is D / 8 categorical distributio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -17,9 +19,7 @@ from world_models.unizero.config import GROUP, EncoderConfig
 SIDE = 64  # pixels of an image
 
 
-def gelu() -> nn.Module:
-    """The activation of the whole model."""
-    return Gelu()
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky_relu": nn.LeakyReLU, "gelu": Gelu}
 
 
 def convolution(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
@@ -35,35 +35,36 @@ def normalisation(kind: str, channels: int) -> nn.Module:
 class ResidualBlock(nn.Module):
     """act(shortcut(x) + norm(conv(act(norm(conv(x)))))); with `stride` 2 the shortcut is a convolution, unnormed."""
 
-    def __init__(self, channels: int, out: int, stride: int, norm: str) -> None:
+    def __init__(self, channels: int, out: int, stride: int, config: EncoderConfig) -> None:
         super().__init__()
+        activation = ACTIVATIONS[config.activation]
         self.inner = nn.Sequential(
             convolution(channels, out, stride),
-            normalisation(norm, out),
-            gelu(),
+            normalisation(config.norm, out),
+            activation(),
             convolution(out, out),
-            normalisation(norm, out),
+            normalisation(config.norm, out),
         )
         self.shortcut = convolution(channels, out, stride) if stride > 1 else nn.Identity()
-        self.activation = gelu()
+        self.activation = activation()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.activation(self.shortcut(x) + self.inner(x))  # (B, C', H/s, W/s)
 
 
-def convolutions(colours: int, channels: int, norm: str) -> nn.Sequential:
+def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
     """(B, colours, 64, 64) -> (B, 2 channels, 8, 8): UniZero's down-sampling network and one block more."""
-    c, wide = channels, 2 * channels
+    c, wide = config.channels, 2 * config.channels
     return nn.Sequential(
         convolution(colours, c, 2),
-        normalisation(norm, c),
-        gelu(),
-        ResidualBlock(c, c, 1, norm),
-        ResidualBlock(c, wide, 2, norm),
-        ResidualBlock(wide, wide, 1, norm),
+        normalisation(config.norm, c),
+        ACTIVATIONS[config.activation](),
+        ResidualBlock(c, c, 1, config),
+        ResidualBlock(c, wide, 2, config),
+        ResidualBlock(wide, wide, 1, config),
         nn.AvgPool2d(3, 2, 1),
-        ResidualBlock(wide, wide, 1, norm),
-        ResidualBlock(wide, wide, 1, norm),
+        ResidualBlock(wide, wide, 1, config),
+        ResidualBlock(wide, wide, 1, config),
     )
 
 
@@ -99,7 +100,7 @@ class ImageEncoder(Encoder):
         if (height, wide) != (SIDE, SIDE):
             raise UserError(f"images of {height} x {wide} cannot be encoded; resize them to {SIDE} x {SIDE}")
         self.scale = 1.0 if spec.dtype.is_floating_point else 1 / 255
-        self.convolutions = convolutions(colours, config.channels, config.norm)
+        self.convolutions = convolutions(colours, config)
         self.linear = nn.Linear(2 * config.channels * (SIDE // 8) ** 2, width, bias=False)
 
     def features(self, observation: Tensor) -> Tensor:
@@ -110,18 +111,18 @@ class ImageEncoder(Encoder):
 
 
 class VectorEncoder(Encoder):
-    """Real vectors: Linear, LayerNorm, GELU, Linear."""
+    """Real vectors: Linear, LayerNorm, activation, Linear."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(1)
-        self.layers = perceptron(spec.shape[0], config.hidden, width)
+        self.layers = perceptron(spec.shape[0], width, config)
 
     def features(self, observation: Tensor) -> Tensor:
         return self.layers(observation.to(next(self.parameters()).dtype))
 
 
 class TokenEncoder(Encoder):
-    """Discrete components, each with its own rows of one table, flattened: Linear, LayerNorm, GELU, Linear."""
+    """Discrete components, each with its own rows of one table, flattened: Linear, LayerNorm, activation, Linear."""
 
     offset: Tensor
 
@@ -130,16 +131,18 @@ class TokenEncoder(Encoder):
         components = spec.shape[0]
         self.table = nn.Embedding(components * spec.vocabulary, config.token_width)
         self.register_buffer("offset", torch.arange(components) * spec.vocabulary, persistent=False)
-        self.layers = perceptron(components * config.token_width, config.hidden, width)
+        self.layers = perceptron(components * config.token_width, width, config)
 
     def features(self, observation: Tensor) -> Tensor:
         return self.layers(self.table(observation.long() + self.offset).flatten(1))
 
 
-def perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
-    """Linear, LayerNorm, GELU, Linear without bias."""
+def perceptron(inputs: int, outputs: int, config: EncoderConfig) -> nn.Sequential:
+    """Linear, LayerNorm, activation, Linear without bias."""
+    hidden = config.hidden
+    activation = ACTIVATIONS[config.activation]()
     return nn.Sequential(
-        nn.Linear(inputs, hidden), nn.LayerNorm(hidden), gelu(), nn.Linear(hidden, outputs, bias=False)
+        nn.Linear(inputs, hidden), nn.LayerNorm(hidden), activation, nn.Linear(hidden, outputs, bias=False)
     )
 
 

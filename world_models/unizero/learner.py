@@ -42,9 +42,13 @@ class LearnerConfig:
     weight_decay: float = 1e-4
     """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
     clip_norm: float = 5.0
-    """Largest global L2 norm of the gradient (5 in the paper, 20 in the released code)."""
+    """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
     target_rate: float = 0.05
-    """Share by which the target's parameters move towards the model's after every update."""
+    """Share by which the target's parameters move towards the model's after every update (0: they do not)."""
+    target_every: int = 0
+    """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
+    beside the moves of 0.05, the released code never copies: moves alone are the default, which both have, and behind
+    which a copy finds little left to do. `--target-rate 0 --target-every 100` copies only."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of the forward passes."""
     loss: LossConfig = field(default_factory=LossConfig)
@@ -57,10 +61,21 @@ class LearnerConfig:
         for name in ("learning_rate", "clip_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        if not 0 < self.target_rate <= 1:
-            raise UserError(f"--target-rate {self.target_rate} must be above 0 and at most 1")
+        self._check_target()
         if not 0 <= self.gamma <= 1:
             raise UserError(f"--gamma {self.gamma} must lie between 0 and 1")
+
+    def _check_target(self) -> None:
+        if not 0 <= self.target_rate <= 1:
+            raise UserError(f"--target-rate {self.target_rate} must lie between 0 and 1")
+        if self.target_every < 0:
+            raise UserError(f"--target-every {self.target_every} must be 0 (no copies) or more")
+        if self.target_rate == self.target_every == 0:
+            raise UserError("--target-rate 0 and --target-every 0 leave the target as it starts; give one of them")
+
+    def copies_after(self, updates: int) -> bool:
+        """Whether the target becomes a whole copy after update number `updates` = 1, 2, ..."""
+        return self.target_every > 0 and updates % self.target_every == 0
 
 
 def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import Attention, initialise
 from dqn_memory.blocks.initialise import DEVIATION
+from dqn_memory.blocks.lane_gelu import Gelu
 from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.priors import PENALTIES
 from dqn_memory.errors import UserError
@@ -16,7 +17,7 @@ from dqn_memory.observations import ObservationSpec
 from world_models.distributions import ValueCode, simnorm
 from world_models.unizero.config import GROUP, ModelConfig
 from world_models.unizero.dynamics import DYNAMICS
-from world_models.unizero.encoders import gelu, make_encoder
+from world_models.unizero.encoders import make_encoder
 from world_models.unizero.window import Window
 
 __all__ = ["Expansion", "Predictions", "Window", "WorldModel", "build"]
@@ -174,7 +175,7 @@ class WorldModel(nn.Module):
 
 
 def _head(width: int, outputs: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), gelu(), nn.Linear(width, outputs))
+    return nn.Sequential(nn.Linear(width, width), Gelu(), nn.Linear(width, outputs))
 
 
 def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> WorldModel:

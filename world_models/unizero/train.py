@@ -26,7 +26,7 @@ from world_models.unizero.acting import Planner
 from world_models.unizero.agent import KIND, fit
 from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.evaluation import Arena, evaluate
-from world_models.unizero.learner import make_target, optimizer_for
+from world_models.unizero.learner import follow, make_target, optimizer_for
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.reanalysis import reanalysed, rows_due, search_again
 from world_models.unizero.replay import Replay, Sequences
@@ -138,6 +138,8 @@ class Training:
     def _learn(self) -> None:
         metrics = self.learn(self._sequences())
         self.updates += 1
+        if self.config.learner.copies_after(self.updates):
+            follow(self.model, self.target, 1.0)
         self.meter.count_update(metrics, self.steps)
 
     def _sequences(self) -> Sequences:
