@@ -1,13 +1,15 @@
 """What the benchmark times is what training does; its tables add up; the script writes its page."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
 from torch import nn
 
 from dqn_memory.benchmark_tables import Effort, Table
+from dqn_memory.errors import UserError
+from world_models.speed_pages import put_section, read_sections
 from world_models.unizero.benchmark import Args, main
 from world_models.unizero.benchmark_cases import PRESETS, TINY, Acting, Case, Learning, Mixing
 from world_models.unizero.benchmark_tables import acting_table, cases, prior_table, projection_table, smaller
@@ -126,7 +128,7 @@ def test_the_script_writes_its_page(tmp_path, capsys):
     before = torch.get_num_threads()
     main(["--device", "cpu", "--quick", "--folder", str(tmp_path)])
     torch.set_num_threads(before)
-    page = json.loads((tmp_path / "unizero.json").read_text())
+    page = json.loads((tmp_path / "unizero.json").read_text())["sections"]["cpu"]
     assert [table["title"] for table in page["tables"]] == ["Acting", "Learning", "Projected run", "Priors"]
     facts = page["machine"]
     assert facts["command"].startswith("python -m world_models.unizero.benchmark --device cpu --quick")
@@ -135,6 +137,22 @@ def test_the_script_writes_its_page(tmp_path, capsys):
     assert markdown.startswith("# Speed of UniZero")
     assert "| tiny | cpu | eager | float32 | compiled | 2 | 2 |" in markdown
     assert "Acting" in capsys.readouterr().out
+
+
+def test_a_section_is_refreshed_alone_and_an_old_page_is_one(tmp_path):
+    table = Table("Acting", "", [{"preset": "tiny", "step_ms": 1.0}])
+    old = {"machine": {"accelerator": None, "revision": "a"}, "tables": [asdict(table)]}
+    (tmp_path / "unizero.json").write_text(json.dumps(old))
+    for revision in "bc":
+        put_section(tmp_path, "unizero", "Speed", "cuda", {"revision": revision}, [table])
+    sections = read_sections(tmp_path / "unizero.json")
+    assert {name: section["machine"]["revision"] for name, section in sections.items()} == {"cpu": "a", "cuda": "c"}
+    assert sections["cpu"] == old
+    page = (tmp_path / "unizero.md").read_text()
+    assert page.index("# Speed: cpu") < page.index("# Speed: cuda") and page.count("| tiny | 1 |") == 2
+    (tmp_path / "unizero.json").write_text("[]")
+    with pytest.raises(UserError, match="is no benchmark's page"):
+        read_sections(tmp_path / "unizero.json")
 
 
 def test_only_what_is_asked_for_is_measured():

@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -13,12 +14,18 @@ import run_folders
 import torch
 from run_folders import assert_same_run, metrics
 
-from dqn_memory.configuration import read_config
+from dqn_memory.blocks import PRIORS
+from dqn_memory.configuration import from_record, parse, read_config, to_toml
+from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
+from dqn_memory.observations import ObservationSpec
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.unizero.agent import load_model
+from world_models.unizero.benchmark_run import main as benchmark_run
 from world_models.unizero.evaluate import main as evaluate_main
+from world_models.unizero.networks import build
+from world_models.unizero.phases import PHASES
 from world_models.unizero.train import Training, main
 from world_models.unizero.train_config import CollectionConfig, TrainConfig
 
@@ -57,7 +64,6 @@ def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
 
 
 def test_pong_trains_and_resumes(tmp_path):
-    pytest.importorskip("ale_py", reason="Atari games need the extra `atari`")
     more = ("--env", "ALE/Pong-v5", "--worlds", "2", "--batch", "4", "--longest", "8", "--learning-starts", "60")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     main(flags(whole, *more, "--evaluate-every", "0", "--clip-rewards", "--life-ends", steps=80))
@@ -65,6 +71,75 @@ def test_pong_trains_and_resumes(tmp_path):
     main(["--resume", str(parts), "--total-steps", "80"])
     assert metrics(whole)[-1]["final/episodic_length"] == 8
     assert_same_run(whole, parts)
+
+
+def test_the_smoke_preset_is_through_with_pong_in_a_minute(tmp_path):
+    """As CI runs it, through the command line; in processor time, which other work on the machine leaves alone."""
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "world_models.unizero.train", "--config", "unizero/smoke", "--env", "ALE/Pong-v5"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([*command, "--run", str(run)], check=True, stdout=subprocess.DEVNULL)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime  # imports and compiling included
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["step"] == 200 and last["final/episodes"] == 2
+    assert last["time/processor"] <= used < 60
+
+
+def test_phases_are_timed_and_their_page_is_written(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run))
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    timed = [line for line in logged if "time/search" in line]
+    seconds = {phase: sum(line[f"time/{phase}"] for line in timed) for phase in PHASES}
+    assert min(seconds.values()) > 0 and sum(seconds.values()) < logged[-1]["time/elapsed"]
+    capsys.readouterr()
+    benchmark_run([str(run), "--name", "CartPole", "--page", str(tmp_path)])
+    assert "'run CartPole'" in capsys.readouterr().out
+    section = json.loads((tmp_path / "unizero.json").read_text())["sections"]["run CartPole"]
+    phases, curve = section["tables"]
+    rows = {row["part"]: row for row in phases["rows"]}
+    assert rows["search"]["seconds"] == pytest.approx(seconds["search"])
+    assert rows["learning"]["steps_s"] == pytest.approx(200 / seconds["learning"])
+    assert sum(rows[phase]["share"] for phase in (*PHASES, "rest")) == pytest.approx(1)
+    assert "200 of 200 environment steps; finished" in phases["note"]
+    assert [row["step"] for row in curve["rows"]] == [100, 200, 200] and section["machine"]["engine"] == "eager"
+    empty = tmp_path / "empty"
+    main(flags(empty, "--log-every", "0"))
+    assert "logged no phases" in refused(capsys, [str(empty)], benchmark_run)
+
+
+def test_evaluations_begin_where_they_are_told_to(tmp_path):
+    run = tmp_path / "run"
+    main(flags(run, "--evaluate-every", "40", "--evaluate-from", "160"))
+    assert [line["step"] for line in metrics(run) if "eval/episodic_return" in line] == [160, 200]
+
+
+def test_whole_copies_of_the_target():
+    start = read_config(TrainConfig, "unizero/smoke")
+    training = Training(replace(start, learner=replace(start.learner, target_rate=0.0, target_every=3)))
+    first = [value.clone() for value in training.target.parameters()]
+    alike = []
+    while training.updates < 6:
+        before = training.updates
+        training.iterate()
+        if training.updates > before:
+            pairs = zip(training.target.parameters(), training.model.parameters(), strict=True)
+            alike.append((training.updates, all(torch.equal(a, b) for a, b in pairs)))
+            if training.updates < 3:
+                assert all(torch.equal(a, b) for a, b in zip(training.target.parameters(), first, strict=True))
+    assert alike == [(updates, updates % 3 == 0) for updates, _ in alike]
+    for wrong in ({"target_rate": 0.0}, {"target_rate": 2.0}, {"target_every": -1}):
+        with pytest.raises(UserError, match="--target"):
+            replace(start.learner, **wrong).check()
+
+
+def test_the_file_of_an_old_run_means_what_it_meant(tmp_path):
+    now = TrainConfig()
+    text = to_toml(now).replace('activation = "leaky_relu"\n', "").replace("evaluate_from = 20000\n", "")
+    then = from_record(TrainConfig, text, "here")
+    assert then == TrainConfig.earlier() != now and then.model.encoder.activation == "gelu"
+    assert then.evaluation.evaluate_from == 0 and from_record(TrainConfig, to_toml(now), "here") == now
 
 
 def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
@@ -251,8 +326,37 @@ def test_the_shipped_presets_can_be_built(name):
     assert training.steps == training.config.world.worlds and len(training.replay) == training.steps
 
 
-@pytest.mark.parametrize(("name", "clip", "wipe"), [("paper", 5.0, "episode"), ("released", 20.0, "released")])
-def test_the_presets_of_paper_and_code_say_where_they_differ(name, clip, wipe):
-    preset = read_config(TrainConfig, f"unizero/{name}")
+PAPER = {
+    "clip": 5.0, "wipe": "episode", "sticky": 0.25, "frames": 108_000, "reanalyse": 0.02, "mu_max": None,
+    "activation": "leaky_relu", "evaluate_from": 20_000, "steps": 100_000,
+}  # fmt: skip
+RELEASED = {
+    "clip": 20.0, "wipe": "released", "sticky": 0.0, "frames": 432_000, "reanalyse": 0.0, "mu_max": 20.0,
+    "activation": "gelu", "evaluate_from": 0, "steps": 115_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values"), [("paper", PAPER), ("released", RELEASED), (None, PAPER)])
+def test_the_presets_of_paper_and_code_say_where_they_differ_and_the_defaults_are_the_papers(name, values):
+    preset = read_config(TrainConfig, f"unizero/{name}") if name else TrainConfig()
     preset.check()
-    assert (preset.learner.clip_norm, preset.collection.wipe) == (clip, wipe)
+    collection, evaluation, model = preset.collection, preset.evaluation, preset.model
+    assert values == {
+        "clip": preset.learner.clip_norm, "wipe": collection.wipe, "sticky": preset.atari.sticky,
+        "frames": preset.atari.most_frames, "reanalyse": collection.reanalyse, "mu_max": model.prior.mu_max,
+        "activation": model.encoder.activation, "evaluate_from": evaluation.evaluate_from,
+        "steps": preset.total_steps,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_the_papers_penalty_moves_the_spans_that_there_are(kind):
+    config = parse(TrainConfig, ["--config", "unizero/paper", "--prior", kind])
+    small = replace(config.model, width=16, heads=2, layers=1)
+    model = build(small, ObservationSpec("continuous", (4,)), 3)
+    penalty = model.regularisation()
+    spans = "span" in model.attentions()[0].prior.learns
+    assert (penalty.item() > 0) == spans == penalty.requires_grad
+    if spans:
+        penalty.backward()
+        assert (model.attentions()[0].prior.raw["span"].grad > 0).all()

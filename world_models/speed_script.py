@@ -11,11 +11,12 @@ from typing import ClassVar, Literal, TypeVar
 import torch
 from rich.console import Console
 
-from dqn_memory.benchmark_pages import machine, rich_tables, write
+from dqn_memory.benchmark_pages import machine, rich_tables
 from dqn_memory.benchmark_tables import Effort, Table
 from dqn_memory.configuration import Repeatable, parse
 from dqn_memory.errors import UserError, near_names
 from dqn_memory.stopwatch import Clock
+from world_models.speed_pages import put_section
 
 WIDTH = 200
 
@@ -39,7 +40,8 @@ class Measuring:
     quick: bool = False
     """Two repetitions: shows that everything runs; its numbers mean nothing."""
     folder: str = "results/benchmarks"
-    """Where the two files go, whole: tables that were not asked for are not kept."""
+    """Where the two files go. A device has a section of its own there, which is replaced whole: tables that were not
+    asked for are not kept, those of another device and of runs are."""
     write: bool = True
     """Write the two files."""
 
@@ -102,5 +104,5 @@ def publish(
     measure(args, show)
     if args.write:
         name = module.split(".")[1]
-        write(Path(args.folder), name, title, facts, tables)
+        put_section(Path(args.folder), name, title, args.place, facts, tables)
         console.print(f"wrote {args.folder}/{name}.md and {args.folder}/{name}.json")

@@ -3,11 +3,14 @@
 # the projected run, and the full-size model on Pong for as long as there is time, with checkpoints to resume from.
 # PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default: $OUT, else
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
-# 460 seconds each. PARTS="tests benchmark pong" names what is done, for machines that are lent in short pieces.
+# 460 seconds each. The folder's unizero.json begins as a copy of the one in results/benchmarks, whose section of the GPU and
+# whose section of the Pong run (seconds and steps/s of each phase, the evaluations reached so far) are made anew: it and
+# unizero.md can be put in the place of the old ones. PARTS="tests benchmark pong" names what is done, for machines that are lent in short pieces.
 # The Pong run lives in RUN (default runs/gpu-unizero-pong): its checkpoints hold some 400 MB of weights and moments and
 # the replay, so they stay there, and what is small of it is copied into the folder. A run that exists is resumed.
 # ENGINES="eager compile cudagraph" measures the compiled engine too, which needs Triton and minutes of its compiler.
-# DEVICE, ENGINE, PRECISION and FLAGS define a new Pong run (default: cuda, cudagraph, bfloat16, --tf32).
+# DEVICE, ENGINE, PRECISION and FLAGS define a new Pong run (default: cuda, cudagraph, bfloat16, --tf32); all else is the
+# preset unizero/paper as it is, reanalysis and sticky actions among it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python}
@@ -16,6 +19,7 @@ PONG=${2:-480}
 RUN=${RUN:-runs/gpu-unizero-pong}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
 mkdir -p "$FOLDER"
+[ -e "$FOLDER/unizero.json" ] || cp results/benchmarks/unizero.json "$FOLDER"
 
 tests() {
   if "$PYTHON" -c "import pytest, hypothesis" 2>/dev/null; then
@@ -36,7 +40,7 @@ pong() {
   if [ -e "$RUN/config.toml" ]; then
     words=(--resume "$RUN")
   else
-    words=(--config unizero/paper --env ALE/Pong-v5 --reanalyse 0 --device "${DEVICE:-cuda}" --run "$RUN"
+    words=(--config unizero/paper --env ALE/Pong-v5 --device "${DEVICE:-cuda}" --run "$RUN"
       --engine "${ENGINE:-cudagraph}" --precision "${PRECISION:-bfloat16}" --checkpoint-every 4000 --log-every 800)
     read -r -a flags <<<"${FLAGS---tf32}"
     words+=("${flags[@]}")
@@ -46,6 +50,7 @@ pong() {
   for file in metrics.jsonl config.toml environment.json; do
     if [ -e "$RUN/$file" ]; then cp "$RUN/$file" "$FOLDER/pong-$file"; fi
   done
+  "$PYTHON" -m world_models.unizero.benchmark_run "$RUN" --name Pong --page "$FOLDER" || echo "no phases yet"
   [ "$status" -eq 0 ] || [ "$status" -eq 124 ]  # 124: time was over, and the last checkpoint is what goes on
 }
 

@@ -2,7 +2,8 @@
 
 Acting (search and its parts), learning, attention under every prior by context, and what a whole run of 100,000 steps
 adds up to. On a CPU the tiny preset, on an accelerator the full one. Prints the tables and writes them, with the
-machine, into results/benchmarks/unizero.{md,json}.
+machine, into results/benchmarks/unizero.{md,json}, a section for each device. `benchmark_run` adds what whole runs
+measured.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.learner import follow, make_target, optimizer_for
 from world_models.unizero.networks import WorldModel, build
+from world_models.unizero.phases import ACTING, EVALUATION, LEARNING, SEARCH, Stopwatch
 from world_models.unizero.reanalysis import reanalysed, rows_due, search_again
 from world_models.unizero.replay import Replay, Sequences
 from world_models.unizero.search import draw, play
@@ -72,7 +73,7 @@ class Training:
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.iterations = self.updates = 0
         self.solved = False
-        self.meter = ModelMeter(self.device)
+        self.meter, self.stopwatch = ModelMeter(self.device), Stopwatch(self.device)
         self._begin()
 
     def _build(self, seed: int) -> WorldModel:
@@ -98,7 +99,9 @@ class Training:
     def iterate(self) -> None:
         """One step in every world, then this iteration's updates."""
         # plan and act
+        self.stopwatch.begin(SEARCH)
         action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self._plan()
+        self.stopwatch.begin(ACTING)
         step = self.fleet.step(action)
 
         # store
@@ -116,9 +119,11 @@ class Training:
         self.meter.count_episodes(step)
 
         # learn
+        self.stopwatch.begin(LEARNING)
         if self.replay.drawable:
             for _ in range(self.config.collection.updates_due(self.iterations, self.config.world.worlds)):
                 self._learn()
+        self.stopwatch.stop()
 
     def _plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Searched actions (N,), the policy (N, A) that the search found, and latents (N, D)."""
@@ -155,14 +160,18 @@ class Training:
         return reanalysed(sequences, search_again(self.model, contexts, numbers, search, self.planning))
 
     def scalars(self) -> dict[str, float]:
-        """What a log line says; sums since the last line are cleared."""
-        return self.meter.scalars() | {"charts/updates": float(self.updates)} | self.model.memory_scalars()
+        """What a log line says; sums since the last line are cleared. `phases.Stopwatch` says what the times mean."""
+        counted = self.meter.scalars() | {"charts/updates": float(self.updates)} | self.model.memory_scalars()
+        return counted | self.stopwatch.scalars()
 
     def evaluate(self, final: bool = False) -> Score:
         """Episodes without noise, with the evaluation stream's own seed for this step."""
         config, arena = self.config.evaluation, Arena.of(self.config, self.device)
         quota = config.final_quota if final else config.quota
-        return evaluate(self.model, arena, config.rows, quota, self.evaluation_seed + self.steps, self.planning)
+        self.stopwatch.begin(EVALUATION)
+        score = evaluate(self.model, arena, config.rows, quota, self.evaluation_seed + self.steps, self.planning)
+        self.stopwatch.stop()
+        return score
 
     def judge(self, score: Score) -> None:
         """Note whether an evaluation reached `--stop-at`."""
