@@ -34,6 +34,7 @@ class Graph:
     observation: Array  # (S,) int64, equal where two states look the same
     follower: Array  # (S, A) int64, -1 where the episode ends
     reward: Array  # (S, A) float64
+    success: Array  # (S, A) bool
     looks: Mapping[bytes, int]  # the observation's number by its bytes
 
 
@@ -61,18 +62,20 @@ def explore(world: World[Any]) -> Graph:
     numbers: dict[bytes, int] = {}
     looks: dict[bytes, int] = {}
     initial = _number(wave, numbers)
-    observation, followers, rewards = [_looks(wave, looks)], [], []
+    observation, followers, rewards, wins = [_looks(wave, looks)], [], [], []
     while len(wave.steps):
         known = len(numbers)
-        after, reward, ended = _every_action(world, wave)
+        after, reward, ended, won = _every_action(world, wave)
         names = _number(after, numbers, ~ended)
         followers.append(names.reshape(len(wave.steps), -1))
         rewards.append(reward.reshape(len(wave.steps), -1))
+        wins.append(won.reshape(len(wave.steps), -1))
         wave = _pick(after, _first(names, known))
         observation.append(_looks(wave, looks))
         if len(numbers) > MOST_STATES:
             raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
-    return Graph(initial, np.concatenate(observation), np.concatenate(followers), np.concatenate(rewards), looks)
+    look, follower, reward, success = map(np.concatenate, (observation, followers, rewards, wins))
+    return Graph(initial, look, follower, reward, success, looks)
 
 
 def solve(graph: Graph, horizon: int) -> Plan:
@@ -118,13 +121,13 @@ def every_start(world: World[Any], plan: Plan) -> Outcomes:
     return finish(world, world.reset(draws), planned_player(plan))
 
 
-def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array]:
-    """The followers of M states under all A actions, rewards and endings: M*A rows, a state's actions together."""
+def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, Array]:
+    """The followers of M states under all A actions, rewards, endings and successes: M*A rows, a state's together."""
     rows = len(wave.steps)
     repeated = _pick(wave, np.arange(rows).repeat(world.num_actions))
     action = torch.arange(world.num_actions, device=world.device).repeat(rows)
-    after, _, reward, terminated, _ = world.step(repeated, action, no_chance(world, len(action)))
-    return after, reward.cpu().numpy(), terminated.cpu().numpy()
+    after, _, reward, terminated, success = world.step(repeated, action, no_chance(world, len(action)))
+    return after, reward.cpu().numpy(), terminated.cpu().numpy(), success.cpu().numpy()
 
 
 def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:

@@ -1,0 +1,126 @@
+"""How far one gets without a memory: `python -m envs.memoryless WORLD_ID`.
+
+Searches the best reactive policy, from the newest observation alone to an action (a table), or to chances of actions.
+What it finds is a lower bound on the best reactive policy: every number is that of a policy, and nothing proves that
+there is no better one. How many restarts of the search end with the best value says how firm it is. Pictures and
+numbers are told apart as they are, the components of a continuous observation by the cells of a grid (`games.BINS`).
+
+A table may do without a memory what a memory would do: where the body stands, how fast it moves and where it looks are
+seen, and a policy can arrange that they say what was seen before.
+
+Writes results/memoryless.json and memoryless.md; worlds that are not asked for keep their place there.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from envs.baselines.record import machine, put, revision
+from envs.errors import UserError
+from envs.memoryless import pages
+from envs.memoryless.climb import MEASURES, Effort, certain, climb, soften
+from envs.memoryless.games import Game, make_game
+from envs.memoryless.pages import Found, Record
+from envs.registry import WORLDS, make_world, near_names
+
+
+@dataclass(frozen=True)
+class Args:
+    """Search the best policy without a memory in one world, and keep what it reaches."""
+
+    id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WORLD_ID")]
+    """The world."""
+    options: dict[str, int] = field(default_factory=dict)
+    """Keywords of the world and their values, such as grid 5 blink 4."""
+    restarts: int = 16
+    """Searches from tables of their own."""
+    sweeps: int = 8
+    """Most passes of a search over everything that can be seen."""
+    patience: int = 2
+    """Passes without a gain after which it ends."""
+    updates: int = 100
+    """Updates of the chances, which begin at the best table."""
+    episodes: int = 200
+    """Starts that a search judges by, where they cannot all be tried."""
+    fresh: int = 10_000
+    """Other episodes that its result is judged by then."""
+    seed: int = 0
+    """Seed of the searches."""
+    folder: str = "results"
+    """Where memoryless.json and memoryless.md go."""
+    write: bool = True
+    """Write the two files."""
+
+    def check(self) -> None:
+        """One sentence for what cannot work."""
+        if self.id.removeprefix("envs:") not in WORLDS:
+            raise UserError(f"There is no world {self.id!r}; {near_names(self.id, WORLDS)}")
+        for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name} {getattr(self, name)} must be at least 1.")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} must not be negative.")
+
+    @property
+    def name(self) -> str:
+        """The world with its keywords."""
+        given = ", ".join(f"{key}={value}" for key, value in self.options.items())
+        return self.id.removeprefix("envs:") + (f" ({given})" if given else "")
+
+
+def search(game: Game, measure: int, effort: Effort) -> Found:
+    """The best table by success or by return, and the best chances that begin at it."""
+    climbed = climb(game, measure, effort)
+    table = game.judge(certain(climbed.best, game.actions))
+    chances = game.judge(soften(game, measure, climbed.best, effort))
+    return Found(
+        table=[float(value) for value in table], chances=[float(value) for value in chances], reached=climbed.reached
+    )
+
+
+def compute(args: Args, command: str) -> Record:
+    """Both searches in one world."""
+    begin = time.perf_counter()
+    world = make_world(args.id, "cpu", **args.options)
+    game = make_game(world, args.episodes, args.seed, args.fresh)
+    effort = Effort(args.restarts, args.sweeps, args.patience, args.updates, args.seed)
+    found = {name: search(game, measure, effort) for measure, name in enumerate(MEASURES)}
+    return Record(
+        found=found, looks=game.looks, exact=game.exact, restarts=args.restarts,
+        episodes=None if game.exact else args.fresh, time_limit=world.time_limit, seed=args.seed, command=command,
+        revision=revision(), machine=machine(), seconds=round(time.perf_counter() - begin, 1),
+    )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Search, print, write."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = tyro.cli(Args, args=argv, prog="python -m envs.memoryless")
+    args.check()
+    torch.set_num_threads(1)
+    record = compute(args, shlex.join(["python", "-m", "envs.memoryless", *argv]))
+    print(pages.in_words(args.name, record))
+    if args.write:
+        folder = Path(args.folder)
+        records = pages.read(folder / "memoryless.json") | {args.name: record}
+        plain = {name: asdict(entry) for name, entry in sorted(records.items())}
+        put(folder / "memoryless.json", json.dumps(plain, indent=1) + "\n")
+        put(folder / "memoryless.md", pages.markdown(dict(sorted(records.items()))))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,161 @@
+"""Policies without a memory: searches find known best ones, exactly and by playing."""
+
+import json
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from envs.baselines import catch
+from envs.core import State, World
+from envs.errors import UserError
+from envs.memoryless import pages
+from envs.memoryless.__main__ import main, search
+from envs.memoryless.climb import Effort, certain, climb
+from envs.memoryless.games import BINS, Followed, Played, in_cells, make_game
+from envs.registry import make_world
+
+EFFORT = Effort(restarts=4, sweeps=6, patience=2, updates=150, seed=0)
+SUCCESS, RETURN = 0, 1
+
+
+@dataclass
+class Road(State):
+    """Where a driver stands: the first or the second exit."""
+
+    place: Tensor
+
+
+class Driver(World[Road]):
+    """Piccione and Rubinstein's absent-minded driver, to whom both exits look alike: 0 at the first, 4 at the second, 1
+    behind it. Always going on gives 1, going on with chance 2/3 gives 4/3."""
+
+    num_actions, reset_draws, step_draws = 2, 1, 0
+    observation_space = gymnasium.spaces.MultiDiscrete([1])
+    listed = True
+
+    def reset(self, u):
+        steps, returns = self.counters(len(u))
+        return Road(torch.zeros(len(u), 1, dtype=torch.int64), steps, returns, torch.zeros_like(steps))
+
+    def step(self, state, action, u):
+        reward = torch.where(action == 1, (state.place == 1).double(), 4.0 * state.place)
+        terminated = (action == 0) | (state.place == 1)
+        after = Road(state.observation, state.steps + 1, state.returns + reward, state.place + 1)
+        return after, state.observation, reward, terminated, reward == 4
+
+    def initial_draws(self):
+        return torch.zeros(1, 1, dtype=torch.float64) if self.listed else None
+
+    def frame(self, state, row):
+        raise NotImplementedError
+
+    def text(self, state, row):
+        raise NotImplementedError
+
+
+class Cue(Driver):
+    """A cue of two, then a choice that must match it; at the choice the cue is `seen` or not."""
+
+    reset_draws = 1
+
+    def __init__(self, seen):
+        super().__init__(time_limit=10)
+        self.seen = seen
+        self.observation_space = gymnasium.spaces.MultiDiscrete([3])
+
+    def reset(self, u):
+        side, (steps, returns) = (u[:, 0] >= 0.5).long(), self.counters(len(u))
+        return Road(side[:, None], steps, returns, side)  # place: the side, and 2 more at the choice
+
+    def step(self, state, action, u):
+        choosing, side = state.place >= 2, state.place % 2
+        won = choosing & (action == side)
+        observation = side[:, None] if self.seen else torch.full_like(state.observation, 2)
+        after = Road(observation, state.steps + 1, state.returns + won.double(), side + 2)
+        return after, observation, won.double(), choosing, won
+
+    def initial_draws(self):
+        return torch.tensor([[0.25], [0.75]], dtype=torch.float64) if self.listed else None
+
+
+@pytest.mark.parametrize(("seen", "best"), [(True, 1.0), (False, 0.5)])
+def test_a_cue_that_is_gone_is_lost_on_a_table(seen, best):
+    world = Cue(seen)
+    game = make_game(world, 50, 0, 500)
+    assert isinstance(game, Followed) and game.exact and game.looks == (2 if seen else 3)
+    found = search(game, SUCCESS, EFFORT)
+    assert found.table == [best, best] and found.chances == pytest.approx([best, best], abs=0.02) and found.reached == 4
+
+
+def test_chances_can_be_worth_more_than_the_best_action():
+    game = make_game(Driver(10), 1, 0, 1)
+    found = search(game, RETURN, EFFORT)
+    assert found.table == [0.0, 1.0] and found.chances[1] == pytest.approx(4 / 3, abs=1e-3)
+
+
+def test_playing_agrees_with_following():
+    world = Driver(10)
+    world.listed = False
+    played, followed = Played(world, 400, 0, 20_000), Followed(Driver(10))
+    assert played.looks == followed.looks + 1  # one for what was never met
+    chances = torch.tensor([[0.4, 0.6]], dtype=torch.float64)
+    both = chances.expand(2, 2)
+    torch.testing.assert_close(played.judge(both), followed.judge(chances), atol=0.05, rtol=0)
+    tables = torch.tensor([[0], [1]])
+    assert played.score(torch.cat((tables, tables), 1)).tolist() == followed.score(tables).tolist() == [[0, 0], [0, 1]]
+    logits = chances.log().requires_grad_()
+    exact = torch.autograd.grad(followed.expect(logits.softmax(1))[RETURN], logits)[0]
+    guesses = [torch.autograd.grad(played.expect(logits.softmax(1).expand(2, 2))[RETURN], logits)[0] for _ in range(50)]
+    torch.testing.assert_close(torch.stack(guesses).mean(0), exact, atol=0.05, rtol=0)
+
+
+def test_following_equals_stepping_to_the_time_limit():
+    world = make_world("Gridverse/Memory-5x5-v0", time_limit=37)
+    game = Followed(world)
+    tables = game.starts(5, torch.Generator().manual_seed(1))
+    exact = torch.stack([game.expect(certain(table, game.actions)) for table in tables], 1)
+    torch.testing.assert_close(game.score(tables), exact, atol=1e-9, rtol=0)
+
+
+def test_the_best_rule_of_catch_is_found():
+    world = make_world("Pixel/BlinkingCatch-v0", grid=3, size=3, balls=2, blink=2)
+    game = Played(world, 200, 0, 5_000)
+    climbed = climb(game, RETURN, EFFORT)
+    assert game.judge(certain(climbed.best, 3))[RETURN].item() == pytest.approx(catch.memoryless(world).bound, abs=0.15)
+
+
+def test_cells_tell_signs_and_zero_apart():
+    world = make_world("POMDP/CarFlag-v0", time_limit=120)
+    look, count, shown = in_cells(world, world.observation_space, torch.Generator().manual_seed(0))
+    rows = torch.tensor([[0.1, 0, 0], [0.001, 0, 0], [-0.001, 0, 0], [0.1, 0.001, 0], [0.1, -0.001, 0]]).double()
+    numbers = look(rows)
+    assert len(set(numbers.tolist())) == 5 and numbers.max() < count - 1
+    step = 1 / (BINS // 2)
+    assert np.allclose(shown[numbers][:, 0], [step, step, -step, step, step])
+    assert int(look(torch.tensor([[1.0, -0.07, -1.0]]).double())) == count - 1  # never met
+
+
+def test_the_script_keeps_other_worlds(tmp_path, capsys):
+    few = ["--restarts", "2", "--sweeps", "1", "--updates", "1", "--folder", str(tmp_path)]
+    main(["Gridverse/Memory-5x5-v0", "--options", "time_limit", "5", *few])
+    main(["POMDP/HeavenHell-v0", "--options", "time_limit", "5", "--episodes", "5", "--fresh", "20", *few])
+    assert "without a memory: best success" in capsys.readouterr().out
+    entries = json.loads((tmp_path / "memoryless.json").read_text())
+    assert list(entries) == ["Gridverse/Memory-5x5-v0 (time_limit=5)", "POMDP/HeavenHell-v0 (time_limit=5)"]
+    assert entries["Gridverse/Memory-5x5-v0 (time_limit=5)"]["exact"]
+    assert pages.read(tmp_path / "memoryless.json")["POMDP/HeavenHell-v0 (time_limit=5)"].looks > 2
+    page = (tmp_path / "memoryless.md").read_text()
+    assert (
+        "| Gridverse/Memory-5x5-v0 (time_limit=5) |" in page and "python -m envs.memoryless POMDP/HeavenHell-v0" in page
+    )
+
+
+def test_wrong_input_is_one_sentence(tmp_path):
+    for flags, words in ((["POMDP/CarFlg-v0"], "CarFlag"), (["POMDP/CarFlag-v0", "--restarts", "0"], "--restarts 0")):
+        with pytest.raises(UserError, match=words):
+            main([*flags, "--folder", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
