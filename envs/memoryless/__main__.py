@@ -28,7 +28,7 @@ import tyro
 from envs.baselines.record import machine, put, revision
 from envs.errors import UserError
 from envs.memoryless import pages
-from envs.memoryless.climb import MEASURES, Effort, certain, climb, soften
+from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften
 from envs.memoryless.games import Game, make_game
 from envs.memoryless.pages import Found, Record
 from envs.registry import WORLDS, make_world, near_names
@@ -78,9 +78,8 @@ class Args:
         return self.id.removeprefix("envs:") + (f" ({given})" if given else "")
 
 
-def search(game: Game, measure: int, effort: Effort) -> Found:
-    """The best table by success or by return, and the best chances that begin at it."""
-    climbed = climb(game, measure, effort)
+def search(game: Game, measure: int, climbed: Climbed, effort: Effort) -> Found:
+    """How good the best table of a search by success or by return is, and the best chances that begin at it."""
     table = game.judge(certain(climbed.best, game.actions))
     chances = game.judge(soften(game, measure, climbed.best, effort))
     return Found(
@@ -94,7 +93,10 @@ def compute(args: Args, command: str) -> Record:
     world = make_world(args.id, "cpu", **args.options)
     game = make_game(world, args.episodes, args.seed, args.fresh)
     effort = Effort(args.restarts, args.sweeps, args.patience, args.updates, args.seed)
-    found = {name: search(game, measure, effort) for measure, name in enumerate(MEASURES)}
+    found, climbed = {}, None
+    for measure, name in enumerate(MEASURES):
+        climbed = climb(game, measure, effort, climbed)
+        found[name] = search(game, measure, climbed, effort)
     return Record(
         found=found, looks=game.looks, exact=game.exact, restarts=args.restarts,
         episodes=None if game.exact else args.fresh, time_limit=world.time_limit, seed=args.seed, command=command,

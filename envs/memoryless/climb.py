@@ -44,19 +44,23 @@ class Climbed:
 
 
 @torch.no_grad()
-def climb(game: Game, measure: int, effort: Effort) -> Climbed:
+def climb(game: Game, measure: int, effort: Effort, before: Climbed | None = None) -> Climbed:
     """All restarts side by side: for one look after another, in random order, the action with the best score.
 
-    Among equals an action is drawn, so that a search drifts over plains instead of ending there.
+    Among equals an action is drawn, so that a search drifts over plains instead of ending there. One half of the
+    restarts begins with the best tables of a search `before`.
     """
     draws = torch.Generator().manual_seed(effort.seed)
     tables = game.starts(effort.restarts, draws)
+    if before is not None:
+        best = before.values.argsort(descending=True)[: (effort.restarts + 1) // 2]
+        tables[: len(best)] = before.tables[best]
     values, idle = game.score(tables)[measure], 0
     for _ in range(effort.sweeps):
-        before = values.clone()
+        last = values.clone()
         for look in torch.randperm(game.looks, generator=draws).tolist():
             values = _improve(game, measure, tables, look, draws)
-        idle = 0 if bool((values > before + SAME).any()) else idle + 1
+        idle = 0 if bool((values > last + SAME).any()) else idle + 1
         if idle == effort.patience:
             break
     return Climbed(tables, values)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from envs.errors import UserError
 
@@ -13,9 +14,9 @@ HEAD = """# How far one gets without a memory
 
 The best policy from the newest observation alone that a search found: a table with one action for every look of an
 observation, and a table of chances that begins at it. Both are lower bounds on the best policy of their kind.
-`reached`: how many restarts of the search ended with the best value. Success and return are searched for apart, and
-the two need not be one policy's. Where starts are few and chance ends with them, numbers are exact; elsewhere they are
-means of fresh episodes.
+`reached`: how many restarts of the search for success, or for return, ended with the best value that it found. Each
+number is the best of both searches, and the two numbers need not be one policy's. Where starts are few and chance ends
+with them, numbers are exact; elsewhere they are means of fresh episodes.
 
 Such a policy is not without any past: the place, the speed and the direction that it sees are what it has done before,
 and a table can make them say what it has seen. Where it comes near the best known player, a world does not show that an
@@ -49,9 +50,13 @@ class Record:
     seconds: float
 
     def best(self, name: str) -> float:
-        """The best success or return, of a table or of chances."""
+        """The best success or return, of a table or of chances, whatever they were searched for."""
+        return max(self.best_of(name, "table"), self.best_of(name, "chances"))
+
+    def best_of(self, name: str, form: Literal["table", "chances"]) -> float:
+        """The same of one form: a search for success may find a better return than that for return, too."""
         place = list(self.found).index(name)
-        return max(self.found[name].table[place], self.found[name].chances[place])
+        return max(float(getattr(found, form)[place]) for found in self.found.values())
 
 
 def read(path: Path) -> dict[str, Record]:
@@ -91,8 +96,8 @@ def markdown(records: Mapping[str, Record]) -> str:
     lines = [HEAD, *_rows(titles)]
     for name, record in records.items():
         cells = [name]
-        for place, found in enumerate(record.found.values()):
-            cells += [f"{found.table[place]:.3f}", f"{found.chances[place]:.3f}"]
+        for measure, found in record.found.items():
+            cells += [f"{record.best_of(measure, 'table'):.3f}", f"{record.best_of(measure, 'chances'):.3f}"]
             cells.append(f"{found.reached} of {record.restarts}")
         lines += _row(cells)
     lines += ["", "## How the rows were made", ""]
