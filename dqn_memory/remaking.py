@@ -28,6 +28,7 @@ from dqn_memory.study.report_source import RECORD, open_source
 from envs import benchmark_pages as world_pages
 from envs.baselines import record as baselines
 from envs.baselines import report as baselines_report
+from envs.memoryless import pages as memoryless
 
 # Suffixes of what is kept for people to read; all else is raw. A report's page in HTML and its pictures as SVG say the
 # same again and are not kept.
@@ -63,6 +64,11 @@ def units(results: Path) -> list[Unit]:
         *(_kept(results, path.parent) for path in sorted(results.glob("learning/**/README.md"))),
         *(_speed(results, path) for path in sorted(results.glob("benchmarks/*.json"))),
         *(_sizes(results, path) for path in sorted(results.glob("*/parameters.json"))),
+        *(
+            [Unit("memoryless", ("memoryless.md",), _make_memoryless)]
+            if (results / "memoryless.json").is_file()
+            else []
+        ),
         Unit("baselines", ("baselines.csv", "baselines.md"), _make_baselines),
         Unit("parameters", ("parameters.md",), _make_parameters),
         Unit("claims", ("claims.md",), _make_claims),
@@ -150,16 +156,21 @@ def _speed(results: Path, path: Path) -> Unit:
     place = path.relative_to(results).with_suffix(".md")
 
     def make(source: Path, target: Path) -> None:
-        numbers = json.loads((source / place.with_suffix(".json")).read_bytes())
-        facts, tables = numbers["machine"], numbers["tables"]
-        if place.stem == "worlds":
-            page = world_pages.markdown(facts, [world_pages.Table(**table) for table in tables])
-        else:
-            heading = _heading((source / place).read_text(encoding="utf-8"))
-            page = benchmark_pages.markdown_page(heading, facts, [Table(**table) for table in tables])
-        _write(target / place, page)
+        heading = _heading((source / place).read_text(encoding="utf-8"))
+        _write(target / place, _speed_page(source / place.with_suffix(".json"), heading))
 
     return Unit(place.with_suffix("").as_posix(), (place.as_posix(),), make)
+
+
+def _speed_page(path: Path, heading: str) -> str:
+    numbers = json.loads(path.read_bytes())
+    if "sections" in numbers:
+        pages: Any = importlib.import_module("world_models.speed_pages")
+        return str(pages.markdown(heading.rpartition(": ")[0], pages.read_sections(path)))
+    facts, tables = numbers["machine"], numbers["tables"]
+    if path.stem == "worlds":
+        return world_pages.markdown(facts, [world_pages.Table(**table) for table in tables])
+    return benchmark_pages.markdown_page(heading, facts, [Table(**table) for table in tables])
 
 
 def _sizes(results: Path, path: Path) -> Unit:
@@ -173,6 +184,10 @@ def _sizes(results: Path, path: Path) -> Unit:
         _write(target / place, script.markdown(numbers, _origin(before)))
 
     return Unit(place.with_suffix("").as_posix(), (place.as_posix(),), make)
+
+
+def _make_memoryless(source: Path, target: Path) -> None:
+    _write(target / "memoryless.md", memoryless.markdown(memoryless.read(source / "memoryless.json")))
 
 
 def _make_baselines(source: Path, target: Path) -> None:

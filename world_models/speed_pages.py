@@ -29,8 +29,12 @@ def put_section(
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     write_atomic(folder / f"{name}.json", (json.dumps({"sections": sections}, indent=1) + "\n").encode())
-    pages = [_page(f"{title}: {key}", entry) for key, entry in sections.items()]
-    write_atomic(folder / f"{name}.md", "\n".join(pages).encode())
+    write_atomic(folder / f"{name}.md", markdown(title, sections).encode())
+
+
+def markdown(title: str, sections: Mapping[str, Section]) -> str:
+    """The page of all sections, one below the other."""
+    return "\n".join(_page(f"{title}: {key}", entry) for key, entry in sections.items())
 
 
 def read_sections(path: Path) -> dict[str, Section]:

@@ -16,7 +16,8 @@ from scans import SCANS, TOLERANCE
 
 FOLDER = Path(__file__).parent
 pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("triton") is None, reason="triton is not installed (it comes with torch for CUDA; make test-triton)"
+    importlib.util.find_spec("triton") is None,
+    reason="triton is not installed (it comes with torch for CUDA; make test-triton)",
 )
 
 
