@@ -21,7 +21,7 @@ import torch
 
 from dqn_memory.acting import Actor, make_actor
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.configuration import from_record, load_plugins
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Checkpoint, Run
 from dqn_memory.kinds import Q_NETWORK, check_kind
@@ -91,7 +91,7 @@ def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig,
 
 def _config(run: Path, checkpoint: Checkpoint) -> TrainConfig:
     check_kind(run, checkpoint, Q_NETWORK)
-    return from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
+    return from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
 
 
 def run_folder(positional: str, flag: str) -> Path:

@@ -15,7 +15,7 @@ import numpy as np
 
 from dqn_memory import drawing
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import from_toml, parse
+from dqn_memory.configuration import from_record, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
 from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
@@ -83,7 +83,7 @@ class Record:
 def read(path: Path, folder: Path) -> Record:
     """A finished run that is to be kept, or is kept already, in `folder`; a UserError says what is missing."""
     run = open_finished(path, "final/success_rate")
-    config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
+    config = from_record(TrainConfig, run.config_toml, str(path / "config.toml"))
     kept = path.resolve().parent == folder.resolve()
     name = path.name if kept or not path.parent.name else f"{path.parent.name}-{path.name}"
     return Record(path, config, run.environment, run.metrics(), name)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.configuration import from_record, load_plugins
 from dqn_memory.counting import count
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
@@ -148,7 +148,7 @@ def _unfinished(run: RunState) -> list[str]:
 def read_entry(source: Source, run: RunState) -> Entry:
     """One finished run; a UserError names what is missing or damaged."""
     opened = Run.open(run.folder, tensorboard=False)
-    config = from_toml(config_class(source.kind), opened.config_toml, str(run.folder / CONFIG))
+    config = from_record(config_class(source.kind), opened.config_toml, str(run.folder / CONFIG))
     success = source.kind == "dqn_memory.train" or config.world.env.removeprefix("envs:") in WORLDS
     curve = read_curve(run.folder) if success else return_curve(run.folder)
     if curve.final is None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from dqn_memory import mamba_backend
 from dqn_memory.blocks.scan_backends import Choice
-from dqn_memory.configuration import from_toml, load_plugins
+from dqn_memory.configuration import from_record, load_plugins
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Checkpoint, Run
 from dqn_memory.kinds import check_kind
@@ -62,7 +62,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
     path, device = Path(run), torch.device(device)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
     check_kind(path, checkpoint, KIND)
-    config = from_toml(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
+    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
     actions = checkpoint.trainer["actions"]
     model, agent = build(config, actions, 0, device)

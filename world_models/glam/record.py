@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory import drawing
-from dqn_memory.configuration import from_toml, parse
+from dqn_memory.configuration import from_record, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
 from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
@@ -84,7 +84,7 @@ class Record:
 def read(path: Path) -> Record:
     """A finished run; a UserError says what is missing."""
     run = open_finished(path, "final/episodic_return")
-    config = from_toml(TrainConfig, run.config_toml, str(path / "config.toml"))
+    config = from_record(TrainConfig, run.config_toml, str(path / "config.toml"))
     return Record(path, config, run.environment, run.metrics())
 
 
