@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
@@ -24,7 +25,10 @@ COUNT = 8
 NUMBER = ir.FloatType()
 FLOATS = ir.VectorType(NUMBER, COUNT)
 INTEGERS = ir.VectorType(ir.IntType(32), COUNT)
-CONTRACT = ("contract",)  # a product and a sum may become one rounding, the only freedom given
+FEATURES = get_host_cpu_features()
+# Whether a product and a sum become one rounding. Always or never: left to the compiler, a function that another one
+# takes in may round otherwise than by itself, and a run that compiled would not repeat bit for bit when it is resumed.
+FUSES = bool(FEATURES.get("fma") or FEATURES.get("neon"))
 SMALLEST = -126.0  # powers of two below are not normal numbers; they become this one, which is 1e-38
 
 
@@ -55,6 +59,13 @@ class _LanesModel(models.PrimitiveModel):
 
 def _same(value: float) -> ir.Constant:
     return ir.Constant(FLOATS, [value] * COUNT)
+
+
+def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
+    if not FUSES:
+        return builder.fadd(builder.fmul(a, b), c)
+    kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v8f32"), [a, b, c])
 
 
 def _broadcast(builder: Any, value: Any) -> Any:
@@ -135,7 +146,7 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
     """The product of a and b, plus c."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.fadd(builder.fmul(*values[:2], flags=CONTRACT), values[2], flags=CONTRACT)
+        return _multiply_add(builder, *values)
 
     return lanes(lanes, lanes, lanes), code
 
@@ -177,8 +188,7 @@ def power_of_two(typing: Any, x: Any) -> Any:
         rest = builder.fsub(x, whole)
         result = _same(float(COEFFICIENTS[-1]))
         for coefficient in COEFFICIENTS[-2::-1]:
-            product = builder.fmul(result, rest, flags=CONTRACT)
-            result = builder.fadd(product, _same(float(coefficient)), flags=CONTRACT)
+            result = _multiply_add(builder, result, rest, _same(float(coefficient)))
         exponent = builder.fptosi(builder.fadd(whole, _same(127.0)), INTEGERS)
         power = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * COUNT)), FLOATS)
         return builder.fmul(result, power)
