@@ -37,11 +37,10 @@ def lead(data: Data) -> list[Words]:
 
 
 def _commands(data: Data) -> str:
-    """What trained the runs, and what wrote this page."""
-    source = data.source
-    name, cut = (source.name.removesuffix("-smoke"), " --smoke") if source.smoke else (source.name, "")
-    report = "`python -m dqn_memory.study.report FOLDER`, of the study's folder or of its record"
-    return f"`python -m dqn_memory.study.run {name}{cut}`, then {report}"
+    """What trained the runs, by the definition kept with them (a shipped one may be newer), and what wrote this."""
+    cut = " --smoke" if data.source.smoke else ""
+    runs, report = "python -m dqn_memory.study.run FOLDER/study.toml", "python -m dqn_memory.study.report FOLDER"
+    return f"`{runs}{cut}`, then `{report}`, of the study's folder or of its record"
 
 
 def sections(data: Data, attention: bool, published: bool) -> list[Section]:
