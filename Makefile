@@ -1,6 +1,6 @@
 # make demo   set up, train a small agent, show it     make test    set up, run the tests
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
-# make test-triton   those of Triton's scan, interpreted
+# make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
 # make lint   ruff and mypy                            make bench   speed of the core
 # make results   every table and picture in results/ again, from the raw files there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
@@ -11,13 +11,17 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: demo test test-cluster test-triton study-smoke results lint bench clean
+.PHONY: demo test test-results test-cluster test-triton study-smoke results lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
 
 test: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not results" tests
+
+# Its time grows with results/, not with the code.
+test-results: .venv/.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m results tests/test_remake.py
 
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'

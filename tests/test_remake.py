@@ -18,6 +18,7 @@ UNITS = units(RESULTS)
 NEAR = 0.5  # of 255, mean difference of two pictures' pixels
 
 
+@pytest.mark.results
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_it_is_made_again_and_the_same(unit: Unit, tmp_path: Path) -> None:
     unit.make(RESULTS, tmp_path)

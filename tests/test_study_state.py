@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,7 @@ from dqn_memory.study.definition import Resources, parse_definition
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
 from dqn_memory.study.finished import finished
 from dqn_memory.study.overview import counts
-from dqn_memory.study.state import Study
+from dqn_memory.study.state import Study, study_folder
 
 TEXT = """
 title = "One world"
@@ -116,6 +117,16 @@ def test_a_kill_inside_a_write_leaves_the_state_before_it(study):
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
     assert path.with_name("study.sqlite3-journal").exists()  # the write had begun
     assert set(states(study).values()) == {"waiting"}
+
+
+def test_a_name_finds_the_study_that_was_carried_out_here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert study_folder(Path("mine")) == Path("mine")  # nowhere: the message names what was given
+    Path("runs/studies/mine").mkdir(parents=True)
+    assert study_folder(Path("mine")) == Path("runs/studies/mine")
+    Path("mine").mkdir()
+    assert study_folder(Path("mine")) == Path("mine")
+    assert study_folder(Path("runs/studies/mine")) == Path("runs/studies/mine")
 
 
 def test_a_damaged_or_foreign_state_is_named(tmp_path, study):

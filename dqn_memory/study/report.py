@@ -1,4 +1,4 @@
-"""What a study shows: `python -m dqn_memory.study.report runs/studies/smoke`, while it runs or after.
+"""What a study shows: `python -m dqn_memory.study.report smoke`, while it runs or after.
 
 Writes report.md, one self-contained report.html and every picture as PNG and SVG into STUDY/report. Runs that are
 unfinished, failed, missing or damaged are named and left out. With --record FOLDER it also keeps the raw numbers there,
@@ -22,6 +22,7 @@ from dqn_memory.study.report_published import PAGE, claims_page, published_secti
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import open_source, remember
+from dqn_memory.study.state import study_folder
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Args:
     """Report what a study has shown so far."""
 
     study: tyro.conf.Positional[Path]
-    """A study's folder, or a record of one."""
+    """A study's folder, or its name where it is in runs/studies; or a record of one."""
     folder: Path | None = None
     """Where the report goes (None: the folder `report` in the study's own)."""
     record: Path | None = None
@@ -46,8 +47,9 @@ class Args:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
-    report = args.folder or args.study / "report"
-    data = collect(open_source(args.study, report))
+    study = study_folder(args.study)
+    report = args.folder or study / "report"
+    data = collect(open_source(study, report))
     if args.record is not None:
         record(data, args.record, args.attention)
         print(f"{args.record}: {len(data.entries)} runs kept")

@@ -29,7 +29,7 @@ from dqn_memory.study.driver import Drive, open_runs, prepare
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
 from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.overview import counts, overview
-from dqn_memory.study.state import RunState, Study
+from dqn_memory.study.state import HOME, RunState, Study
 from dqn_memory.study.taking import take_over
 
 
@@ -60,7 +60,8 @@ class Args:
     """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
     for another call (empty: all)."""
     take_from: Repeatable = ()
-    """Folders of other studies: their finished runs are taken over where all settings and the seed are the same."""
+    """Other studies, by name or folder: their finished runs are taken over where all settings and the seed are the
+    same."""
     dry_run: bool = False
     """Show what would be run, with names, time and disk, and write nothing."""
 
@@ -185,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     args.check()
     definition = defined(args)
-    folder = args.folder or Path("runs/studies") / definition.name
+    folder = args.folder or HOME / definition.name
     say = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:

@@ -27,6 +27,7 @@ from dqn_memory.study.definition import Definition, Label
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 FORMAT = "dqn-memory study 1"
+HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 SCHEMA = (
     "create table if not exists study (key text primary key, value text not null)",
     "create table if not exists runs (name text primary key, position integer not null, listed integer not null, "
@@ -65,6 +66,12 @@ class RunState:
     @property
     def seed(self) -> int:
         return int(self.axes["seed"])
+
+
+def study_folder(study: Path) -> Path:
+    """A folder as it is given, or that of a study which `study.run` carried out here under that name."""
+    here = HOME / study
+    return here if len(study.parts) == 1 and not study.exists() and here.is_dir() else study
 
 
 class Study:

@@ -1,4 +1,4 @@
-"""How far a study is: `python -m dqn_memory.study.status runs/studies/smoke`, while it runs or after a crash."""
+"""How far a study is: `python -m dqn_memory.study.status smoke`, while it runs or after a crash."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from dqn_memory.errors import one_line_errors
 from dqn_memory.study.overview import overview
-from dqn_memory.study.state import Study
+from dqn_memory.study.state import Study, study_folder
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Args:
     """Show how far a study is; nothing is changed."""
 
     study: tyro.conf.Positional[Path]
-    """The study's folder."""
+    """The study's folder, or its name where it is in runs/studies."""
     all: bool = False
     """Show every run, also of a large study."""
 
@@ -28,7 +28,7 @@ class Args:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read and show."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.status")
-    Console().print(overview(Study.open(args.study), args.all))
+    Console().print(overview(Study.open(study_folder(args.study)), args.all))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.files import disk_errors
 from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import finished
-from dqn_memory.study.state import RunState, Study
+from dqn_memory.study.state import RunState, Study, study_folder
 from dqn_memory.tables import from_record
 
 
@@ -21,7 +21,7 @@ def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path],
     A study must have the same trainer to be a source of any; a UserError where one is no study at all.
     """
     for source in sources:
-        _take_from(Study.open(source), study, planned, say)
+        _take_from(Study.open(study_folder(source)), study, planned, say)
 
 
 def _take_from(source: Study, study: Study, planned: Sequence[Planned], say: Callable[[str], object]) -> None:
