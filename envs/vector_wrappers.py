@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -58,7 +59,7 @@ class Antialias(_Encoded):
         super().__init__(env, antialias(vector(env, "Antialias").single_observation_space, bins, entries))
 
 
-class _Tracked(VectorWrapper[Any, Any, Any, Any, Array]):
+class _Tracked(VectorWrapper[Any, Any, Any, Any, Array], ABC):
     """The observation together with a number that each row's actions make."""
 
     first: int
@@ -71,9 +72,9 @@ class _Tracked(VectorWrapper[Any, Any, Any, Any, Array]):
         self.numbers = np.full(env.num_envs, self.first, np.int64)
         self._ended = np.zeros(env.num_envs, bool)
 
+    @abstractmethod
     def next(self, actions: Array) -> Array:
         """The numbers (N,) after these actions (N,)."""
-        raise NotImplementedError
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start all episodes, or those of `options["reset_mask"]`."""

@@ -10,6 +10,7 @@ They are ordinary Gymnasium wrappers and go around each other: `Antialias(StepCo
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Antialias(_Encoded):
         super().__init__(env, antialias(single(env, "Antialias").observation_space, bins, entries))
 
 
-class _Tracked(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+class _Tracked(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs, ABC):
     """The observation together with a number that the episode's actions make."""
 
     first: int
@@ -77,9 +78,9 @@ class _Tracked(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         self.observation_space, self._encode = joined
         self.number = self.first
 
+    @abstractmethod
     def next(self, action: int) -> int:
         """The number after this action."""
-        raise NotImplementedError
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ State = tuple[Tensor, ...]
 Entry = TypeVar("Entry")
 
 
-class Block(nn.Module):
+class Block(nn.Module, ABC):
     """Maps a batch of sequences to sequences of the same shape.
 
     `forward(x[B, T, D], lengths[B] | None) -> y[B, T, D]`. Sequences are left-aligned: positions at or after
@@ -33,9 +34,9 @@ class Block(nn.Module):
         """True when the output at t never depends on an input after t."""
         return True
 
+    @abstractmethod
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, T, D) whose first `lengths` (B,) positions are real; returns (B, T, D)."""
-        raise NotImplementedError
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Output at position `index` (B,) alone, (B, D); equal to `forward`, cheaper where a block knows how."""

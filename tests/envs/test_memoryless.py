@@ -51,10 +51,10 @@ class Driver(World[Road]):
         return torch.zeros(1, 1, dtype=torch.float64) if self.listed else None
 
     def frame(self, state, row):
-        raise NotImplementedError
+        raise AssertionError("no search draws a state")
 
     def text(self, state, row):
-        raise NotImplementedError
+        raise AssertionError("no search draws a state")
 
 
 class Cue(Driver):

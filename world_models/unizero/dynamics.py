@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -18,7 +19,7 @@ from world_models.unizero.window import Window
 Predict = Callable[[Tensor], Tensor]
 
 
-class Dynamics(nn.Module):
+class Dynamics(nn.Module, ABC):
     """Base of the forms: all features have the width D."""
 
     @property
@@ -26,6 +27,7 @@ class Dynamics(nn.Module):
         """False when features at a token depend on later tokens."""
         return True
 
+    @abstractmethod
     def forward(
         self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
@@ -33,21 +35,20 @@ class Dynamics(nn.Module):
 
         Steps at or after `lengths` (B,) are padding; only forms that are not causal need to know.
         """
-        raise NotImplementedError
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
         """Features (B, T, D) at latents that were all observed, each behind the steps before it."""
         return self(latent, action, predict, lengths)[0]
 
+    @abstractmethod
     def root(self, window: Window, latent: Tensor) -> Tensor:
         """Features at the current latent (B, D) behind its history: (B, D)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def imagine(
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Features at the action (B,), the next latent they predict, and the features at that latent, (B, D) each."""
-        raise NotImplementedError
 
 
 class TokenDynamics(Dynamics):

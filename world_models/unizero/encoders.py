@@ -5,6 +5,7 @@ Every encoder ends in SimNorm, so that a latent is D / 8 categorical distributio
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -68,7 +69,7 @@ def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
     )
 
 
-class Encoder(nn.Module):
+class Encoder(nn.Module, ABC):
     """(..., observation) -> SimNorm'd latent (..., D): any leading dimensions, in one pass."""
 
     dimensions: int  # of one observation
@@ -82,9 +83,9 @@ class Encoder(nn.Module):
         flat = observation.reshape(-1, *observation.shape[len(leading) :])
         return simnorm(self.features(flat), GROUP).unflatten(0, leading)
 
+    @abstractmethod
     def features(self, observation: Tensor) -> Tensor:
         """One row per observation (N, ...) -> (N, D), before SimNorm."""
-        raise NotImplementedError
 
 
 class ImageEncoder(Encoder):

@@ -11,7 +11,7 @@ from dqn_memory.blocks import Attention, initialise
 from dqn_memory.blocks.initialise import DEVIATION
 from dqn_memory.blocks.lane_gelu import Gelu
 from dqn_memory.blocks.positions import Learned
-from dqn_memory.blocks.priors import PENALTIES
+from dqn_memory.blocks.prior_base import PENALTIES
 from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
 from world_models.distributions import ValueCode, simnorm
