@@ -163,8 +163,9 @@ class TrainConfig:
             raise UserError(f"--updates {self.replay.updates} must be at least 1")
         if self.compute.engine == "cudagraph" and self.compute.torch_device().type != "cuda":
             raise UserError("--engine cudagraph needs --device cuda; use eager or compile on a CPU")
-        for name, value in (("worlds", self.world.worlds), ("total-steps", self.total_steps)):
-            if value < 1:
+        least_one = {"worlds": self.world.worlds, "time-limit": self.world.time_limit, "total-steps": self.total_steps}
+        for name, value in least_one.items():
+            if value is not None and value < 1:
                 raise UserError(f"--{name} {value} must be at least 1")
 
     def arena(self, device: torch.device) -> Arena:

@@ -17,11 +17,17 @@ def machine() -> dict[str, str | int | bool | None]:
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     changes = _git("status", "--porcelain")
     return {
-        "accelerator": cuda, "cpu": _cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
+        "accelerator": cuda, "cpu": cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
         "platform": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
         "numpy": np.__version__, "gymnasium": gymnasium.__version__, "revision": _git("rev-parse", "HEAD"),
         "dirty": None if changes is None else changes != "",
     }  # fmt: skip
+
+
+def revision() -> str:
+    """The git revision of this code, with a + where files differ from it; "unknown" outside a checkout."""
+    head, changes = _git("rev-parse", "--short=10", "HEAD"), _git("status", "--porcelain")
+    return "unknown" if head is None else f"{head}{'+' if changes else ''}"
 
 
 def _git(*arguments: str) -> str | None:
@@ -37,7 +43,8 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip()
 
 
-def _cpu() -> str:
+def cpu() -> str:
+    """The processor's name."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from reported import make_study, success
 from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.study.definition import read_definition, shipped
 from dqn_memory.study.report_data import collect
-from dqn_memory.study.report_figures import parameters_figure, profile_figure
+from dqn_memory.study.report_figures import curves_figure, parameters_figure, profile_figure
 from dqn_memory.study.report_learned import over_time_figure
 from dqn_memory.study.report_page import Grid, Picture, Section, Words, markdown, page
 from dqn_memory.study.report_panels import FEW_SERIES
@@ -138,3 +139,11 @@ def test_empty_columns_are_left_out_and_names_stay_when_a_table_scrolls() -> Non
     assert "| left | right |" in told
     assert '<th class="name first">world</th><th class="name second">series</th><th class="number">a</th>' in shown_page
     assert "form_<wbr>0" in shown_page
+
+
+@pytest.mark.parametrize(("first", "left"), [(60_000, 58_500), (45_000, 0)])
+def test_curves_begin_where_evaluations_do(first: int, left: float) -> None:
+    steps = np.linspace(first, 90_000, 7).astype(int)
+    run = SimpleNamespace(success=True, curve=SimpleNamespace(steps=steps, success=np.linspace(0, 1, 7)))
+    figure = curves_figure({"causal": [run]}, looks(["causal"]), "a world", None)  # type: ignore[list-item]
+    assert figure.axes[0].get_xlim()[0] == pytest.approx(left)

@@ -181,6 +181,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--engine", "cudagraph", "--device", "cpu"], "needs --device cuda"),
         (["--acting", "padded"], "--no-lengths"),
         (["--average", "1"], "--average 1.0 must be"),
+        (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
         (["--acting-state", "episode"], "needs a recurrent network"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],

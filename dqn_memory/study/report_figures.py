@@ -47,7 +47,7 @@ def curves_figure(
                 panel.plot(*curves[other][:2], color=GREY, linewidth=0.8, zorder=1)
         if small:
             panel.set_title(name, fontsize=9.5)
-    _axes_of_curves(panels, success)
+    _axes_of_curves(panels, success, [curve[0] for curve in curves.values()])
     if scale is not None:
         _levels(panels, scale, "best known" if success else "human" if scale in HUMAN.values() else "most possible")
     titled(figure, panels, "environment steps", "success rate" if success else "return", title)
@@ -66,17 +66,25 @@ def _banded(panel: Axes, name: str, curve: tuple[Floats, ...], look: Look) -> No
     panel.fill_between(steps, low, high, color=look.colour, alpha=0.17, linewidth=0, zorder=2)
 
 
-def _axes_of_curves(panels: Sequence[Axes], success: bool) -> None:
+def _axes_of_curves(panels: Sequence[Axes], success: bool, steps: Sequence[Floats]) -> None:
     small = len(panels) > 1
+    left = _beginning(np.concatenate(steps))
     for panel in panels:
         panel.grid(**GRID)
         panel.set_axisbelow(True)
-        panel.set_xlim(left=0)
+        panel.set_xlim(left=left)
         panel.xaxis.set_major_locator(MaxNLocator(3 if small else 6, integer=True))
         panel.xaxis.set_major_formatter(FuncFormatter(short_steps) if small else StrMethodFormatter("{x:,.0f}"))
         if success:
             panel.set_ylim(-0.03, 1.06)
             panel.yaxis.set_major_formatter(PercentFormatter(1.0))
+
+
+def _beginning(steps: Floats) -> float:
+    """Where an axis begins: at 0, but runs that long act at random first leave the greater half of it empty."""
+    if not len(steps) or steps.min() <= steps.max() / 2:
+        return 0.0
+    return float(steps.min() - 0.05 * np.ptp(steps))
 
 
 def _levels(panels: Sequence[Axes], scale: Scale, best: str) -> None:

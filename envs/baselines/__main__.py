@@ -20,8 +20,10 @@ import tyro
 from envs.baselines import report
 from envs.baselines.bounds import SCRIPTED, Effort, best, random_level
 from envs.baselines.known import SHIPPED, Lines, plain
-from envs.baselines.record import Record, as_json, machine, put, read, revision
+from envs.baselines.record import Record, as_json, read
 from envs.errors import UserError
+from envs.kept import put
+from envs.machine import cpu, revision
 from envs.registry import WORLDS, make_world, near_names
 
 
@@ -88,7 +90,7 @@ def compute(id: str, args: Args, command: str) -> Record:
         revision=revision(),
         discounted=found.discounted,
     )
-    return Record(lines, command, machine(), round(time.perf_counter() - begin, 1))
+    return Record(lines, command, cpu(), round(time.perf_counter() - begin, 1))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -25,8 +25,9 @@ from typing import Annotated
 import torch
 import tyro
 
-from envs.baselines.record import machine, put, revision
 from envs.errors import UserError
+from envs.kept import put
+from envs.machine import cpu, revision
 from envs.memoryless import pages
 from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften
 from envs.memoryless.games import Game, make_game
@@ -100,7 +101,7 @@ def compute(args: Args, command: str) -> Record:
     return Record(
         found=found, looks=game.looks, exact=game.exact, restarts=args.restarts,
         episodes=None if game.exact else args.fresh, time_limit=world.time_limit, seed=args.seed, command=command,
-        revision=revision(), machine=machine(), seconds=round(time.perf_counter() - begin, 1),
+        revision=revision(), machine=cpu(), seconds=round(time.perf_counter() - begin, 1),
     )  # fmt: skip
 
 

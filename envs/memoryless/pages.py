@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from envs.errors import UserError
+from envs.kept import read_entries
 
 HEAD = """# How far one gets without a memory
 
@@ -65,20 +64,14 @@ def read(path: Path) -> dict[str, Record]:
     Raises:
         UserError: the file is something else.
     """
-    if not path.exists():
-        return {}
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return {name: _record(entry) for name, entry in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no table of memoryless policies; choose another --folder.") from None
+    return read_entries(path, _record, "memoryless policies")
 
 
-def _record(entry: dict[str, object]) -> Record:
+def _record(_: str, entry: dict[str, Any]) -> Record:
     found = entry.pop("found")
     if not isinstance(found, dict):
         raise TypeError("no table")
-    return Record(found={name: Found(**part) for name, part in found.items()}, **entry)  # type: ignore[arg-type]
+    return Record(found={name: Found(**part) for name, part in found.items()}, **entry)
 
 
 def in_words(name: str, record: Record) -> str:
