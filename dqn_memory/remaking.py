@@ -35,6 +35,9 @@ from envs.memoryless import pages as memoryless
 MADE = (".md", ".png", ".gif")
 # What no raw file can give, and why.
 BY_HAND = "written by hand"
+IMAGINED = (
+    "needs the agent itself: python -m world_models.glam.inspect runs/glam-catch/glam/seed_1 --imagined 8 --episodes 20"
+)
 NOT_MADE = {
     "README.md": BY_HAND,
     "benchmarks/README.md": BY_HAND,
@@ -43,6 +46,8 @@ NOT_MADE = {
     "published/README.md": BY_HAND,
     "learning/demo/attention.png": "needs the agent itself: python -m dqn_memory.demo --seed 1",
     "learning/demo/episode.gif": "needs the agent itself: python -m dqn_memory.demo --seed 1",
+    "learning/glam-catch/imagined.png": IMAGINED,
+    "learning/glam-catch/imagined.gif": IMAGINED,
 }
 
 
