@@ -97,7 +97,7 @@ def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
     """A UserError for the first keyword that `build` does not take."""
-    known = {name: each for name, each in inspect.signature(build).parameters.items() if name != "device"}
+    known = _keywords(build)
     for name, value in kwargs.items():
         if name not in known:
             raise UserError(f"World {id!r} takes no keyword {name!r}; {near_names(name, known)}")
@@ -105,6 +105,15 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
         optional = value is None and known[name].default is None
         if fits is not None and not optional and not fits(value):
             raise UserError(f"{name} of world {id!r} must be {wanted}, not {value!r}.")
+
+
+def _keywords(build: Any) -> dict[str, inspect.Parameter]:
+    """What can be given by name, but for the device; a class that takes any keywords hands them to its base."""
+    own = inspect.signature(build).parameters
+    passes_on = inspect.isclass(build) and any(each.kind is each.VAR_KEYWORD for each in own.values())
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    known = {name: each for name, each in own.items() if each.kind in named and name != "device"}
+    return (_keywords(build.__base__) if passes_on else {}) | known
 
 
 def _check_device(device: Any) -> None:

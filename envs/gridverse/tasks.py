@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict, Unpack
 
 import torch
 
@@ -46,6 +47,18 @@ def keydoor(layout: layouts.LockedRoom, device: Device) -> Task:
     return Task(layout, tuple(range(8)), rules, rewards, (OnKind(EXIT, place),), KEYDOOR)
 
 
+class Look(TypedDict, total=False):
+    """Keywords that all registered grid worlds share; `StockWorld` says what they do."""
+
+    view: Sequence[int]
+    encoding: str
+    dictionary: bool
+    phantom_rooms: Sequence[int] | None
+    phantom_cells: str
+    time_limit: int
+    device: Device
+
+
 class StockWorld(GridWorld):
     """A task behind the keywords that all registered grid worlds share.
 
@@ -59,6 +72,7 @@ class StockWorld(GridWorld):
     def __init__(
         self,
         task: Task,
+        /,
         view: Sequence[int] = (2, 3),
         encoding: str = "summed",
         dictionary: bool = False,
@@ -85,21 +99,12 @@ class Memory(StockWorld):
         size: height and width, odd and at least 5; for the other keywords see `StockWorld`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        view: Sequence[int] = (2, 3),
-        encoding: str = "summed",
-        dictionary: bool = False,
-        phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
-        time_limit: int = 500,
-        device: Device = "cpu",
-    ) -> None:
+    def __init__(self, size: int, **look: Unpack[Look]) -> None:
         if size < 5 or size % 2 == 0:
             raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
-        task = memory(layouts.Corridor(size, size, torch.device(device)), device)
-        super().__init__(task, view, encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device)
+        place = torch.device(look.get("device", "cpu"))
+        task = memory(layouts.Corridor(size, size, place), place)
+        super().__init__(task, **look)
 
 
 class MemoryRooms(StockWorld):
@@ -112,22 +117,10 @@ class MemoryRooms(StockWorld):
             For the other keywords see `StockWorld`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        rooms: Sequence[int],
-        beacons: int = 1,
-        exits: int = 2,
-        view: Sequence[int] = (2, 3),
-        encoding: str = "summed",
-        dictionary: bool = False,
-        phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
-        time_limit: int = 500,
-        device: Device = "cpu",
-    ) -> None:
-        task = memory(layouts.rooms(size, size, rooms, beacons, exits, torch.device(device)), device)
-        super().__init__(task, view, encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device)
+    def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **look: Unpack[Look]) -> None:
+        place = torch.device(look.get("device", "cpu"))
+        task = memory(layouts.rooms(size, size, rooms, beacons, exits, place), place)
+        super().__init__(task, **look)
 
 
 class MemoryEmpty(StockWorld):
@@ -139,22 +132,10 @@ class MemoryEmpty(StockWorld):
         beacons, exits: how many of each; for the other keywords see `StockWorld`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        rooms: Sequence[int],
-        beacons: int = 1,
-        exits: int = 2,
-        view: Sequence[int] = (2, 3),
-        encoding: str = "summed",
-        dictionary: bool = False,
-        phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
-        time_limit: int = 500,
-        device: Device = "cpu",
-    ) -> None:
-        task = memory(layouts.open_ground(size, size, rooms, beacons, exits, torch.device(device)), device)
-        super().__init__(task, view, encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device)
+    def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **look: Unpack[Look]) -> None:
+        place = torch.device(look.get("device", "cpu"))
+        task = memory(layouts.open_ground(size, size, rooms, beacons, exits, place), place)
+        super().__init__(task, **look)
 
 
 class Keydoor(StockWorld):
@@ -167,16 +148,7 @@ class Keydoor(StockWorld):
         size: height and width, at least 5; for the other keywords see `StockWorld`.
     """
 
-    def __init__(
-        self,
-        size: int,
-        view: Sequence[int] = (2, 3),
-        encoding: str = "summed",
-        dictionary: bool = False,
-        phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
-        time_limit: int = 500,
-        device: Device = "cpu",
-    ) -> None:
-        task = keydoor(layouts.LockedRoom(size, size, torch.device(device)), device)
-        super().__init__(task, view, encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device)
+    def __init__(self, size: int, **look: Unpack[Look]) -> None:
+        place = torch.device(look.get("device", "cpu"))
+        task = keydoor(layouts.LockedRoom(size, size, place), place)
+        super().__init__(task, **look)
