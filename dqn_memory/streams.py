@@ -1,6 +1,8 @@
 """Independent random streams from one seed, so that no part of a run shifts another's draws."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +31,20 @@ class Streams:
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     """Give a generator on `device` that starts at `seed`."""
     return torch.Generator(device).manual_seed(seed)
+
+
+def dropout_state(device: torch.device) -> dict[str, Any]:
+    """What all of the process shares: its threads, whose number sums depend on, and dropout's default generators."""
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"threads": torch.get_num_threads(), "dropout": torch.get_rng_state(), "dropout_cuda": cuda}
+
+
+def restore_dropout(state: Mapping[str, Any], device: torch.device) -> None:
+    """Put the process back where `dropout_state` was taken; a GPU's generator stays where there was none then."""
+    torch.set_num_threads(state["threads"])
+    torch.set_rng_state(state["dropout"])
+    if state["dropout_cuda"] is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state["dropout_cuda"], device)
 
 
 def _seed(sequence: np.random.SeedSequence) -> int:

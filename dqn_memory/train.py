@@ -28,6 +28,7 @@ from dqn_memory.meter import Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
+from dqn_memory.streams import dropout_state, restore_dropout
 from envs.baselines import beside
 from envs.fleet import make_fleet
 
@@ -162,13 +163,11 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything else that the future of the run depends on, but the replay."""
-        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "optimizer": self.optimizer.state_dict(), "fleet": self.fleet.state_dict(),
             "actor": self.actor.state_dict(), "explorer": self.explorer.state_dict(),
             "exploration": self.explorer.generator.get_state(), "drawing": self.drawing.get_state(),
-            "threads": torch.get_num_threads(),
-            "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
+            **dropout_state(self.device),
             "observation": self.observation, "previous_action": self.previous_action, "time": self.time,
             "solved": self.solved,
             "iterations": self.iterations, "updates": self.updates, "meter": self.meter.state_dict(),
@@ -186,10 +185,7 @@ class Training:
             getattr(self, name).load_state_dict(state[name])
         self.explorer.generator.set_state(state["exploration"])
         self.drawing.set_state(state["drawing"])
-        torch.set_num_threads(state["threads"])  # sums over threads depend on their number
-        torch.set_rng_state(state["dropout"])
-        if state["dropout_cuda"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
+        restore_dropout(state, self.device)
         for name in ("observation", "previous_action", "time"):
             setattr(self, name, state[name].to(self.device))
         for name in ("solved", "iterations", "updates"):

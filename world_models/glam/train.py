@@ -20,6 +20,7 @@ from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.learner import set_rate
 from dqn_memory.loop import resume, resumes, run_training
+from dqn_memory.streams import dropout_state, restore_dropout
 from envs.fleet import make_fleet
 from world_models.glam import starting
 from world_models.glam.acting import ActingNoise
@@ -159,14 +160,12 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything else that the future of the run depends on, but the replay."""
-        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "optimizers": [each.state_dict() for each in self.optimizers],
             "fleet": self.fleet.state_dict(), "actions": self.fleet.num_actions,
             "player": self.player.state_dict(), "meter": self.meter.state_dict(),
             "acting": self.acting.get_state(), "drawing": self.drawing.get_state(),
-            "dreaming": self.dreaming.get_state(), "threads": torch.get_num_threads(),
-            "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
+            "dreaming": self.dreaming.get_state(), **dropout_state(self.device),
             "observation": self.observation, "first": self.first,
             "solved": self.solved, "iterations": self.iterations, "updates": self.updates,
         }  # fmt: skip
@@ -182,10 +181,7 @@ class Training:
             optimizer.load_state_dict(saved)
         for name in ("acting", "drawing", "dreaming"):
             getattr(self, name).set_state(state[name])
-        torch.set_num_threads(state["threads"])  # sums over threads depend on their number
-        torch.set_rng_state(state["dropout"])
-        if state["dropout_cuda"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
+        restore_dropout(state, self.device)
         for name in ("observation", "first"):
             setattr(self, name, state[name].to(self.device))
         for name in ("solved", "iterations", "updates"):

@@ -20,6 +20,7 @@ from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.loop import resume, resumes, run_training
 from dqn_memory.meter import Meter
 from dqn_memory.observations import observation_spec
+from dqn_memory.streams import dropout_state, restore_dropout
 from envs.fleet import make_fleet
 from world_models.unizero import starting
 from world_models.unizero.acting import Planner
@@ -185,12 +186,11 @@ class Training:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything else that the future of the run depends on, but the replay."""
-        cuda = torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else None
         return {
             "optimizer": self.optimizer.state_dict(), "fleet": self.fleet.state_dict(),
             "planner": self.planner.state_dict(), "meter": self.meter.state_dict(),
             "numbers": self.numbers.get_state(), "drawing": self.drawing.get_state(),
-            "threads": torch.get_num_threads(), "dropout": torch.get_rng_state(), "dropout_cuda": cuda,
+            **dropout_state(self.device),
             "observation": self.observation, "time": self.time,
             "solved": self.solved, "iterations": self.iterations, "updates": self.updates,
         }  # fmt: skip
@@ -204,10 +204,7 @@ class Training:
             getattr(self, name).load_state_dict(state[name])
         self.numbers.set_state(state["numbers"])
         self.drawing.set_state(state["drawing"])
-        torch.set_num_threads(state["threads"])  # sums over threads depend on their number
-        torch.set_rng_state(state["dropout"])
-        if state["dropout_cuda"] is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(state["dropout_cuda"], self.device)
+        restore_dropout(state, self.device)
         for name in ("observation", "time"):
             setattr(self, name, state[name].to(self.device))
         for name in ("solved", "iterations", "updates"):
