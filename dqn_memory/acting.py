@@ -85,6 +85,25 @@ class StateActor:
         self.state, self.q = state["state"], state["q"]
 
 
+class Forgetful:
+    """Begins anew at every step, so that only the newest observation counts: what an agent does without its memory."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+
+    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
+        self.actor.observe(observation, previous_action, torch.ones_like(reset))
+
+    def q_values(self) -> Tensor:
+        return self.actor.q_values()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.actor.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.actor.load_state_dict(state)
+
+
 ActingMode = Literal["prefix", "padded"]
 ActingState = Literal["window", "episode"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
@@ -23,11 +23,12 @@ from dqn_memory import drawing
 from dqn_memory.agent import load_network
 from dqn_memory.config import TrainConfig
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Score, evaluate
+from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Run
 from dqn_memory.introspection import attention_maps, sensitivity
 from dqn_memory.networks import QNetwork
 from dqn_memory.playing import Episode, action_names, play_in
+from dqn_memory.scores import Score
 from dqn_memory.video import save_video
 from envs.baselines import beside
 
@@ -133,6 +134,7 @@ def show(run: Run, seed: int) -> list[str]:
     network, config, step = load_network(run.path)
     arena = config.arena(torch.device("cpu"))
     score = evaluate(network, arena, config.evaluation.final_episodes, seed)
+    forgetful = evaluate(network, replace(arena, forget=True), config.evaluation.final_episodes, seed)
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(arena, network, seed, initial=initial, draw=True)
     beacons = config.world.env.startswith("Gridverse/Memory") and config.world.observe == "world"
@@ -144,6 +146,7 @@ def show(run: Run, seed: int) -> list[str]:
     save_video(video, [episode], action_names(arena))
     return [
         won(config, score, step),
+        f"  without its memory, from the newest observation alone, it wins {int(forgetful.success.sum())}",
         f"  {curve}   how it learned",
         f"  {attention}   {explain(decision)}",
         f"  {video}   one episode of {len(episode)} steps, {'won' if episode.success else 'not won'}",

@@ -19,10 +19,11 @@ import tyro
 from dqn_memory.agent import Interface, load_network, run_folder
 from dqn_memory.config import DeviceConfig, TrainConfig
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Arena, Score, evaluate, report
+from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.playing import action_names, play_in
+from dqn_memory.scores import Score, fields, lines, place
 from dqn_memory.video import check_target, save_video
 from envs.baselines import beside
 
@@ -41,6 +42,8 @@ class Args:
     """Seed of the worlds."""
     env: str | None = None
     """Another world with the same observations and actions (None: the one trained in)."""
+    forget: bool = False
+    """Forget everything before each step: what the agent does without its memory."""
     video: str | None = None
     """Also write a video of greedy episodes: a path that ends in .gif, or in .png for an animated PNG."""
     video_episodes: int = 1
@@ -55,7 +58,7 @@ class Args:
 
 def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> Arena:
     """Where to evaluate; a UserError says why the network cannot act in another world."""
-    arena = config.arena(DeviceConfig(args.device).torch_device())
+    arena = replace(config.arena(DeviceConfig(args.device).torch_device()), forget=args.forget)
     if args.env is None:
         return arena
     kwargs = replace(config.world, env=args.env, path=None).kwargs(training=False)
@@ -81,25 +84,15 @@ def as_text(args: Args, where: str, score: Score, known: str) -> str:
         how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic world once"
     else:
         how = f"sampled: {score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
-    lines = [where, how]
-    for name, (mean, low, high) in report(score).items():
-        digits = 1 if name == "length" else 3
-        between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
-        lines.append(f"{name:<8} {mean:8.{digits}f}{between}")
-    lines[2] += f"   {int(score.success.sum()):,} of {score.episodes:,}{known}"
-    return "\n".join(lines)
+    success, *others = lines(score)
+    success += f"   {int(score.success.sum()):,} of {score.episodes:,}{known}"
+    return "\n".join([where, how, success, *others])
 
 
 def as_json(args: Args, facts: dict[str, Any], score: Score) -> str:
     """One object for programs."""
-    measures = {
-        f"{name}{part}": value
-        for name, values in report(score).items()
-        for part, value in zip(("", "_low", "_high"), values, strict=True)
-    }
-    return json.dumps(
-        facts | {"episodes": score.episodes, "exhaustive": score.exhaustive, "seed": args.seed} | measures, indent=1
-    )
+    about = facts | {"episodes": score.episodes, "exhaustive": score.exhaustive, "seed": args.seed}
+    return json.dumps(about | fields(score), indent=1)
 
 
 def check(args: Args) -> None:
@@ -125,11 +118,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     score = evaluate(network, arena, args.episodes, args.seed)
     architecture = config.network.architecture
     if args.format == "json":
-        facts = {"run": str(folder), "step": step, "architecture": architecture, "env": arena.env}
+        facts = {
+            "run": str(folder),
+            "step": step,
+            "architecture": architecture,
+            "env": arena.env,
+            "forget": arena.forget,
+        }
         print(as_json(args, facts, score))
     else:
         known = beside(float(score.success.mean()), arena.env, arena.env_kwargs)
-        print(as_text(args, f"{folder} at step {step:,}: {architecture} in {arena.env}", score, known))
+        print(
+            as_text(
+                args, f"{folder} at step {step:,}: {architecture} in {place(arena.env, arena.forget)}", score, known
+            )
+        )
     if args.video:
         save_video(Path(args.video), episodes, action_names(arena))
         print(f"wrote {args.video}", file=sys.stderr)

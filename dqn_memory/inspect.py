@@ -32,13 +32,14 @@ from dqn_memory.agent import load_network, run_folder
 from dqn_memory.config import DeviceConfig, TrainConfig
 from dqn_memory.discrepancy import Discrepancy, Hindsight, discrepancy
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Arena, report
+from dqn_memory.evaluation import Arena
 from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.introspection import episode_attention, prior_tables
 from dqn_memory.networks import QNetwork
 from dqn_memory.observability import Gap, check_pair, differences, known, observability, words
 from dqn_memory.playing import Episode, action_names, play_in
 from dqn_memory.recall import Recall, RecallConfig, recall
+from dqn_memory.scores import report
 from dqn_memory.video import Looks, save_video
 
 Array = np.ndarray[Any, np.dtype[Any]]

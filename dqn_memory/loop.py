@@ -10,11 +10,11 @@ from torch import Tensor
 
 from dqn_memory.checkpoint import Checkpoint
 from dqn_memory.configuration import to_toml
-from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Progress, Run
 from dqn_memory.kinds import check_kind
 from dqn_memory.meter import Clock, Meter
 from dqn_memory.progress import due
+from dqn_memory.scores import Score
 from dqn_memory.starting import check_unfinished
 
 

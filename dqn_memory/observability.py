@@ -15,8 +15,9 @@ import torch
 
 from dqn_memory.config import TrainConfig
 from dqn_memory.errors import UserError
-from dqn_memory.evaluation import MOST_ROWS, Measure, Score, evaluate, mean_interval, report
+from dqn_memory.evaluation import MOST_ROWS, evaluate
 from dqn_memory.networks import QNetwork
+from dqn_memory.scores import Measure, Score, mean_interval, report
 from envs.baselines import Lines, lines
 
 EPISODES = MOST_ROWS  # one for each row of a fleet: only first episodes start alike in both

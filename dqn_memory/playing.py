@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.acting import Actor, make_actor
+from dqn_memory.acting import Actor
 from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
 from dqn_memory.networks import QNetwork
@@ -57,8 +57,7 @@ def play_in(
     Raises UserError where there is no such initial state, or no picture to draw.
     """
     fleet = single_fleet(arena, seed, initial, draw)
-    actor = make_actor(network, 1, arena.device, arena.acting, arena.acting_state)
-    return play(fleet, actor, episodes, draw)
+    return play(fleet, arena.actor(network, 1), episodes, draw)
 
 
 def single_fleet(arena: Arena, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:

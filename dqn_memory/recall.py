@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
-from dqn_memory.evaluation import Measure, mean_interval
 from dqn_memory.networks import QNetwork
 from dqn_memory.playing import Episode
+from dqn_memory.scores import Measure, mean_interval
 from dqn_memory.windows import Windows, in_parts, known_lengths, q_values, reach, windows
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -18,7 +18,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import to_toml
 from dqn_memory.engine import make_update
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Score, evaluate
+from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.exploration import Explorer
 from dqn_memory.kinds import Q_NETWORK
@@ -28,6 +28,7 @@ from dqn_memory.meter import Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
+from dqn_memory.scores import Score
 from dqn_memory.streams import dropout_state, restore_dropout
 from envs.baselines import beside
 from envs.fleet import make_fleet

@@ -1,5 +1,6 @@
 """The demo trains, shows and names what it made; its search for the decision is right on known networks."""
 
+import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,8 +25,8 @@ from dqn_memory.demo import (
     window_at,
     won,
 )
-from dqn_memory.evaluation import Score
 from dqn_memory.playing import Episode
+from dqn_memory.scores import Score
 from envs.registry import WORLDS
 
 SHORT = "Gridverse/Memory-Short-v0"  # an agent that has learned nothing stays where it is until the time limit
@@ -158,6 +159,7 @@ def test_the_whole_demo(workplace, capfd):
     main(["--config", "tiny.toml", "--seed", "2"])
     text, folder = capfd.readouterr().out, Path("runs/demo-1")
     assert f"of 24 initial states of {SHORT} after 200 steps" in text
+    assert re.search(r"without its memory, from the newest observation alone, it wins \d", text)
     for name in ("learning_curve.png", "attention.png", "episode.gif"):
         assert str(folder / name) in text
         assert np.asarray(Image.open(folder / name).convert("L")).std() > 5

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
 from dqn_memory.agent import load_network
 from dqn_memory.evaluate import main
-from dqn_memory.evaluation import Arena, evaluate, mean_interval
+from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
+from dqn_memory.scores import mean_interval
 from envs.fleet import TensorFleet
 from envs.registry import make_world
 
@@ -45,6 +47,26 @@ def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
     assert facts["success"] == score.success.mean() and facts["success_low"] is None
     assert facts["return"] == pytest.approx(score.returns.mean()) and facts["length"] == score.lengths.mean()
     assert contents(memory) == before
+
+
+def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, capsys, monkeypatch):
+    network, config, _ = load_network(memory)
+    remembers = config.arena(torch.device("cpu"))
+    read, at = [], network.at
+
+    def noted(observation, previous_action, lengths, index):
+        read.append((lengths, previous_action[:, 0]))
+        return at(observation, previous_action, lengths, index)
+
+    monkeypatch.setattr(network, "at", noted)
+    score = evaluate(network, replace(remembers, forget=True), 7, 0)
+    assert all((lengths == 1).all() and (action == network.num_actions).all() for lengths, action in read)
+    read.clear()
+    evaluate(network, remembers, 7, 0)
+    assert max(int(lengths.max()) for lengths, _ in read) == network.config.context
+    facts = json.loads(printed(capsys, memory, "--forget", "--format", "json"))
+    assert facts["forget"] is True and facts["return"] == pytest.approx(score.returns.mean())
+    assert "forgetting everything before each step" in printed(capsys, memory, "--forget").splitlines()[0]
 
 
 def test_any_other_world_is_sampled_with_intervals(tmp_path, capsys):

@@ -11,6 +11,7 @@ from run_folders import refused
 from trained import contents
 
 from dqn_memory.configuration import read_config
+from world_models.glam.acting import Player
 from world_models.glam.evaluate import main
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player, play
 from world_models.glam.loading import build, load
@@ -81,8 +82,25 @@ def test_short_episodes_are_not_favoured():
 
     config = tiny()
     model, agent = build(config, 3, 0, torch.device("cpu"))
-    outcome = play(Fleet(), make_player(model, agent, 2, False), 2, torch.Generator(), greedy=True)
-    assert outcome[2].tolist() == [[1, 5], [2, 10]]
+    tally = play(Fleet(), make_player(model, agent, 2, False), 2, torch.Generator(), greedy=True)
+    assert tally.outcome[2].tolist() == [[1, 5], [2, 10]]
+
+
+def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch):
+    firsts, act = [], Player.act
+
+    def noted(player, observation, first, *more):
+        firsts.append(first)
+        return act(player, observation, first, *more)
+
+    monkeypatch.setattr(Player, "act", noted)
+    main([str(run), "--rows", "2", "--quota", "2"])
+    assert not torch.stack(firsts).all()
+    firsts.clear()
+    capsys.readouterr()
+    main([str(run), "--rows", "2", "--quota", "2", "--forget"])
+    assert torch.stack(firsts).all()
+    assert "forgetting everything before each step" in capsys.readouterr().out
 
 
 def test_the_script_says_both_policies_and_writes_nothing(run, capsys):

@@ -9,12 +9,12 @@ import torch
 from dqn_memory import drawing_memory
 from dqn_memory.config import TrainConfig, WorldConfig
 from dqn_memory.errors import UserError
-from dqn_memory.evaluation import Score
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.networks import NetworkConfig
 from dqn_memory.observability import Gap, check_pair, differences, known, observability, words
 from dqn_memory.observations import observation_spec
+from dqn_memory.scores import Score
 from dqn_memory.train import Training
 from envs import WORLDS
 from envs.registry import make_world

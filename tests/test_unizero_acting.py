@@ -1,5 +1,7 @@
 """UniZero's planner keeps each world's history apart, and an evaluation plays its quota."""
 
+from dataclasses import replace
+
 import torch
 
 from tests.unizero_models import ACTIONS, VECTOR, config, model
@@ -46,6 +48,23 @@ def test_an_evaluation_plays_its_quota_in_each_world_and_repeats_itself():
     assert first.episodes == 6 and (first.lengths > 0).all()
     assert first.lengths.tolist() == again.lengths.tolist() != other.lengths.tolist()
     assert first.returns.tolist() == first.lengths.tolist()  # CartPole pays 1 a step
+
+
+def test_without_its_memory_a_planner_has_no_history(monkeypatch):
+    counts, plan = [], Planner.plan
+
+    def noted(planner, observation, numbers):
+        counts.append(int(planner.window.count.max()))
+        return plan(planner, observation, numbers)
+
+    monkeypatch.setattr(Planner, "plan", noted)
+    player = _two_actions()
+    arena = Arena("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
+    evaluate(player, arena, 2, 1, seed=5)
+    assert max(counts) > 1
+    counts.clear()
+    evaluate(player, replace(arena, forget=True), 2, 1, seed=5)
+    assert counts and max(counts) == 0
 
 
 def _two_actions():

@@ -17,7 +17,7 @@ import tyro
 from dqn_memory import mamba_backend
 from dqn_memory.agent import run_folder
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Measure, Score, report
+from dqn_memory.scores import Score, fields, lines, place
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate
 from world_models.glam.loading import Trained, check_frames, load
 from world_models.glam.train_config import ComputeConfig
@@ -41,6 +41,8 @@ class Args:
     """Seed of the worlds and of what is drawn."""
     env: str | None = None
     """Another world with frames of the same size and as many actions (None: the one trained in)."""
+    forget: bool = False
+    """Forget everything before each step: what the agent does without its memory."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
@@ -82,18 +84,11 @@ def by_policy(score: PolicyScore, policy: str) -> dict[str, Score]:
 
 def as_text(where: str, scores: dict[str, Score]) -> str:
     """A few lines for people."""
-    lines = [where]
+    text = [where]
     for policy, score in scores.items():
-        lines.append(f"{policy} actions, {score.episodes} episodes, 95 % intervals")
-        lines += [f"  {name:<8} {_written(name, measure)}" for name, measure in report(score).items()]
-    return "\n".join(lines)
-
-
-def _written(name: str, measure: Measure) -> str:
-    mean, low, high = measure
-    digits = 1 if name == "length" else 3
-    between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{mean:8.{digits}f}{between}"
+        text.append(f"{policy} actions, {score.episodes} episodes, 95 % intervals")
+        text += [f"  {line}" for line in lines(score)]
+    return "\n".join(text)
 
 
 def as_json(facts: dict[str, Any], scores: dict[str, Score]) -> str:
@@ -102,12 +97,7 @@ def as_json(facts: dict[str, Any], scores: dict[str, Score]) -> str:
 
 
 def _measures(score: Score) -> dict[str, Any]:
-    measures = {
-        f"{name}{part}": value
-        for name, values in report(score).items()
-        for part, value in zip(("", "_low", "_high"), values, strict=True)
-    }
-    return {"episodes": score.episodes} | measures
+    return {"episodes": score.episodes} | fields(score)
 
 
 @one_line_errors
@@ -119,17 +109,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = chosen(args, load(folder, device))
     mamba_backend.announce(found.backend, device, to=sys.stderr if args.format == "json" else None)
     config = found.config
-    arena = Arena.of(config, device)
+    arena = replace(Arena.of(config, device), forget=args.forget)
     score = evaluate(found.model, found.agent, arena, config, args.rows, args.quota, args.seed)
     scores = by_policy(score, args.policy)
     if args.format == "json":
         facts = {
             "run": str(folder), "step": found.step, "env": arena.env, "sequence": config.model.sequence,
-            "seed": args.seed, **mamba_backend.facts(found.backend),
+            "seed": args.seed, "forget": arena.forget, **mamba_backend.facts(found.backend),
         }  # fmt: skip
         print(as_json(facts, scores))
     else:
-        print(as_text(f"{folder} at step {found.step:,}: {config.model.sequence} in {arena.env}", scores))
+        where = f"{config.model.sequence} in {place(arena.env, arena.forget)}"
+        print(as_text(f"{folder} at step {found.step:,}: {where}", scores))
 
 
 if __name__ == "__main__":

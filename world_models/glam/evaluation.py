@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
-from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Streams, generator
+from dqn_memory.scores import Score, Tally
 from envs.fleet import Fleet, make_fleet
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.agent import Agent
@@ -41,6 +40,7 @@ class Arena:
     env_kwargs: dict[str, Any]
     observation_key: str | None
     device: torch.device
+    forget: bool = False  # everything before each step: what the agent does without a memory
 
     @classmethod
     def of(cls, config: TrainConfig, device: torch.device) -> Arena:
@@ -78,22 +78,19 @@ def _score(
 ) -> Score:
     streams = Streams.spawn(seed)
     fleet, player = arena.fleet(rows, streams.worlds), make_player(model, agent, rows, config.collection.blind)
-    outcome = play(fleet, player, quota, generator(streams.exploration, arena.device), way == "greedy")
-    success, returns, lengths = outcome.reshape(3, -1)
-    return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive=False)
+    numbers = generator(streams.exploration, arena.device)
+    return play(fleet, player, quota, numbers, way == "greedy", arena.forget).score()
 
 
-def play(fleet: Fleet, player: Player, quota: int, numbers: torch.Generator, greedy: bool) -> np.ndarray:
-    """Success, return and length (3, quota, N); worlds that are through play on and count no more."""
-    rows = fleet.num_worlds
-    outcome, finished = np.zeros((3, quota, rows)), np.zeros(rows, np.int64)
+def play(
+    fleet: Fleet, player: Player, quota: int, numbers: torch.Generator, greedy: bool, forget: bool = False
+) -> Tally:
+    """Until every world has played `quota` episodes; worlds that are through play on."""
+    rows, tally = fleet.num_worlds, Tally(quota, fleet.num_worlds)
     observation, first = fleet.reset(), torch.ones(rows, dtype=torch.bool, device=fleet.device)
-    while (finished < quota).any():
+    while tally.open:
         noise = ActingNoise.draw(player.model, rows, fleet.num_actions, numbers)
-        step = fleet.step(player.act(observation, first, noise, greedy))
+        step = fleet.step(player.act(observation, first | forget, noise, greedy))
         observation, first = step.observation, step.done
-        ended = np.flatnonzero(first.cpu().numpy() & (finished < quota))
-        for entry, values in enumerate((step.success, step.episode_return, step.episode_length)):
-            outcome[entry, finished[ended], ended] = values.cpu().numpy()[ended]
-        finished[ended] += 1
-    return outcome
+        tally.count(step)
+    return tally

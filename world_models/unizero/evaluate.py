@@ -15,8 +15,8 @@ import tyro
 
 from dqn_memory.agent import run_folder
 from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.evaluation import Measure, Score, report
 from dqn_memory.observations import observation_spec
+from dqn_memory.scores import Score, fields, lines, place
 from world_models.unizero.agent import load_model
 from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.networks import WorldModel
@@ -41,6 +41,8 @@ class Args:
     """Expansions of each search (None: as in training)."""
     env: str | None = None
     """Another world with the same observations and actions (None: the one trained in)."""
+    forget: bool = False
+    """Forget everything before each step: what the agent does without its memory."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
@@ -61,7 +63,7 @@ class Args:
 def make_arena(args: Args, config: TrainConfig, model: WorldModel) -> Arena:
     """Where to evaluate; a UserError says why the model cannot act in another world."""
     device = ComputeConfig(args.device).torch_device()
-    arena = Arena.of(config, device).with_simulations(args.simulations)
+    arena = replace(Arena.of(config, device).with_simulations(args.simulations), forget=args.forget)
     if args.env is None:
         return arena
     arena = replace(arena, env=args.env, env_kwargs={})
@@ -78,26 +80,12 @@ def make_arena(args: Args, config: TrainConfig, model: WorldModel) -> Arena:
 
 def as_text(where: str, score: Score) -> str:
     """A few lines for people."""
-    lines = [where, f"{score.episodes} episodes, 95 % intervals"]
-    lines += [f"{name:<8} {_written(name, measure)}" for name, measure in report(score).items()]
-    return "\n".join(lines)
-
-
-def _written(name: str, measure: Measure) -> str:
-    mean, low, high = measure
-    digits = 1 if name == "length" else 3
-    between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{mean:8.{digits}f}{between}"
+    return "\n".join([where, f"{score.episodes} episodes, 95 % intervals", *lines(score)])
 
 
 def as_json(facts: dict[str, Any], score: Score) -> str:
     """One object for programs."""
-    measures = {
-        f"{name}{part}": value
-        for name, values in report(score).items()
-        for part, value in zip(("", "_low", "_high"), values, strict=True)
-    }
-    return json.dumps(facts | {"episodes": score.episodes} | measures, indent=1)
+    return json.dumps(facts | {"episodes": score.episodes} | fields(score), indent=1)
 
 
 @one_line_errors
@@ -113,12 +101,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.format == "json":
         facts = {
             "run": str(folder), "step": step, "env": arena.env, "dynamics": form, "prior": prior,
-            "simulations": simulations, "seed": args.seed,
+            "simulations": simulations, "seed": args.seed, "forget": arena.forget,
         }  # fmt: skip
         print(as_json(facts, score))
     else:
         about = f"{form} dynamics, {prior} prior, {simulations} simulations"
-        print(as_text(f"{folder} at step {step:,}: {about}, in {arena.env}", score))
+        print(as_text(f"{folder} at step {step:,}: {about}, in {place(arena.env, arena.forget)}", score))
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 
-from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Streams, generator
+from dqn_memory.scores import Score, Tally
 from envs.fleet import Fleet, make_fleet
 from world_models.unizero.acting import Planner
 from world_models.unizero.engine import Planning
@@ -27,6 +26,7 @@ class Arena:
     observation_key: str | None
     device: torch.device
     search: SearchConfig
+    forget: bool = False  # everything before each step: what the agent does without a memory
 
     @classmethod
     def of(cls, config: TrainConfig, device: torch.device) -> Arena:
@@ -55,25 +55,20 @@ def evaluate(
     training, streams = model.training, Streams.spawn(seed)
     fleet = arena.fleet(rows, streams.worlds)
     planner = Planner(model, rows, arena.device, arena.search, planning=planning)
-    outcome = _play(fleet, planner, quota, generator(streams.exploration, arena.device))
+    tally = _play(fleet, planner, quota, generator(streams.exploration, arena.device), arena.forget)
     model.train(training)
-    success, returns, lengths = outcome.reshape(3, -1)
-    return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive=False)
+    return tally.score()
 
 
-def _play(fleet: Fleet, planner: Planner, quota: int, numbers: torch.Generator) -> np.ndarray:
-    """Success, return and length (3, quota, N); worlds that are through play on and count no more."""
-    rows = fleet.num_worlds
-    outcome, finished = np.zeros((3, quota, rows)), np.zeros(rows, np.int64)
+def _play(fleet: Fleet, planner: Planner, quota: int, numbers: torch.Generator, forget: bool) -> Tally:
+    """Until every world has played `quota` episodes; worlds that are through play on."""
+    rows, tally = fleet.num_worlds, Tally(quota, fleet.num_worlds)
     observation = fleet.reset()
-    while (finished < quota).any():
+    while tally.open:
         drawn = draw(planner.config, rows, fleet.num_actions, numbers, evaluation=True)
         plan = planner.plan(observation, drawn)
         step = fleet.step(plan.found.action)
-        planner.remember(plan.latent, plan.found.action, step.done)
+        planner.remember(plan.latent, plan.found.action, step.done | forget)
         observation = step.observation
-        ended = np.flatnonzero(step.done.cpu().numpy() & (finished < quota))
-        for entry, values in enumerate((step.success, step.episode_return, step.episode_length)):
-            outcome[entry, finished[ended], ended] = values.cpu().numpy()[ended]
-        finished[ended] += 1
-    return outcome
+        tally.count(step)
+    return tally

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import one_line_errors
-from dqn_memory.evaluation import Score
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.loop import resume, resumes, run_training
 from dqn_memory.meter import Meter
 from dqn_memory.observations import observation_spec
+from dqn_memory.scores import Score
 from dqn_memory.streams import dropout_state, restore_dropout
 from envs.fleet import make_fleet
 from world_models.unizero import starting

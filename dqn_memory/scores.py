@@ -1,0 +1,123 @@
+"""What complete episodes say: success with a Wilson interval, return, length, for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envs.fleet import Step
+
+Measure = tuple[float, float | None, float | None]  # mean, low, high
+
+
+@dataclass(frozen=True)
+class Score:
+    """Outcomes of complete greedy episodes, one entry each. `exhaustive`: every initial state exactly once."""
+
+    success: np.ndarray  # bool
+    returns: np.ndarray  # float64, undiscounted
+    lengths: np.ndarray  # int64
+    exhaustive: bool
+
+    @property
+    def episodes(self) -> int:
+        return len(self.success)
+
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the success rate; a single point where every initial state was tried."""
+        rate = float(self.success.mean())
+        return (rate, rate) if self.exhaustive else wilson(int(self.success.sum()), self.episodes)
+
+    def scalars(self) -> dict[str, float]:
+        low, high = self.interval()
+        return {
+            "eval/success_rate": float(self.success.mean()),
+            "eval/success_low": low,
+            "eval/success_high": high,
+            "eval/episodic_return": float(self.returns.mean()),
+            "eval/episodic_length": float(self.lengths.mean()),
+            "eval/episodes": float(self.episodes),
+        }
+
+
+def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927)."""
+    rate = successes / trials
+    centre = (rate + z * z / (2 * trials)) / (1 + z * z / trials)
+    half = z / (1 + z * z / trials) * math.sqrt(rate * (1 - rate) / trials + z * z / (4 * trials * trials))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+class Tally:
+    """Counts the first `quota` episodes of each of N rows, so that short ones are not favoured."""
+
+    def __init__(self, quota: int, rows: int) -> None:
+        self.quota = quota
+        self.outcome = np.zeros((3, quota, rows))  # success, return, length
+        self.finished = np.zeros(rows, np.int64)
+
+    @property
+    def open(self) -> bool:
+        """Whether a row has not played its quota."""
+        return bool((self.finished < self.quota).any())
+
+    def count(self, step: Step) -> None:
+        """Take note of the episodes that end with this step; rows that are through count no more."""
+        ended = np.flatnonzero(step.done.cpu().numpy() & (self.finished < self.quota))
+        for entry, values in enumerate((step.success, step.episode_return, step.episode_length)):
+            self.outcome[entry, self.finished[ended], ended] = values.cpu().numpy()[ended]
+        self.finished[ended] += 1
+
+    def score(self, episodes: int | None = None, exhaustive: bool = False) -> Score:
+        """Of the first `episodes` by round, then row (None: of all)."""
+        success, returns, lengths = self.outcome.reshape(3, -1)[:, :episodes]
+        return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive)
+
+
+def report(score: Score) -> dict[str, Measure]:
+    """Success rate, return and length, each with its interval; None where there is none."""
+    low, high = score.interval()
+    rate = float(score.success.mean())
+    return {
+        "success": (rate, None, None) if score.exhaustive else (rate, low, high),
+        "return": mean_interval(score.returns, score.exhaustive),
+        "length": mean_interval(score.lengths, score.exhaustive),
+    }
+
+
+def mean_interval(values: np.ndarray[Any, np.dtype[Any]], exhaustive: bool) -> Measure:
+    """Mean with the normal 95 % interval, which fewer than two values, or all there are, do not give."""
+    mean = float(values.mean())
+    if exhaustive or len(values) < 2:
+        return mean, None, None
+    half = 1.959964 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def place(env: str, forget: bool) -> str:
+    """Where an agent was judged, and that it was without its memory."""
+    return env + (", forgetting everything before each step" if forget else "")
+
+
+def fields(score: Score) -> dict[str, float | None]:
+    """Every measure and both ends of its interval, by name."""
+    return {
+        f"{name}{part}": value
+        for name, values in report(score).items()
+        for part, value in zip(("", "_low", "_high"), values, strict=True)
+    }
+
+
+def lines(score: Score) -> list[str]:
+    """A line a measure, aligned: success first."""
+    return [f"{name:<8} {_written(name, measure)}" for name, measure in report(score).items()]
+
+
+def _written(name: str, measure: Measure) -> str:
+    mean, low, high = measure
+    digits = 1 if name == "length" else 3
+    between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{mean:8.{digits}f}{between}"

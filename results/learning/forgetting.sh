@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# What trained agents do with their memory and without it: forgetting.jsonl, a line an evaluation. The runs are those of
+# the records beside this script, made again by the commands there; a run that is not there is named and left out.
+# Two minutes a UniZero run (1,000 episodes each way), seconds for the others, on one thread.
+#
+#   results/learning/forgetting.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=${PYTHON:-.venv/bin/python}
+export OMP_NUM_THREADS=1
+target=results/learning/forgetting.jsonl
+
+judge() {  # script, its flags, runs
+  local script=$1 flags=$2
+  for run in "${@:3}"; do
+    if [ ! -e "$run/config.toml" ]; then
+      echo "left out: $run is not there" >&2
+      continue
+    fi
+    for forget in "" --forget; do
+      # shellcheck disable=SC2086
+      "$python" -m "$script" "$run" $flags $forget --format json | tr -d '\n'
+      echo
+    done
+  done
+}
+
+{
+  "$python" -c 'import json, envs.machine as m; print(json.dumps({"revision": m.revision(), "cpu": m.cpu()}))'
+  judge dqn_memory.evaluate "" runs/demo/seed_{1,2,3} runs/car-flag/seed_{1,2,3}
+  judge world_models.unizero.evaluate "--rows 50 --quota 20" \
+    runs/studies/unizero_memory/runs/Gridverse-Memory-5x5-v0__causal__seed-{1,2,3,4,5}
+  judge world_models.glam.evaluate "--rows 50 --quota 20" runs/glam-catch/glam/seed_{1,2,3}
+} > "$target.partial"
+mv "$target.partial" "$target"
