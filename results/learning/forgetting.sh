@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What trained agents do with their memory and without it: forgetting.jsonl, a line an evaluation. The runs are those of
 # the records beside this script, made again by the commands there; a run that is not there is named and left out.
-# Two minutes a UniZero run (1,000 episodes each way), seconds for the others, on one thread.
+# Half a minute a run on one thread: 400 episodes each way, but for the demo, of which every start is tried.
 #
 #   results/learning/forgetting.sh
 set -euo pipefail
@@ -25,11 +25,12 @@ judge() {  # script, its flags, runs
   done
 }
 
+machine=$("$python" -c 'import json, envs.machine as m; print(json.dumps({"revision": m.revision(), "cpu": m.cpu()}))')
 {
-  "$python" -c 'import json, envs.machine as m; print(json.dumps({"revision": m.revision(), "cpu": m.cpu()}))'
-  judge dqn_memory.evaluate "" runs/demo/seed_{1,2,3} runs/car-flag/seed_{1,2,3}
-  judge world_models.unizero.evaluate "--rows 50 --quota 20" \
+  echo "$machine"
+  judge dqn_memory.evaluate "" runs/demo-1
+  judge world_models.unizero.evaluate "--rows 50 --quota 8" \
     runs/studies/unizero_memory/runs/Gridverse-Memory-5x5-v0__causal__seed-{1,2,3,4,5}
-  judge world_models.glam.evaluate "--rows 50 --quota 20" runs/glam-catch/glam/seed_{1,2,3}
+  judge world_models.glam.evaluate "--rows 50 --quota 8" runs/glam-catch/glam/seed_{1,2,3}
 } > "$target.partial"
 mv "$target.partial" "$target"
