@@ -14,10 +14,10 @@ TOKENS = ObservationSpec("discrete", (2,), 40, torch.uint8)
 NUM_ACTIONS = 3
 
 
-def network(architecture: str = "dgfqn", seed: int = 0, context: int = 6, **changes: Any) -> QNetwork:
+def network(architecture: str = "dgfqn", seed: int = 0, context: int = 6, width: int = 8, **changes: Any) -> QNetwork:
     """A small float64 network, so that equalities can be tested to rounding."""
     torch.manual_seed(seed)
-    config = NetworkConfig(architecture=architecture, width=8, heads=2, context=context, **changes)
+    config = NetworkConfig(architecture=architecture, width=width, heads=2, context=context, **changes)
     return config.build(TOKENS, NUM_ACTIONS).double()
 
 

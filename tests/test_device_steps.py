@@ -1,0 +1,105 @@
+"""A step on a device reads nothing back and mixes no devices: it runs on tensors that have no values.
+
+Any read of a value raises there, and so do most operations that take a tensor of the CPU by mistake, so a step that
+passes can be captured in a CUDA graph. Clipping and optimisers are torch's own; they know no such tensors.
+"""
+
+import contextlib
+from dataclasses import fields, replace
+
+import pytest
+import test_engine
+import test_glam_engine
+import test_unizero_engine
+import torch
+import unizero_models
+from helpers import filled_replay, network
+
+from dqn_memory.architectures import ARCHITECTURES
+from dqn_memory.blocks import PRIORS
+from dqn_memory.engine import make_update
+from dqn_memory.learner import optimizer_for, sample
+from world_models.glam.sequences import SEQUENCES
+from world_models.unizero.acting import Planner
+from world_models.unizero.engine import make_learn
+from world_models.unizero.learner import make_target
+from world_models.unizero.learner import optimizer_for as unizero_optimizer
+from world_models.unizero.search import SearchConfig, draw, play
+
+NOWHERE = torch.device("meta")
+
+
+@pytest.fixture(autouse=True)
+def meta_step(monkeypatch):
+    """Without what torch refuses to do there, whatever its inputs are."""
+    autocast, clip = torch.autocast, torch.nn.utils.clip_grad_norm_
+    monkeypatch.setattr(
+        torch, "autocast", lambda kind, *a, **k: contextlib.nullcontext() if kind == "meta" else autocast(kind, *a, **k)
+    )
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda parameters, limit, **_: clip(parameters, limit))
+
+
+def still(optimizer):
+    optimizer.step = lambda *_, **__: None
+    return optimizer
+
+
+def moved(record):
+    return replace(record, **{field.name: getattr(record, field.name).to(NOWHERE) for field in fields(record)})
+
+
+def stays(metrics):
+    return {value.device.type for value in metrics.values()} == {"meta"}
+
+
+def test_such_a_tensor_notices_a_read_and_another_device():
+    there = torch.zeros(3, device=NOWHERE)
+    for wrong in (lambda: there.sum().item(), lambda: bool(there.any()), there.nonzero, lambda: there + torch.ones(3)):
+        with pytest.raises(RuntimeError):
+            wrong()
+
+
+@pytest.mark.parametrize("tails", [1.0, 0.125])
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_an_update_of_the_core(architecture, tails):
+    net, target = (network(architecture, seed, width=32).float().to(NOWHERE) for seed in (0, 1))
+    config = replace(test_engine.CONFIG, n_step=2, tails=tails)
+    update = make_update("eager", net, target, still(optimizer_for(net, config)), config)
+    batch = sample(filled_replay([[9, 7], [4, 12]]), config, 6, config.ends(net.causal), torch.Generator())
+    assert stays(update(moved(batch)))
+
+
+SPECS = {"vector": unizero_models.VECTOR, "image": unizero_models.IMAGE, "tokens": unizero_models.TOKENS}
+
+
+@pytest.mark.parametrize(
+    ("prior", "kind"), [*((prior, "vector") for prior in sorted(PRIORS)), ("causal", "image"), ("causal", "tokens")]
+)
+def test_an_update_of_unizero(prior, kind):
+    spec = SPECS[kind]
+    model = unizero_models.model(prior, spec, noise=0.1, layers=2).to(NOWHERE)
+    config = test_unizero_engine.CONFIG
+    learn = make_learn("eager", model, make_target(model), still(unizero_optimizer(model, config)), config)
+    assert stays(learn(moved(test_unizero_engine.stored(spec))))
+
+
+@pytest.mark.parametrize(("prior", "root"), [*((prior, "puct") for prior in sorted(PRIORS)), ("causal", "gumbel")])
+def test_acting_of_unizero(prior, root):
+    model = unizero_models.model(prior, unizero_models.VECTOR, noise=0.1, layers=2).to(NOWHERE)
+    planner = Planner(model, 3, NOWHERE, SearchConfig(3, root, backend="torch"))
+    numbers = moved(draw(planner.config, 3, unizero_models.ACTIONS, torch.Generator()))
+    observation = torch.zeros(3, 4, dtype=torch.float64, device=NOWHERE)
+    for _ in range(2):
+        plan = planner.plan(observation, numbers)
+        planner.remember(plan.latent, plan.found.action, torch.zeros(3, dtype=torch.bool, device=NOWHERE))
+    assert play(plan.found, numbers, planner.config, 0.25).device == NOWHERE
+
+
+@pytest.mark.parametrize("imagination", ["window", "carried"])
+@pytest.mark.parametrize("sequence", sorted(SEQUENCES))
+def test_updates_and_dreams_of_glam(sequence, imagination):
+    _, _, optimizers, execution = test_glam_engine.parts(device="meta", sequence=sequence, imagination=imagination)
+    for optimizer in optimizers:
+        still(optimizer)
+    assert stays(execution.learn_model(test_glam_engine.lesson(device="meta")))
+    assert stays(execution.learn_agent(execution.dream(test_glam_engine.seeds(device="meta"))))
