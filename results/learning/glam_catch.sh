@@ -6,9 +6,9 @@
 # horizons, 13 to 17 for the layers; about 8 hours in all, half of it with two at a time. Estimated from the processor
 # time of whole runs of the preset and of single updates of the others, on a machine that had other work too.
 # Finished runs are skipped, also those that are kept already, and stopped ones are resumed, so it may be run in several
-# sittings: SEEDS=1 for one seed.
+# sittings: SEEDS=1 for one seed, FORMS=storm for one form.
 #
-#   [SEEDS='1 2 3'] results/learning/glam_catch.sh [RUNS_AT_A_TIME]
+#   [SEEDS='1 2 3'] [FORMS='storm glam G1-L2 ...'] results/learning/glam_catch.sh [RUNS_AT_A_TIME]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
@@ -17,6 +17,7 @@ rows="storm lmamba double_transformer double_mamba glam glam_no_variation"
 horizons="horizon-16 horizon-24 horizon-32"
 layers="G1-L2 G2-L1 G2-L2"
 seeds=${SEEDS:-1 2 3}
+forms=${FORMS:-glam $(tr ' ' '\n' <<<"$rows" | grep -vx glam) $horizons $layers}
 
 changes() {
   case $1 in
@@ -39,7 +40,7 @@ finished() {  # form, seed: the folder of that run, here or among those that are
 
 commands() {
   for seed in $seeds; do
-    for form in glam $(tr ' ' '\n' <<<"$rows" | grep -vx glam) $horizons $layers; do
+    for form in $forms; do
       run="$runs/$form/seed_$seed"
       if [ -n "$(finished "$form" "$seed")" ]; then continue; fi
       if [ -e "$run/config.toml" ]; then
