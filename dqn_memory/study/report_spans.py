@@ -66,7 +66,9 @@ def spans_figure(found: Spans, styles: Mapping[str, Look], title: str) -> Figure
     panels: Any = figure.subplots(lines, columns, squeeze=False, sharex=True, sharey=True)
     top = max(max(float(spans.max()), start) for spans, start in found.values())
     edges = np.linspace(0.0, 1.05 * top, BINS + 1)
-    for panel, (name, (spans, start)) in zip(panels.flat, found.items(), strict=False):
+    for place, (name, (spans, start)) in enumerate(found.items()):
+        panel = panels.flat[place]
+        panel.tick_params(labelbottom=place + columns >= len(found))  # the lowest of its column
         panel.hist(spans, edges, color=styles[name].colour, alpha=0.85)
         panel.axvline(start, color=FAINT, linestyle="--", linewidth=1)
         panel.set_title(name, fontsize=10)
