@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -78,6 +78,8 @@ class EvaluationConfig:
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
     final_episodes: int = 1_000
     """Episodes of the last evaluation."""
+    forgetful: bool = True
+    """Judge the final agent once more without its memory, forgetting everything before each step."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,12 @@ class TrainConfig:
     """Trainable parameters to match, such as 100k: sets width and head width."""
     plugin: Repeatable = ()
     """Modules imported first, which register blocks, architectures or worlds of their own."""
+
+    @classmethod
+    def earlier(cls) -> TrainConfig:
+        """What keys meant before they existed: the file of an old run has all keys of its version, and no others."""
+        now = cls()
+        return replace(now, evaluation=replace(now.evaluation, forgetful=False))
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""

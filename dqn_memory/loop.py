@@ -45,8 +45,11 @@ class Trainer(Protocol):
     def scalars(self) -> dict[str, float]:
         """What a log line says; sums since the last line are cleared."""
 
-    def evaluate(self, final: bool = False) -> Score:
-        """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
+    def evaluate(self, final: bool = False, forget: bool = False) -> Score:
+        """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run.
+
+        With `forget` the agent forgets everything before each step.
+        """
 
     def judge(self, score: Score) -> None:
         """Note whether an evaluation reached `--stop-at`."""
@@ -85,10 +88,16 @@ def run_training(training: Trainer, run: Run) -> Score:
             if _due(training, config.output.checkpoint_every):
                 save(training, run)
     score = training.evaluate(final=True)
-    final = {f"final/{name.split('/')[1]}": value for name, value in score.scalars().items()}
+    final = _named("final", score)
+    if config.evaluation.forgetful:
+        final |= _named("forgetful", training.evaluate(final=True, forget=True))
     run.log(training.steps, final | clock.scalars())
     save(training, run)
     return score
+
+
+def _named(kind: str, score: Score) -> dict[str, float]:
+    return {f"{kind}/{name.split('/')[1]}": value for name, value in score.scalars().items()}
 
 
 def _due(training: Trainer, every: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -142,11 +143,12 @@ class Training:
         scalars["charts/updates"] = float(self.updates)
         return scalars | self.network.memory_scalars()
 
-    def evaluate(self, final: bool = False) -> Score:
+    def evaluate(self, final: bool = False, forget: bool = False) -> Score:
         """Greedy episodes with the evaluation stream's own seed for this step."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
-        return evaluate(self.greedy, self.config.arena(self.device), episodes, self.evaluation_seed + self.steps)
+        arena = replace(self.config.arena(self.device), forget=forget)
+        return evaluate(self.greedy, arena, episodes, self.evaluation_seed + self.steps)
 
     def judge(self, score: Score) -> None:
         """Note whether an evaluation reached `--stop-at`."""

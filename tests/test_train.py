@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ import torch
 from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.agent import load_network
+from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Run
+from dqn_memory.streams import Streams
 from dqn_memory.train import main
 from envs import baselines
 
@@ -92,6 +95,21 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more):
     assert any("losses/td_loss" in line for line in metrics(run))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["time/elapsed"] > 0 and last["time/processor"] > 0
+    assert last["forgetful/episodes"] == 8
+
+
+def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
+    with_it, without_it = tmp_path / "a", tmp_path / "b"
+    main(flags(with_it, "--architecture", "dgfqn", steps=200))
+    main(flags(without_it, "--architecture", "dgfqn", "--no-forgetful", steps=200))
+    (last, other) = (metrics(run)[-1] for run in (with_it, without_it))
+    network, config, step = load_network(with_it)
+    arena = replace(config.arena(torch.device("cpu")), forget=True)
+    seed = Streams.spawn(config.seed).evaluation + step
+    score = evaluate(network, arena, config.evaluation.final_episodes, seed)
+    assert last["forgetful/episodic_return"] == score.returns.mean()
+    assert {name for name in last if name not in other} == {name for name in last if name.startswith("forgetful/")}
+    assert all(last[name] == other[name] for name in other if name.startswith("final/"))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -141,9 +142,9 @@ class Training:
         counts = {"charts/updates": float(self.updates), "charts/horizon": float(self.config.horizon.at(self.steps))}
         return self.meter.scalars() | counts
 
-    def evaluate(self, final: bool = False) -> PolicyScore:
+    def evaluate(self, final: bool = False, forget: bool = False) -> PolicyScore:
         """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
-        told, arena = self.config.evaluation, Arena.of(self.config, self.device)
+        told, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=forget)
         quota = told.final_quota if final else told.quota
         seed = self.evaluation_seed + self.steps
         return evaluate(self.model, self.agent, arena, self.config, told.evaluation_rows, quota, seed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -165,9 +166,9 @@ class Training:
         counted = self.meter.scalars() | {"charts/updates": float(self.updates)} | self.model.memory_scalars()
         return counted | self.stopwatch.scalars()
 
-    def evaluate(self, final: bool = False) -> Score:
+    def evaluate(self, final: bool = False, forget: bool = False) -> Score:
         """Episodes without noise, with the evaluation stream's own seed for this step."""
-        config, arena = self.config.evaluation, Arena.of(self.config, self.device)
+        config, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=forget)
         quota = config.final_quota if final else config.quota
         self.stopwatch.begin(EVALUATION)
         score = evaluate(self.model, arena, config.rows, quota, self.evaluation_seed + self.steps, self.planning)

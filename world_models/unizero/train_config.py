@@ -90,6 +90,8 @@ class EvaluationConfig:
     stop_at: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
+    forgetful: bool = False
+    """Judge the final agent once more without its memory, forgetting everything before each step."""
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""

@@ -1,0 +1,21 @@
+"""World models, too, judge their final agent without its memory where they are asked to."""
+
+import glam_runs
+import pytest
+import test_unizero_train
+from run_folders import metrics
+
+from world_models.glam import train as glam
+from world_models.unizero import train as unizero
+
+
+@pytest.mark.parametrize(
+    ("main", "flags", "steps"), [(unizero.main, test_unizero_train.flags, 120), (glam.main, glam_runs.flags, 40)]
+)
+def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, main, flags, steps):
+    asked, unasked = tmp_path / "asked", tmp_path / "unasked"
+    main([*flags(asked, steps=steps), "--forgetful"])
+    main(flags(unasked, steps=steps))
+    last, other = (metrics(run)[-1] for run in (asked, unasked))
+    assert last["forgetful/episodes"] == last["final/episodes"] and "forgetful/episodes" not in other
+    assert all(last[name] == other[name] for name in other if name.startswith("final/"))
