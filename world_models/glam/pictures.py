@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from world_models.glam.foresight import Foreseen
 
 SIDE = 0.95  # inches of a frame
 KNOWN = 3  # frames shown before the dream begins
+WIDEST = 54  # letters in a line below a panel of losses
 CHANGED = 0.1  # a pixel has varied where a colour moved by more than this
 STILL_MS, LAST_MS = 350, 1500
 PIXELS, MARGIN, LINE = 192, 12, 18  # of the animation: side of a picture, border, height of words
@@ -113,7 +115,8 @@ def losses(runs: Mapping[str, Mapping[str, Curve]], title: str) -> Figure:
             if part in curves:
                 told.append(_loss(panel, curves[part], name, colour))
         panel.set_title(part)
-        panel.set_xlabel("detrended standard deviation: " + ", ".join(told), fontsize=7.5, color="#444444")
+        fluctuates = textwrap.fill("detrended standard deviation: " + ", ".join(told), WIDEST)
+        panel.set_xlabel(fluctuates, fontsize=7.5, color="#444444")
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         panel.grid(color="#e6e6e6", linewidth=0.7)
         panel.set_axisbelow(True)
