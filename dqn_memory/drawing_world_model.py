@@ -6,6 +6,7 @@ A window of T steps has the 2T tokens z_0 a_0 z_1 a_1 ...: a latent and an actio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -110,27 +111,39 @@ def _map(panel: Axes, weights: Array, first_step: int) -> AxesImage:
     return image
 
 
-@_styled
-def trajectory(
-    reward: Array, predicted: Array, frames: Sequence[Array], prior: Array, searched: Array, action: Array,
-    title: str, caption: str = "", names: Sequence[str] = (), first_step: int = 0,
-) -> Figure:  # fmt: skip
-    """T steps in four rows: true and predicted reward (T,), frames, prior and searched policy (T, A).
+@dataclass(frozen=True)
+class Steps:
+    """T steps of an episode, and what a model and a search made of them."""
 
-    Thesis, Figures 11-12. A frame marks the action (T,) that was taken; without `frames` there are three rows.
+    reward: Array  # (T,)
+    predicted: Array  # (T,), the reward before it was known
+    frames: Sequence[Array]  # T pictures, or none
+    prior: Array  # (T, A), the policy before the search
+    searched: Array  # (T, A)
+    action: Array  # (T,) int
+    first: int = 0  # number of the first of them
+
+
+@_styled
+def trajectory(shown: Steps, title: str, caption: str = "", names: Sequence[str] = ()) -> Figure:
+    """Four rows: true and predicted reward, frames, prior and searched policy.
+
+    Thesis, Figures 11-12. A frame marks the action that was taken; without `frames` there are three rows.
     """
-    steps, actions = prior.shape
+    frames, first_step, (steps, actions) = shown.frames, shown.first, shown.prior.shape
     wide = max(SIDE * steps, 5.6)
     tall = SIDE * frames[0].shape[0] / frames[0].shape[1] if len(frames) else 0.0
     heights = [1.5, *([tall] if len(frames) else []), *[max(0.9, 0.24 * actions)] * 2]
     figure = Figure(figsize=(wide + 2.0, sum(heights) + 1.9), layout="constrained")
     panels = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
-    _rewards(panels[0], reward, predicted, first_step, caption)
+    _rewards(panels[0], shown.reward, shown.predicted, first_step, caption)
     if len(frames):
         _film(panels[1], frames, first_step, SIDE * steps / wide)
         panels[1].set_ylabel("seen")
-    for panel, policy, word in zip(panels[-2:], (prior, searched), ("prior policy", "search policy"), strict=True):
-        image = _policy(panel, policy, action, names, first_step)
+    for panel, policy, word in zip(
+        panels[-2:], (shown.prior, shown.searched), ("prior policy", "search policy"), strict=True
+    ):
+        image = _policy(panel, policy, shown.action, names, first_step)
         panel.set_ylabel(word)
     figure.colorbar(image, ax=panels[-2:], label="probability", aspect=18, pad=0.01)
     panels[-1].set_xlabel("step of the episode (the framed action was taken)")

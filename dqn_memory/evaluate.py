@@ -118,21 +118,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     score = evaluate(network, arena, args.episodes, args.seed)
     architecture = config.network.architecture
     if args.format == "json":
-        facts = {
-            "run": str(folder),
-            "step": step,
-            "architecture": architecture,
-            "env": arena.env,
-            "forget": arena.forget,
-        }
-        print(as_json(args, facts, score))
+        facts = {"run": str(folder), "step": step, "architecture": architecture, "env": arena.env}
+        print(as_json(args, facts | {"forget": arena.forget}, score))
     else:
         known = beside(float(score.success.mean()), arena.env, arena.env_kwargs)
-        print(
-            as_text(
-                args, f"{folder} at step {step:,}: {architecture} in {place(arena.env, arena.forget)}", score, known
-            )
-        )
+        where = f"{folder} at step {step:,}: {architecture} in {place(arena.env, arena.forget)}"
+        print(as_text(args, where, score, known))
     if args.video:
         save_video(Path(args.video), episodes, action_names(arena))
         print(f"wrote {args.video}", file=sys.stderr)

@@ -31,9 +31,8 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
     prior, searched, action = RNG.dirichlet(np.ones(3), 7), RNG.dirichlet(np.ones(3), 7), RNG.integers(3, size=7)
 
     def panels(pictures):
-        figure = drawing_world_model.trajectory(
-            reward, predicted, pictures, prior, searched, action, "Title", names=("stay",), first_step=20
-        )
+        steps = drawing_world_model.Steps(reward, predicted, pictures, prior, searched, action, first=20)
+        figure = drawing_world_model.trajectory(steps, "Title", names=("stay",))
         return [panel for panel in figure.axes if panel.get_label() != "<colorbar>"]
 
     first, film, before, after = panels(frames(7))

@@ -69,11 +69,13 @@ def _learned(found: Findings) -> Figure:
 
 def _trajectory(found: Findings) -> Figure:
     seen, part = found.seen, slice(found.shown, found.last + 1)
-    return drawing_world_model.trajectory(
-        seen.reward[part], seen.predicted_reward[part], seen.frames[part], seen.prior[part], seen.searched[part],
-        seen.action[part], f"Steps {found.shown} to {found.last} of {len(seen)}\n{found.about}",
-        f"{reward_words(found.errors)}\n{latent_words(found.errors)}", found.names, found.shown,
+    steps = drawing_world_model.Steps(
+        reward=seen.reward[part], predicted=seen.predicted_reward[part], frames=seen.frames[part],
+        prior=seen.prior[part], searched=seen.searched[part], action=seen.action[part], first=found.shown,
     )  # fmt: skip
+    title = f"Steps {found.shown} to {found.last} of {len(seen)}\n{found.about}"
+    caption = f"{reward_words(found.errors)}\n{latent_words(found.errors)}"
+    return drawing_world_model.trajectory(steps, title, caption, found.names)
 
 
 def _link(found: Findings, link: Link) -> Figure:
