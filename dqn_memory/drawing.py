@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
+from PIL import Image
 
 from dqn_memory.errors import UserError
 from dqn_memory.files import write_atomic
@@ -33,6 +34,7 @@ STYLE: Any = {
     "xtick.color": "#444444", "ytick.color": "#444444", "axes.prop_cycle": cycler(color=COLOURS),
     "legend.frameon": False, "legend.fontsize": 8, "lines.linewidth": 1.8, "savefig.dpi": 150,
 }  # fmt: skip
+SHADES = 256  # of a picture's palette
 PER_ROW = 4  # panels side by side
 MOST = 100  # steps of an episode in a picture; more would lie on each other
 FILM = 16  # a window of up to this many steps is shown with pictures and numbers
@@ -49,11 +51,18 @@ def _styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
 
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG, whole or not at all; a UserError says what the disk refused."""
-    buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        figure.savefig(buffer, format="png")
-    write_atomic(path, buffer.getvalue())
+        write_atomic(path, png(figure))
     return path
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as PNG of a palette, a third of the size of true colours; the same bytes for the same figure."""
+    drawn, small = io.BytesIO(), io.BytesIO()
+    figure.savefig(drawn, format="png")
+    true = Image.open(drawn).convert("RGB")
+    true.quantize(SHADES, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 @_styled

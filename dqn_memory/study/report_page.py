@@ -13,7 +13,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from dqn_memory.drawing import STYLE
+from dqn_memory.drawing import STYLE, png
 from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.study.papers.aggregates import markdown_table
 
@@ -125,11 +125,10 @@ def slug(text: str) -> str:
 def render(figure: Figure) -> Image:
     """The figure as SVG and PNG, the same bytes for the same figure."""
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": "dqn-memory", "svg.fonttype": "path"}):
-        png, svg = io.BytesIO(), io.BytesIO()
-        figure.savefig(png, format="png", metadata={"Software": None})
+        small, svg = png(figure), io.BytesIO()
         figure.set_layout_engine("none")  # it is laid out by now
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    return Image(svg.getvalue(), png.getvalue())
+    return Image(svg.getvalue(), small)
 
 
 def write_report(folder: Path, title: str, lead: Sequence[Words], sections: Sequence[Section]) -> list[Path]:
