@@ -82,7 +82,9 @@ class StateActor:
         return {"state": self.state, "q": self.q}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state, self.q = state["state"], state["q"]
+        device = self.q.device
+        self.state = [tuple(part.to(device) for part in layer) for layer in state["state"]]
+        self.q = state["q"].to(device)
 
 
 class Forgetful:

@@ -93,7 +93,7 @@ class Case:
 
     def draw(self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True) -> Windows | Prefixes:
         """One batch as training draws it."""
-        ends, draws = learner.ends(self._built().causal), torch.Generator().manual_seed(seed)
+        ends, draws = learner.ends(self._built()), torch.Generator().manual_seed(seed)
         return sample(replay, learner, self.context, ends, draws, trim)
 
 

@@ -171,10 +171,20 @@ class TrainConfig:
             raise UserError(f"--updates {self.replay.updates} must be at least 1")
         if self.compute.engine == "cudagraph" and self.compute.torch_device().type != "cuda":
             raise UserError("--engine cudagraph needs --device cuda; use eager or compile on a CPU")
-        least_one = {"worlds": self.world.worlds, "time-limit": self.world.time_limit, "total-steps": self.total_steps}
+        if self.acting_state == "episode" and self.network.row().positions != "none":
+            raise UserError("--acting-state episode has no place in a window to encode; use --encoding none")
+        least_one = {
+            "worlds": self.world.worlds, "time-limit": self.world.time_limit, "total-steps": self.total_steps,
+            "episodes": self.evaluation.episodes, "final-episodes": self.evaluation.final_episodes,
+        }  # fmt: skip
         for name, value in least_one.items():
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value} must be at least 1")
+        if self.replay.capacity < self.world.worlds * self.network.context:
+            raise UserError(
+                f"--capacity {self.replay.capacity} must hold at least one window of each world, "
+                f"--worlds {self.world.worlds} x --context {self.network.context}"
+            )
 
     def arena(self, device: torch.device) -> Arena:
         """How this run's network is evaluated."""

@@ -87,12 +87,13 @@ class Explorer:
         u = torch.rand(3 + (self.config.lead > 0), len(greedy), generator=self.generator, device=greedy.device)
         epsilon = self.epsilon(step) ** self.exponent  # (N,)
         start = epsilon / (epsilon + self.mean_hold * (1 - epsilon)).clamp(min=1e-9)
+        duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
         if self.config.lead:
             self.leading = torch.where(first, (u[3] * (self.config.lead + 1)).long(), self.leading)
             start = torch.where(self.leading > 0, 1.0, start)
+            duration = torch.where(self.leading > 0, duration.minimum(self.leading), duration)
             self.leading = (self.leading - 1).clamp(min=0)
         starts = (self.left == 0) & (u[0] < start)
-        duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
         self.held = torch.where(starts, (u[1] * self.num_actions).long(), self.held)
         self.left = torch.where(starts, duration, self.left)
         random = self.left > 0

@@ -8,6 +8,9 @@ from pathlib import Path
 
 from dqn_memory.errors import UserError
 
+# What a run folder keeps for its tables and pictures: small files, whole without its checkpoints.
+RAW = ("config.toml", "environment.json", "metrics.jsonl")
+
 TEMPORARY = ".tmp"
 
 

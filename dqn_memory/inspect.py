@@ -201,7 +201,7 @@ def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, foun
     return {
         "step": step, "env": config.world.env, "observe": config.world.observe,
         "architecture": config.network.architecture, "prior": config.network.prior.kind,
-        "causal": network.causal, "trained_on_whole_windows": config.learner.ends(network.causal) is None,
+        "causal": network.causal, "trained_on_whole_windows": config.learner.positions == "all",
         "seed": args.seed, "initial": args.initial, "episodes": len(found.episodes),
         "episode": {
             "length": len(episode), "return": round(episode.episode_return, 6), "success": episode.success,

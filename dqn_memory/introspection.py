@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -71,6 +73,13 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     return maps
 
 
+@contextmanager
+def with_gradients() -> Iterator[None]:
+    """Gradients through a network in evaluation mode; cuDNN has none for recurrent layers there."""
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        yield
+
+
 def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Tensor:
     """Share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
 
@@ -78,7 +87,7 @@ def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor)
     unlike attention it sees what recurrence carries too.
     """
     last = torch.tensor([len(observation) - 1], device=observation.device)
-    with torch.enable_grad():
+    with with_gradients():
         inputs = network.embed(observation[None], previous_action[None]).detach().requires_grad_()
         q = network.at_embedded(inputs, None, last)[0]  # (A,)
         best = q.topk(min(2, network.num_actions)).values  # (2,)

@@ -12,9 +12,7 @@ import tyro
 
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
-from dqn_memory.files import disk_errors
-
-RAW = ("config.toml", "environment.json", "metrics.jsonl")
+from dqn_memory.files import RAW, disk_errors
 
 
 @dataclass(frozen=True)

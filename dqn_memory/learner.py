@@ -5,7 +5,7 @@ What is drawn, the step that the optimiser takes, and the copies that follow it;
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ def optimizer_for(network: QNetwork, config: LearnerConfig, capturable: bool = F
     priors = network.prior_parameters()
     known = {id(p) for p in priors}
     groups = [([p for p in network.parameters() if id(p) not in known], config.learning_rate)]
-    groups += [(priors, config.prior_lr or config.learning_rate)] if priors else []
+    groups += [(priors, config.learning_rate if config.prior_lr is None else config.prior_lr)] if priors else []
     device = next(network.parameters()).device
 
     def rate(value: float) -> float | Tensor:
@@ -53,6 +53,14 @@ def set_rate(optimizer: torch.optim.Optimizer, config: Fading, share: float) -> 
             group["lr"].fill_(value)
         else:
             group["lr"] = value
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a `state_dict` that was read onto a CPU; step sizes that are tensors go where a captured graph looks."""
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"] = group["lr"].to(group["params"][0].device)
 
 
 def bucket(longest: int, context: int) -> int:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dqn_memory.errors import UserError
+
+if TYPE_CHECKING:
+    from dqn_memory.networks import QNetwork
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,10 @@ class LearnerConfig:
     """Decay per update of averaged weights, which evaluations and the saved agent use (0: the online weights). The
     greedy policy of a Q-network swings from update to update; the average of its weights does so less."""
     positions: str = "auto"
-    """Positions that the loss trains: all | last | ends:M (M acting contexts a window, each as its own sequence) |
-    auto (all for causal networks, ends:4 for others, whose inner positions would see the future)."""
+    """Positions that the loss trains: all (as published: inner positions of bidirectional networks see the future) |
+    prefixes (all, each as the newest one of an acting context, which costs no more than `all`; for causal networks,
+    where it is the same, and those whose last layer alone is bidirectional) | last | ends:M (M acting contexts a
+    window, each encoded by itself) | auto (prefixes where it works, else ends:4)."""
     targets: Literal["full", "shifted"] = "full"
     """`full` keeps the oldest observation in every target's context; `shifted` reads the window that starts one step
     later, as published, so that a cue seen only in the first observation never reaches a target."""
@@ -64,15 +69,24 @@ class LearnerConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of the forward passes."""
 
-    def ends(self, causal: bool) -> int | None:
-        """Acting contexts a window, or None for losses on all positions; a UserError names a malformed word."""
+    def ends(self, network: QNetwork) -> int | None:
+        """Acting contexts a window that are encoded one by one, None where losses are on all positions of windows.
+
+        A UserError names a malformed word, or one that does not fit the network.
+        """
+        if self.positions == "prefixes" and not network.has_ends:
+            raise UserError(
+                "--positions prefixes needs a network whose last layer alone is bidirectional; use --layers 1 or ends:4"
+            )
         if self.positions == "auto":
-            return None if causal else 4
-        if self.positions in ("all", "last"):
-            return None if self.positions == "all" else 1
+            return None if network.has_ends else 4
+        if self.positions in ("all", "prefixes", "last"):
+            return 1 if self.positions == "last" else None
         kind, _, number = self.positions.partition(":")
         if kind != "ends" or not number.isdigit() or int(number) < 1:
-            raise UserError(f"--positions {self.positions!r} is not known; use all, last, ends:M (M >= 1) or auto")
+            raise UserError(
+                f"--positions {self.positions!r} is not known; use all, prefixes, last, ends:M (M >= 1) or auto"
+            )
         return int(number)
 
     def weight_at(self, updates: int) -> float:
@@ -80,14 +94,14 @@ class LearnerConfig:
         left = max(0.0, 1 - updates / self.weight_updates) if self.weight_updates else 1.0
         return float(self.terminal_weight**left)
 
-    def check(self, causal: bool) -> None:
+    def check(self, network: QNetwork) -> None:
         """One sentence for every combination that cannot work."""
-        ends = self.ends(causal)
-        if ends is not None and self.targets == "shifted":
+        ends = self.ends(network)
+        if self.targets == "shifted" and not (self.positions == "all" or (network.causal and ends is None)):
             raise UserError(f"--targets shifted needs --positions all, but --positions is {self.positions}")
         if ends is not None and not (self.mask_padding and self.lengths):
             raise UserError(
-                f"--positions {self.positions} trains acting contexts, which have no padding to keep in the loss; "
+                f"--positions {self.positions} trains single contexts, which have no padding to keep in the loss; "
                 "leave --mask-padding and --lengths on"
             )
         if self.n_step > 1 and self.targets == "shifted":
@@ -101,14 +115,14 @@ class LearnerConfig:
         if self.terminal_weight != 1 and (ends is not None or not self.mask_padding):
             raise UserError(
                 f"--terminal-weight {self.terminal_weight} weighs steps among all positions of a window; it needs "
-                "--positions all and --mask-padding"
+                "--positions all or prefixes, and --mask-padding"
             )
         if not 0 < self.tails <= 1:
             raise UserError(f"--tails {self.tails} must be above 0 and at most 1")
         if self.tails < 1 and (ends is not None or not self.mask_padding or self.targets == "shifted"):
             raise UserError(
-                f"--tails {self.tails} leaves steps out of windows; it needs --positions all, --targets full and "
-                "--mask-padding"
+                f"--tails {self.tails} leaves steps out of windows; it needs --positions all or prefixes, "
+                "--targets full and --mask-padding"
             )
         if self.weight_updates < 0:
             raise UserError(f"--weight-updates {self.weight_updates} must not be negative")

@@ -147,6 +147,11 @@ class QNetwork(nn.Module):
         return all(layer.causal for layer in self.layers)
 
     @property
+    def has_ends(self) -> bool:
+        """Whether `at_ends` works: all layers but the last are causal, and that one knows its ends."""
+        return all(layer.causal for layer in self.layers[:-1]) and all(layer.has_ends for layer in self.layers[-1:])
+
+    @property
     def stateful(self) -> bool:
         """Whether the network can act step by step from a carried state."""
         return all(layer.stateful for layer in self.layers)
@@ -167,6 +172,17 @@ class QNetwork(nn.Module):
 
     def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.head(self.encode(observation, previous_action, lengths))  # (B, T, A)
+
+    def at_ends(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Every position as the newest of its own window, (B, T, A): what acting reads at each step of one episode.
+
+        Of a causal network that is `forward`. Where the last layer alone is bidirectional it costs no more, as its
+        backward direction has made one step only at a window's newest position (networks for which `has_ends`).
+        """
+        x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
+        for layer in self.layers:
+            x = layer.at_ends(x, lengths)  # type: ignore[operator]
+        return self.head(self.norm(x))
 
     def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Q-values of one position a row, (B, A); `index` is (B,). The last layer computes no other position."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
+from dqn_memory.introspection import with_gradients
 from dqn_memory.networks import QNetwork
 from dqn_memory.playing import Episode
 from dqn_memory.scores import Measure, mean_interval
@@ -105,7 +106,7 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
     first = network.config.row().action_embedding
 
     def norms(part: Windows) -> Tensor:
-        with torch.enable_grad():
+        with with_gradients():
             inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
             q = network.at_embedded(inputs, known_lengths(part, acting), part.place)  # (B, A)
             squares = torch.zeros_like(inputs[..., 0])  # (B, S)

@@ -15,8 +15,7 @@ from typing import Any
 from dqn_memory import benchmark_pages
 from dqn_memory.benchmark_tables import Table
 from dqn_memory.errors import UserError
-from dqn_memory.files import disk_errors, write_atomic
-from dqn_memory.keeping import RAW
+from dqn_memory.files import RAW, disk_errors, write_atomic
 from dqn_memory.parameter_pages import markdown_page
 from dqn_memory.parameter_rows import Row
 from dqn_memory.study import published
@@ -96,7 +95,7 @@ def _study(results: Path, folder: Path) -> Unit:
 
     def make(source: Path, target: Path) -> None:
         place = folder.relative_to(results)
-        data = collect(open_source(source / place, target / place / "report"))
+        data = collect(open_source(source / place))
         before = (source / place / "report/report.md").read_text(encoding="utf-8")
         attention, beside = "\n\nLeft out, as asked.\n" not in before, "\n## Beside the published scores\n" in before
         write_report(target / place / "report", data.source.title, lead(data), sections(data, attention, beside))

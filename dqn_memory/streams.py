@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+AFTER_STOP = 1 << 40  # more than any run's steps
+
 
 @dataclass(frozen=True)
 class Streams:
@@ -26,6 +28,14 @@ class Streams:
         names = [field.name for field in fields(cls)]
         children = np.random.SeedSequence(seed).spawn(len(names))
         return cls(**{name: _seed(child) for name, child in zip(names, children, strict=True)})
+
+
+def episodes_seed(stream: int, steps: int, stopped: bool) -> int:
+    """Seed of the evaluation after `steps` environment steps, from the run's own stream of evaluations.
+
+    Where an evaluation ended the run (`stopped`), the final one plays other episodes: it must not inherit its luck.
+    """
+    return stream + steps + (AFTER_STOP if stopped else 0)
 
 
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -35,9 +35,11 @@ def window_loss(network: QNetwork, target: QNetwork, batch: Windows, config: Lea
     tokens = batch.action.shape[1]
     observation, previous = batch.observation[:, :tokens], batch.previous_action[:, :tokens]
     lengths = (batch.lengths + 1).clamp(max=tokens) if config.lengths else None
-    q = network(observation, previous, lengths)  # (B, T, A)
+    whole = config.positions == "all"
+    ours, theirs = (each if whole else each.at_ends for each in (network, target))
+    q = ours(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
-        value = _value(q, target(observation, previous, lengths), config.double)  # (B, T)
+        value = _value(q, theirs(observation, previous, lengths), config.double)  # (B, T)
         steps = None
         if batch.observation.shape[1] > tokens:
             rows = max(1, round(config.tails * len(value)))
@@ -87,6 +89,7 @@ def n_step_target(batch: Windows, value: Tensor, config: LearnerConfig) -> Tenso
     final = batch.lengths.unsqueeze(1)  # (B, 1)
     at = (position + config.n_step).clamp(max=value.shape[1] - 1).minimum(final)  # (B, T)
     ended = batch.terminated.gather(1, final - 1) & (position + config.n_step >= final)
+    ended = ended | (position >= final)  # padding, where it is trained: nothing follows
     discount = torch.where(ended, 0.0, config.gamma ** (at - position).float())
     return reward + discount * value.gather(1, at)
 

@@ -30,7 +30,7 @@ def milliseconds_per_update(config: NetworkConfig, spec: ObservationSpec, num_ac
     target = copy.deepcopy(network).requires_grad_(False)
     optimizer = optimizer_for(network, learner)
     replay = full_replay(spec, num_actions, config.context, draws)
-    ends = learner.ends(network.causal)
+    ends = learner.ends(network)
     seconds = []
     for _ in range(WARM_UP + updates):
         began = time.perf_counter()

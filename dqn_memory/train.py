@@ -23,14 +23,14 @@ from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.exploration import Explorer
 from dqn_memory.kinds import Q_NETWORK
-from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
+from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, restore_optimizer, sample, set_rate
 from dqn_memory.loop import resume, resumes, run_training
 from dqn_memory.meter import Meter
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
 from dqn_memory.scores import Score
-from dqn_memory.streams import dropout_state, restore_dropout
+from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
 from envs.baselines import beside
 from envs.fleet import make_fleet
 
@@ -52,13 +52,13 @@ class Training:
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         self.network = self._build(streams.network)
         self.target = self._build(streams.network)
-        self.target.requires_grad_(False)
+        self.target.requires_grad_(False).eval()  # values without dropout
         self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
         if config.learner.average > 0:
             self.greedy = self._build(streams.network).requires_grad_(False)
         self.backend = mamba_backend.settle(self._networks().values(), config.compute.backend, self.device)
-        config.learner.check(self.network.causal)
-        self.ends = config.learner.ends(self.network.causal)
+        config.learner.check(self.network)
+        self.ends = config.learner.ends(self.network)
         cuda = self.device.type == "cuda"
         self.optimizer = optimizer_for(self.network, config.learner, capturable=cuda)
         self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
@@ -148,7 +148,8 @@ class Training:
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
         arena = replace(self.config.arena(self.device), forget=forget)
-        return evaluate(self.greedy, arena, episodes, self.evaluation_seed + self.steps)
+        seed = episodes_seed(self.evaluation_seed, self.steps, final and self.solved)
+        return evaluate(self.greedy, arena, episodes, seed)
 
     def judge(self, score: Score) -> None:
         """Note whether an evaluation reached `--stop-at`."""
@@ -184,7 +185,8 @@ class Training:
             except RuntimeError as error:
                 raise UserError("the checkpoint's weights do not fit the network that config.toml says") from error
         state = checkpoint.trainer
-        for name in ("optimizer", "fleet", "actor", "explorer", "meter"):
+        restore_optimizer(self.optimizer, state["optimizer"])
+        for name in ("fleet", "actor", "explorer", "meter"):
             getattr(self, name).load_state_dict(state[name])
         self.explorer.generator.set_state(state["exploration"])
         self.drawing.set_state(state["drawing"])

@@ -94,7 +94,7 @@ class AtariFleet:
         self.config = config or AtariConfig()
         self.config.check()
         self.game, self.num_worlds, self.device = rom(game), num_worlds, torch.device(device)
-        self.seeds = np.random.SeedSequence(seed).generate_state(num_worlds).astype(np.int64) >> 1
+        self.seeds, self.begun = _seeds(seed, num_worlds), False
         self.log = array("h")  # all actions since the reset, N for every step
         self._build()
         channels = 1 if self.config.grayscale else 3
@@ -103,8 +103,12 @@ class AtariFleet:
         self.num_actions = int(self.games.single_action_space.n)
 
     def reset(self) -> Tensor:
-        """Start all games, seeded; returns the first frames (N, C, size, size)."""
-        self.log = array("h")
+        """Start all games; returns the first frames (N, C, size, size). Only the first time with the seeds themselves:
+        later ones draw on, as elsewhere.
+        """
+        if self.begun:
+            self.seeds = _seeds([*self.seeds.tolist(), 1], self.num_worlds)
+        self.begun, self.log = True, array("h")
         self._start()
         return self._tensor(self._frames)
 
@@ -149,7 +153,7 @@ class AtariFleet:
         """
         if "actions" not in state or state["actions"].shape[1:] != (self.num_worlds,):
             raise UserError(f"The saved state does not fit {self.num_worlds} games of {self.game}.")
-        self.seeds = state["seeds"].numpy()
+        self.seeds, self.begun = state["seeds"].numpy(), True
         self.log = array("h", state["actions"].flatten().tolist())
         self.close()
         self._build()
@@ -248,6 +252,10 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
         reward_clipping=False,
         use_fire_reset=False,
     )
+
+
+def _seeds(entropy: int | list[int], number: int) -> Array:
+    return np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1
 
 
 def _hash(frames: Array) -> int:

@@ -44,7 +44,8 @@ class Hallway(Tabular):
     """Enter the goal for +1; the next action ends the episode. Moving, turning and the wall sensors are noisy.
 
     Observation Discrete(22): the walls around as front 8, right 4, back 2, left 1; 16 to 19 the landmarks of the
-    corridor's four side cells, seen facing south; 20 the goal; 21 nothing yet. Success is having reached the goal.
+    corridor's four side cells, seen facing south; 20 the goal; 21 nothing yet. Success is an episode that
+    ends from the goal: one that is cut on the very step that gets there is lost.
     """
 
     def __init__(self, time_limit: int = 250, device: str | torch.device = "cpu") -> None:

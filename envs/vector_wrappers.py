@@ -78,7 +78,8 @@ class _Tracked(VectorWrapper[Any, Any, Any, Any, Array], ABC):
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start all episodes, or those of `options["reset_mask"]`."""
-        mask = (options or {}).get("reset_mask", np.ones(self.env.num_envs, bool))
+        mask = (options or {}).get("reset_mask")
+        mask = np.ones(self.env.num_envs, bool) if mask is None else mask
         observation, info = self.env.reset(seed=seed, options=options)
         self.numbers = np.where(mask, self.first, self.numbers)
         self._ended = self._ended & ~mask

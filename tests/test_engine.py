@@ -23,7 +23,7 @@ def steps(engine, architecture, device="cpu", updates=3):
     replay, generator = filled_replay([[9, 7], [4, 12]]), torch.Generator().manual_seed(0)
     losses = []
     for _ in range(updates):
-        batch = sample(replay, config, 6, config.ends(net.causal), generator)
+        batch = sample(replay, config, 6, config.ends(net), generator)
         moved = {name: value.to(device) for name, value in vars(batch).items()}
         losses.append(float(update(replace(copy.copy(batch), **moved))["losses/td_loss"]))
     return losses, [p.detach().cpu() for p in net.parameters()]

@@ -75,3 +75,8 @@ def test_a_stopped_explorer_goes_on_as_it_would_have():
 def test_a_negative_lead_is_refused():
     with pytest.raises(UserError, match="--lead -1"):
         ExplorationConfig(lead=-1).check()
+
+
+def test_a_lead_ends_on_time_also_where_actions_are_held():
+    random = explore(constant(0.0, lead=3, hold=2.0), 10, length=10) != GREEDY
+    assert random.sum(0).max() == 3 and (torch.bincount(random.sum(0)) > 60).all()

@@ -162,3 +162,20 @@ def test_acting_uses_running_statistics_and_keeps_no_gradient():
     played(model, "carried")
     assert not model.training
     assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
+
+
+@KINDS
+@pytest.mark.parametrize("preset", ["code", "fast"])
+def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(kind, preset):
+    """Also with a model that never forgets on its own."""
+    model = glam_models.model(preset)
+    frames, *_ = glam_models.steps(ROWS, T)
+    drawn, recorder = noises(model), Recorder()
+    player = Player(model, recorder, memory(model, kind, K), ROWS)
+    for t in range(T):
+        player.forget()
+        action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), drawn[t])
+        fresh = Player(model, Recorder(), memory(model, kind, K), ROWS)
+        assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), drawn[t]))
+        assert torch.equal(player.h, fresh.h)
+    assert not torch.stack(recorder.shown)[:, :, 12:].any()

@@ -8,8 +8,9 @@ from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
 
 import dqn_memory.td_loss as losses
 from dqn_memory.acting import WindowActor
+from dqn_memory.blocks import PriorConfig
 from dqn_memory.errors import UserError
-from dqn_memory.learner import average_parameters, bucket, optimizer_for, sample, set_rate, update
+from dqn_memory.learner import average_parameters, bucket, optimizer_for, restore_optimizer, sample, set_rate, update
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.replay import Windows
 from dqn_memory.td_loss import td_loss
@@ -36,11 +37,16 @@ def acting_value(net, target, windows, row, end, config):
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize(
     ("architecture", "weight", "tails"),
-    [("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5)],
-)
+    [
+        ("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5), ("dbgfqn", 1.0, 0.25),
+        ("dblfqn", 7.0, 1.0),
+    ],
+)  # fmt: skip
 def test_targets_are_the_values_that_acting_would_compute(architecture, weight, tails, double, n_step):
     config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tails=tails)
-    net, target = network(architecture, 0), network(architecture, 1)
+    changes = {"layers": 1} if architecture in ("dbgfqn", "dblfqn") else {}  # so that all positions are trained
+    net, target = (network(architecture, seed, **changes) for seed in (0, 1))
+    assert config.ends(net) is None
     windows = batches(config, trim=False)
     expected, count = 0.0, 0
     with torch.no_grad():
@@ -202,7 +208,7 @@ def test_an_update_lowers_the_loss_on_its_batch(architecture):
     changes = {"action_embedding": 2} if architecture == "adrqn" else {}
     net, target = (network(architecture, seed, **changes) for seed in (0, 1))
     config = replace(CONFIG, learning_rate=5e-3)
-    ends = config.ends(net.causal)
+    ends = config.ends(net)
     optimizer = optimizer_for(net, config)
     batch = batches(config, ends)
     first = float(update(net, target, optimizer, batch, config)["losses/td_loss"])
@@ -213,8 +219,6 @@ def test_an_update_lowers_the_loss_on_its_batch(architecture):
 
 
 def test_priors_have_their_own_rate_and_regulariser():
-    from dqn_memory.blocks.priors import PriorConfig
-
     prior = PriorConfig(kind="adaptive", span=3.5, cap=5.0, regulariser="l1", weight=0.025)
     net, target = network("dtqn1", 0, prior=prior), network("dtqn1", 1, prior=prior)
     config = replace(CONFIG, prior_lr=0.1)
@@ -259,13 +263,18 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
 )
 def test_combinations_that_cannot_work_are_one_sentence(changes, words):
     with pytest.raises(UserError, match=words.replace("(", r"\(")):
-        replace(CONFIG, **changes).check(causal=True)
+        replace(CONFIG, **changes).check(network("dtqn4", 0))
 
 
-def test_default_positions_follow_the_causal_label():
-    assert CONFIG.ends(causal=True) is None
-    assert CONFIG.ends(causal=False) == 4
-    assert replace(CONFIG, positions="last").ends(causal=True) == 1
+def test_default_positions_follow_the_network():
+    causal, one, two = network("dtqn4", 0), network("dbgfqn", 0, layers=1), network("dbgfqn", 0, layers=2)
+    assert [CONFIG.ends(net) for net in (causal, one, two)] == [None, None, 4]
+    assert replace(CONFIG, positions="last").ends(causal) == 1
+    replace(CONFIG, positions="prefixes").check(one)
+    with pytest.raises(UserError, match="--positions prefixes needs a network whose last layer alone is bidirectional"):
+        replace(CONFIG, positions="prefixes").check(two)
+    with pytest.raises(UserError, match="--targets shifted needs --positions all"):
+        replace(CONFIG, targets="shifted").check(one)
 
 
 def test_published_window_hides_the_last_observation():
@@ -298,3 +307,29 @@ def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones():
         share = min(0.7, (1 + number) / (10 + number))
         expected = share * expected + (1 - share) * number
     assert average.weight.item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_padding_that_is_trained_has_nothing_to_expect():
+    """With whole targets too; the published ones are 0 there as well."""
+    config = replace(CONFIG, mask_padding=False, lengths=False, n_step=2)
+    windows = batches(config, trim=False)
+    value = torch.rand(config.batch, K + 1, generator=torch.Generator().manual_seed(0))
+    goal = losses.n_step_target(windows, value, config)
+    padding = torch.arange(K) >= windows.lengths.unsqueeze(1)
+    assert padding.any() and not goal[padding].any() and goal[~padding].ne(0).any()
+
+
+def test_a_rate_of_zero_keeps_priors_where_they_are():
+    net = network("dtqn1", 0, prior=PriorConfig(kind="adaptive", span=3.5))
+    assert [group["lr"] for group in optimizer_for(net, replace(CONFIG, prior_lr=0.0)).param_groups][1] == 0.0
+
+
+def test_loaded_step_sizes_are_where_a_graph_reads_them():
+    """A checkpoint is read onto a CPU; a graph captures the address of the step size beside the parameters."""
+    net = network("dtqn1", 0)
+    saved = optimizer_for(net, CONFIG, capturable=True).state_dict()
+    optimizer = optimizer_for(net, CONFIG, capturable=True)
+    for group in optimizer.param_groups:
+        group["params"] = [torch.nn.Parameter(each.detach().to("meta")) for each in group["params"]]
+    restore_optimizer(optimizer, saved)
+    assert {group["lr"].device.type for group in optimizer.param_groups} == {"meta"}

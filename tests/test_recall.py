@@ -166,3 +166,11 @@ def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
     assert "lies within 1 step of 5" in near and "lies within 4 steps of 5" in far
     assert "Q is the same" in recall(network("dqn").eval(), EPISODES, RecallConfig(), 1).words()
     assert "Q is the same" in recall(network("drqn").eval(), [episode(1)], RecallConfig(), 1).words()
+
+
+def test_a_loaded_state_is_on_the_actors_device():
+    net = network("drqn")
+    saved = StateActor(net, 2, torch.device("cpu")).state_dict()
+    actor = StateActor(net.to("meta"), 2, torch.device("meta"))
+    actor.load_state_dict(saved)
+    assert {part.device.type for layer in actor.state for part in layer} | {actor.q.device.type} == {"meta"}

@@ -2,7 +2,7 @@
 
 import torch
 
-from dqn_memory.streams import Streams, generator
+from dqn_memory.streams import Streams, episodes_seed, generator
 
 
 def test_streams_are_reproducible_and_distinct():
@@ -22,3 +22,9 @@ def test_streams_are_a_promise():
 def test_generators_start_at_their_seed():
     draws = [torch.rand(3, generator=generator(seed)).tolist() for seed in (5, 5, 6)]
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_only_the_final_evaluation_of_a_stopped_run_has_other_episodes():
+    usual = episodes_seed(5, 100, stopped=False)
+    assert usual == 105
+    assert episodes_seed(5, 100, stopped=True) not in range(5, 5 + 10**9)

@@ -67,7 +67,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The page of a committed record, of some of its series."""
     folder = tmp_path_factory.mktemp("recorded")
-    whole = collect(open_source(RECORD, folder))
+    whole = collect(open_source(RECORD))
     data = replace(whole, entries=tuple(entry for entry in whole.entries if entry.series in SHOWN))
     write_report(folder, data.source.title, lead(data), sections(data, attention=True, published=False))
     return folder / "report.html"

@@ -201,7 +201,7 @@ def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
     definition = read_definition(name, smoke=smoke)
     axes = {axis: values if axis == "architecture" else values[:1] for axis, values in definition.axes.items()}
     for run in expand(replace(definition, axes=axes)):
-        small = replace(run.config.replay, capacity=max(run.config.replay.learning_starts, 200))
+        small = replace(run.config.replay, capacity=max(run.config.replay.learning_starts, 2_000))
         here = replace(run.config.compute, device="cpu", engine="eager")
         Training(replace(run.config, replay=small, compute=here))  # flags alone do not say whether a network is causal
 
@@ -211,3 +211,9 @@ def test_an_unknown_study_names_the_near_one():
         read_definition("tabel1")
     with pytest.raises(UserError, match="no such study file"):
         read_definition("nothing.toml")
+
+
+def test_a_seed_has_no_name():
+    text = 'title = "x"\nkind = "dqn_memory.train"\n[axes]\nworld = ["POMDP/CarFlag-v0"]\narchitecture = ["dgfqn"]\n'
+    with pytest.raises(UserError, match=r"axes\.seed holds 'one', but a seed is a whole number"):
+        parse_definition(text + 'seed = [{ name = "one", seed = 1 }]\n', "x.toml", "x")

@@ -16,7 +16,7 @@ def test_what_forgetting_costs_stands_beside_the_score(tmp_path):
         return without if step == STEPS and run.axes["architecture"] == "dgfqn" else {}
 
     study = make_study(tmp_path / "study", [MEMORY], '["dtqn4", "dgfqn"]', [1, 2], lambda run, step: 0.75, judged)
-    section = forgetting_section(collect(open_source(study.folder, tmp_path)))
+    section = forgetting_section(collect(open_source(study.folder)))
     (row,) = section.parts[1].rows  # dtqn4's runs were not judged so
     assert row[:3] == (MEMORY, "dgfqn", "2")
     assert [cell.split()[0] for cell in row[3:]] == ["0.750", "0.250", "0.500"]
@@ -26,4 +26,4 @@ def test_what_forgetting_costs_stands_beside_the_score(tmp_path):
 
 def test_runs_that_were_not_judged_without_their_memory_have_no_such_section(tmp_path):
     study = make_study(tmp_path / "study", [MEMORY], '["dtqn4"]', [1])
-    assert forgetting_section(collect(open_source(study.folder, tmp_path))) is None
+    assert forgetting_section(collect(open_source(study.folder))) is None

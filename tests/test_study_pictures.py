@@ -69,7 +69,7 @@ def shown(figure: Figure) -> list[object]:
 def test_many_series_have_a_panel_each(tmp_path: Path, count: int) -> None:
     names = [f'{{ name = "form {number}", architecture = "dtqn4" }}' for number in range(count)]
     make_study(tmp_path / "many", [MEMORY], f"[{', '.join(names)}]", [1, 2], success)
-    section = curves_section(collect(open_source(tmp_path / "many", tmp_path / "many/report")))
+    section = curves_section(collect(open_source(tmp_path / "many")))
     (picture,) = (part for part in section.parts if isinstance(part, Picture))
     panels = shown(picture.figure)
     assert len(panels) == (1 if count <= FEW_SERIES else count)
@@ -116,7 +116,7 @@ def test_what_did_not_move_is_said_and_not_drawn(tmp_path: Path) -> None:
     form = "name = '{0}', architecture = 'dtqn4', prior = '{0}', span = 5.0, mu = 6.0, sigma = 1.0"
     both = ", ".join(f"{{ {form.format(name)} }}" for name in ("adaptive_hard", "gaussian_adaptive_hard"))
     make_study(tmp_path / "hard", [MEMORY], f"[{both}]", [1, 2], success, learned)
-    section = priors_section(collect(open_source(tmp_path / "hard", tmp_path / "hard/report")))
+    section = priors_section(collect(open_source(tmp_path / "hard")))
     words = " ".join(part.text for part in section.parts if isinstance(part, Words))
     assert f"span of adaptive_hard in {MEMORY} (start 5)" in words
     assert "gives its span no gradient" in words

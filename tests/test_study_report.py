@@ -19,6 +19,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import rank_correlation
 from dqn_memory.study.definition import read_definition
+from dqn_memory.study.finished import vouch
 from dqn_memory.study.published import scores
 from dqn_memory.study.report import main, unsound
 from dqn_memory.study.report_attention import Maps, maps_of
@@ -28,7 +29,7 @@ from dqn_memory.study.report_published import TABLES, matching
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_scores import aggregate_section, matrices, table_section
 from dqn_memory.study.report_sections import lead, sections
-from dqn_memory.study.report_source import open_source, remember
+from dqn_memory.study.report_source import open_source
 from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_style import LOOKS, looks
 from dqn_memory.study.report_worlds import (
@@ -59,7 +60,7 @@ def report(folder: Path, *flags: str) -> Path:
 
 
 def read(folder: Path) -> Data:
-    return collect(open_source(folder, folder / "report"))
+    return collect(open_source(folder))
 
 
 def table(section: Section, place: int = 0) -> list[dict[str, str]]:
@@ -215,28 +216,35 @@ def test_damage_is_noticed_and_named(
     small: Path, tmp_path: Path, kept: bool, harm: Callable[[Path], None], words: str
 ) -> None:
     folder, name = tmp_path / "kept" if kept else small, "POMDP-Hallway-v0__dtqn4__seed-2"
-    (small / "report").mkdir()
-    remember(read(small).source, small / "report")  # as a report does
+    for run in Study.open(small).runs():
+        vouch(run.folder)  # as when they are finished
     record(read(small), tmp_path / "kept", attention=False)
     assert not read(folder).left_out
     harm(folder / "runs" / name / "metrics.jsonl")
-    for _ in range(2):  # the next report does not take the damage for the truth
-        data = read(folder)
-        ((where, why),) = data.left_out
-        assert where == name
-        assert words in why
-        assert unsound(data) == [name]
-        assert len(data.entries) == 7
-        remember(data.source, small / "report")
+    data = read(folder)
+    ((where, why),) = data.left_out
+    assert where == name
+    assert words in why
+    assert unsound(data) == [name]
+    assert len(data.entries) == 7
 
 
 @pytest.mark.parametrize("file", ["config.toml", "environment.json", "metrics.jsonl"])
-def test_each_lost_file_of_a_study_is_named(small: Path, file: str) -> None:
-    (small / "report").mkdir()
-    remember(read(small).source, small / "report")
-    lose(small / "runs/POMDP-Hallway-v0__dtqn4__seed-2" / file)
+@pytest.mark.parametrize("known", [False, True])
+def test_each_lost_file_of_a_study_is_named(small: Path, file: str, known: bool) -> None:
+    folder = small / "runs/POMDP-Hallway-v0__dtqn4__seed-2"
+    if known:
+        vouch(folder)
+    lose(folder / file)
     ((_, why),) = read(small).left_out
     assert f"{file} is missing" in why
+
+
+def test_a_lost_definition_of_a_study_is_named(small: Path) -> None:
+    lose(small / "study.toml")
+    data = read(small)
+    assert [name for name, _ in data.left_out] == unsound(data) == ["the study"]
+    assert "| the study |" in text_of(data)
 
 
 def test_damage_stands_at_the_top_and_in_the_exit_code(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -263,7 +271,6 @@ def test_a_record_gives_the_same_report(small: Path, tmp_path: Path) -> None:
     environment = small / "runs/POMDP-Hallway-v0__dtqn4__seed-2/environment.json"
     environment.write_text(json.dumps(MACHINE | {"command": f"train --run {small.resolve()}/runs/x"}))
     first = hashes(report(small, "--record", str(tmp_path / "kept"), "--published"))
-    first.pop("raw.json")
     assert hashes(report(tmp_path / "kept", "--published")) == first
     kept = [path for path in (tmp_path / "kept").rglob("*") if path.is_file() and "report" not in path.parts]
     assert not [path for path in kept if str(small).encode() in path.read_bytes()]
@@ -448,3 +455,31 @@ def test_a_damaged_record_is_one_sentence(small: Path, tmp_path: Path) -> None:
     (tmp_path / "kept/record.json").write_text("{}")
     with pytest.raises(UserError, match=r"record\.json is damaged"):
         read(tmp_path / "kept")
+
+
+def test_steps_to_a_level_say_how_many_runs_reached_it(tmp_path: Path) -> None:
+    """A median alone hides those that did not, and those that did where it is beyond the budget."""
+    best = {1: 1.0, 2: 0.6, 3: 0.2, 4: 0.2}
+    make_study(tmp_path / "study", [MEMORY], '["dtqn4"]', [1, 2, 3, 4], lambda run, step: best[int(run.axes["seed"])])
+    (row,) = table(table_section(read(tmp_path / "study")))
+    assert (row["steps to 0.5"], row["steps to 0.9"]) == ("> 600 (2 of 4)", "> 600 (1 of 4)")
+
+
+def test_worlds_that_tell_no_success_are_read_by_their_returns(tmp_path: Path) -> None:
+    make_study(tmp_path / "study", ["CartPole-v1"], '["dtqn4"]', [1, 2])
+    data = read(tmp_path / "study")
+    assert [entry.success for entry in data.entries] == [False, False] and {e.score for e in data.entries} == {0.0}
+    record(data, tmp_path / "kept", attention=False)
+    assert [entry.success for entry in read(tmp_path / "kept").entries] == [False, False]
+
+
+def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: Path) -> None:
+    both = '[{ name = "sees", architecture = "dtqn4", observe = "state" }]'
+    make_study(tmp_path / "study", [MEMORY], both, [1])
+    assert read(tmp_path / "study").scale(MEMORY) is None
+
+
+def test_a_series_without_a_common_seed_is_named(small: Path) -> None:
+    for name in ("POMDP-Hallway-v0__dgfqn__seed-1", "Gridverse-Memory-5x5-v0__dgfqn__seed-2"):
+        Study.open(small).mark(name, "failed", error="lost")
+    assert "dgfqn is left out, as no seed of it has finished in all of these worlds" in text_of(read(small))

@@ -14,10 +14,12 @@ import torch
 from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.agent import load_network
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import parse
 from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Run
 from dqn_memory.streams import Streams
-from dqn_memory.train import main
+from dqn_memory.train import Training, main
 from envs import baselines
 
 SMALL = (
@@ -29,6 +31,10 @@ SMALL = (
 
 def flags(run, *more, steps=600):
     return [*SMALL, "--total-steps", str(steps), "--run", str(run), *more]
+
+
+def tyro_config(*arguments):
+    return parse(TrainConfig, arguments)
 
 
 def assert_same_training(first, second):
@@ -200,7 +206,12 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--acting", "padded"], "--no-lengths"),
         (["--average", "1"], "--average 1.0 must be"),
         (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
-        (["--acting-state", "episode"], "needs a recurrent network"),
+        (["--acting-state", "episode"], "has no place in a window to encode; use --encoding none"),
+        (["--acting-state", "episode", "--encoding", "none"], "needs a recurrent network"),
+        (["--final-episodes", "0"], "--final-episodes 0 must be at least 1"),
+        (["--episodes", "0"], "--episodes 0 must be at least 1"),
+        (["--capacity", "31"], "--capacity 31 must hold at least one window of each world, --worlds 4 x --context 8"),
+        (["--architecture", "dbgfqn", "--layers", "2", "--positions", "prefixes"], "use --layers 1 or ends:4"),
         (["--plugin", "no_such_module"], "no_such_module"),
     ],
 )
@@ -314,3 +325,25 @@ def test_match_sets_the_sizes_of_the_run(tmp_path):
     weights = Run.open(run).load().weights
     size = sum(v.numel() for name, v in weights.items() if name.startswith("network."))
     assert 29_400 <= size <= 30_000
+
+
+def test_the_smallest_replay_that_is_taken_can_wrap_around(tmp_path):
+    main(flags(tmp_path / "run", "--capacity", "32", "--learning-starts", "8", steps=200))
+    assert metrics(tmp_path / "run")[-1]["step"] == 200
+
+
+def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch):
+    """And so is its judgement without a memory, which stands beside it."""
+    seeds = []
+    monkeypatch.setattr("dqn_memory.train.evaluate", lambda network, arena, episodes, seed: seeds.append(seed))
+    training = Training(tyro_config(*SMALL, "--env", "POMDP/CarFlag-v0"))
+    for training.solved in (False, True):
+        for final, forget in ((False, False), (True, False), (True, True)):
+            training.evaluate(final, forget)
+    usual, other = seeds[0], seeds[-1]
+    assert seeds == [usual, usual, usual, usual, other, other] and other != usual
+
+
+def test_the_target_network_has_no_dropout():
+    training = Training(tyro_config(*SMALL, "--dropout", "0.5"))
+    assert training.network.training and not training.target.training

@@ -23,7 +23,9 @@ from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.unizero.agent import load_model
 from world_models.unizero.benchmark_run import main as benchmark_run
+from world_models.unizero.evaluate import Args, make_arena
 from world_models.unizero.evaluate import main as evaluate_main
+from world_models.unizero.evaluation import Arena
 from world_models.unizero.networks import build
 from world_models.unizero.phases import PHASES
 from world_models.unizero.train import Training, main
@@ -360,3 +362,11 @@ def test_the_papers_penalty_moves_the_spans_that_there_are(kind):
     if spans:
         penalty.backward()
         assert (model.attentions()[0].prior.raw["span"].grad > 0).all()
+
+
+def test_an_evaluation_elsewhere_keeps_the_runs_settings():
+    config = read_config(TrainConfig, "unizero/smoke")
+    config = replace(config, evaluation=replace(config.evaluation, longest=7))
+    training = Training(config)
+    same = make_arena(Args(run=None, env="CartPole-v1"), config, training.model)
+    assert same.env_kwargs == Arena.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}

@@ -42,6 +42,17 @@ class Block(nn.Module, ABC):
         """Output at position `index` (B,) alone, (B, D); equal to `forward`, cheaper where a block knows how."""
         return select(self(x, lengths), index)
 
+    @property
+    def has_ends(self) -> bool:
+        """True when `at_ends` knows a way."""
+        return self.causal
+
+    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Every position as the last of the sequence that ends there: forward(x[:, : t + 1]) at t, (B, T, D)."""
+        if not self.causal:
+            raise TypeError(f"{type(self).__name__} reads ahead; encode each sequence by itself instead")
+        return self(x, lengths)
+
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:

@@ -84,6 +84,15 @@ class Sublayer(Block):
         """Position `index` (B,) alone, (B, D)."""
         return self._leave(select(x, index), self.block.at(self._enter(x), lengths, index))
 
+    @property
+    def has_ends(self) -> bool:
+        """As the inner block."""
+        return self.block.has_ends
+
+    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """As the inner block."""
+        return self._leave(x, self.block.at_ends(self._enter(x), lengths))
+
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
@@ -147,6 +156,21 @@ class EncoderLayer(Block):
         x = parts[last].at(x, lengths, index)
         for part in parts[last + 1 :]:
             x = part(x[:, None])[:, 0]
+        return x
+
+    @property
+    def has_ends(self) -> bool:
+        """True when one sublayer at most reads ahead, knows its ends, and mixes its positions last."""
+        parts = self._parts()
+        first = next((place for place, part in enumerate(parts) if not part.causal), len(parts) - 1)
+        return parts[first].has_ends and all(part.pointwise for part in parts[first + 1 :])
+
+    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """As `Block`; what comes before the sublayer that reads ahead is the same in every sequence."""
+        if not self.has_ends:
+            raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
+        for part in self._parts():
+            x = part.at_ends(x, lengths)
         return x
 
     def initial_state(

@@ -202,6 +202,9 @@ def _values(axis: str, values: tuple[Any, ...], source: str) -> tuple[Value, ...
     if not values:
         raise UserError(f"{source}: axes.{axis} is empty; give it at least one value")
     read = tuple(_value(axis, value, f"{source}: axes.{axis}[{index}]") for index, value in enumerate(values))
+    for value in read if axis == "seed" else ():
+        if not isinstance(value.label, int):
+            raise UserError(f"{source}: axes.seed holds {value.label!r}, but a seed is a whole number without a name")
     seen: dict[str, Label] = {}
     for value in read:
         key = slug(value.label).lower()

@@ -14,7 +14,7 @@ from dqn_memory.study.backends import Backend
 from dqn_memory.study.definition import Definition, Resources
 from dqn_memory.study.estimate import in_words
 from dqn_memory.study.expansion import Planned
-from dqn_memory.study.finished import checkpoint, final_metrics, finished
+from dqn_memory.study.finished import checkpoint, final_metrics, finished, vouch
 from dqn_memory.study.state import RunState, Study
 from dqn_memory.study.worker import Order, Outcome
 from dqn_memory.tables import from_record
@@ -95,6 +95,7 @@ def note_finished(study: Study, run: RunState, keep_replay: bool) -> float | Non
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
     elapsed = final_metrics(run.folder).get("time/elapsed")
     seconds = None if elapsed is None else float(elapsed)
+    vouch(run.folder)
     study.mark(run.name, "finished", seconds=seconds)
     return seconds
 

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory.errors import UserError
+from dqn_memory.files import RAW, sha256, write_atomic
+
+HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 
 
 def finished(folder: Path) -> bool:
@@ -30,6 +33,23 @@ def checkpoint(folder: Path) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+
+
+def vouch(folder: Path) -> None:
+    """Write down what a finished run's raw files are, so that later damage is noticed."""
+    found = {name: sha256((folder / name).read_bytes()) for name in RAW if (folder / name).is_file()}
+    write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
+
+
+def vouched(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each raw file as `vouch` saw it, nothing where it did not; a UserError names a damaged list."""
+    path = folder / HASHES
+    try:
+        return {str(name): str(digest) for name, digest in json.loads(path.read_bytes()).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 

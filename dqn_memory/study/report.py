@@ -21,7 +21,7 @@ from dqn_memory.study.report_page import markdown, write_report
 from dqn_memory.study.report_published import PAGE, claims_page, published_section
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead, sections
-from dqn_memory.study.report_source import open_source, remember
+from dqn_memory.study.report_source import open_source
 from dqn_memory.study.state import study_folder
 
 
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
     study = study_folder(args.study)
     report = args.folder or study / "report"
-    data = collect(open_source(study, report))
+    data = collect(open_source(study))
     if args.record is not None:
         record(data, args.record, args.attention)
         print(f"{args.record}: {len(data.entries)} runs kept")
@@ -57,8 +57,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         report.mkdir(parents=True, exist_ok=True)
     parts = sections(data, args.attention, args.published)
     written = write_report(report, data.source.title, lead(data), parts)
-    if not data.source.recorded:
-        remember(data.source, report)
     if args.published:
         write_atomic(report / PAGE, claims_page().encode())
         print(markdown("", [], [published_section(data)]).strip("# \n"))

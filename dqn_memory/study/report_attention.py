@@ -176,7 +176,8 @@ def _picture(name: str, figure: Figure, caption: str) -> Picture:
 
 def _none(data: Data) -> str:
     if attention_reader(data.source.kind) is None:
-        return f"Not drawn for this trainer; `python -m {_package(data)}.inspect RUN` shows what one run has learned."
+        inspect = f"`python -m {_package(data)}.inspect RUN` shows what one run has learned"
+        return f"Attention is not drawn for this trainer, also where its sequence module has any; {inspect}."
     return "No finished run has attention."
 
 

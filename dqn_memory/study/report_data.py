@@ -114,7 +114,8 @@ def scale_of(entry: Entry) -> Scale | None:
     if name in OTHERS:
         return OTHERS[name]
     if name in WORLDS:
-        known = baselines.lines(name) is not None and entry.config.world.path is None
+        world = entry.config.world  # the lines are those of the observation that hides the state
+        known = baselines.lines(name) is not None and world.path is None and world.observe == "world"
         return world_scale(name) if known else None
     try:
         return HUMAN_SCALES[game(name)]
@@ -149,13 +150,30 @@ def read_entry(source: Source, run: RunState) -> Entry:
     """One finished run; a UserError names what is missing or damaged."""
     opened = Run.open(run.folder, tensorboard=False)
     config = from_record(config_class(source.kind), opened.config_toml, str(run.folder / CONFIG))
-    success = source.kind == "dqn_memory.train" or config.world.env.removeprefix("envs:") in WORLDS
+    success = counts_success(source, run, config)
     curve = read_curve(run.folder) if success else return_curve(run.folder)
     if curve.final is None:
         raise UserError(f"{run.folder / 'metrics.jsonl'} is incomplete: it has no final evaluation")
     parameters = count_parameters(source, run, config)
     series, lines, environment = series_of(source, run), opened.metrics(), opened.environment
     return Entry(run, series, config, lines, environment, curve, readings(curve), parameters, success)
+
+
+def counts_success(source: Source, run: RunState, config: Any) -> bool:
+    """Whether a run's world says what a success is; elsewhere returns are read. A record says what its report read."""
+    if source.recorded:
+        return bool(_recorded(run)["measure"] == "success")
+    load_plugins(getattr(config, "plugin", ()))
+    return config.world.env.removeprefix("envs:") in WORLDS
+
+
+def _recorded(run: RunState) -> dict[str, Any]:
+    path = run.folder / READINGS
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+        return {name: found[name] for name in ("measure", "parameters")}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is missing or damaged") from None
 
 
 def return_curve(folder: Path) -> Curve:
@@ -176,20 +194,15 @@ def return_curve(folder: Path) -> Curve:
 
 def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
     """Trainable parameters: of the config's network, or, of a world model, of the record that its run left."""
-    path = run.folder / READINGS
     if source.recorded:
-        try:
-            found: int | None = json.loads(path.read_bytes())["parameters"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is missing or damaged") from None
-        return found
+        known: int | None = _recorded(run)["parameters"]
+        return known
     if source.kind != "dqn_memory.train":
         return _saved_parameters(run)
     from dqn_memory.agent import Interface
     from dqn_memory.matching import on_meta
     from dqn_memory.observations import observation_spec
 
-    load_plugins(config.plugin)
     world = config.world
     interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
     return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable

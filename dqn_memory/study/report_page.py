@@ -50,7 +50,7 @@ figcaption { color: #555; font-size: .85rem; max-width: 52rem; }
 code { background: #f3f3f3; padding: .1em .3em; border-radius: 3px; white-space: nowrap; }
 """
 # A number with or without a bound, an interval or a count: columns of these stand on the right.
-NUMERIC = re.compile(r"^(> )?[-+]?[\d,]+(\.\d+)?( \[.*\])?( \(of \d+\))?$|^-?$")
+NUMERIC = re.compile(r"^(> )?[-+]?[\d,]+(\.\d+)?( \[.*\])?( \((\d+ )?of \d+\))?$|^-?$|^< 0\.001$")
 RANGE = re.compile(r" (\[[^\]]*\])")
 MANY = 6  # columns from above which a table is set small, and its names stay when it scrolls
 JOINT = re.compile(r"(?<=\w)([_/])(?=\w)")

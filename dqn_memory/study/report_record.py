@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory.errors import UserError
-from dqn_memory.files import disk_errors, sha256, write_atomic
+from dqn_memory.files import RAW, disk_errors, sha256, write_atomic
 from dqn_memory.study.report_attention import Maps, groups, maps_of
 from dqn_memory.study.report_data import Data, Entry, plain
-from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, RAW, READINGS, RECORD, plain_run
+from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, READINGS, RECORD, plain_run
 
 
 def record(data: Data, folder: Path, attention: bool = True) -> None:

@@ -76,7 +76,7 @@ def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
     return (
         ("random, best", lines),
         *((name, meaning(data, name.replace(" ", "_"))) for name in READ),
-        ("steps to", f"{MEANINGS['steps_to']}; median over seeds"),
+        ("steps to", f"{MEANINGS['steps_to']}; median over seeds, and how many of them got there where some did"),
         ("p", p),
     )
 
@@ -92,8 +92,10 @@ def _row(data: Data, world: str, series: str) -> tuple[str, ...]:
 
 
 def _steps(reached: Sequence[Reached]) -> str:
+    count = sum(each.steps is not None for each in reached)
+    some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
     try:
-        return str(median_steps(reached))
+        return f"{median_steps(reached)}{some}"
     except UserError:  # runs of different budgets, whose censored ones have no order
         return ", ".join(str(each) for each in reached)
 
@@ -103,7 +105,7 @@ def _p(data: Data, world: str, series: str) -> str:
     if series == data.series[0] or min(len(ours), len(theirs)) < 2:
         return ""
     p = welch(ours, theirs).p
-    return "no variance" if math.isnan(p) else f"{p:.3f}"
+    return "no variance" if math.isnan(p) else "< 0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
@@ -121,7 +123,9 @@ def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
         common = sorted(set.intersection(*seeds)) if seeds else []
         if common:
             found[name] = np.array([[_normalised(data, world, name, seed) for world in shared] for seed in common])
-        if seeds and set.union(*seeds) != set(common):
+        if seeds and not common:
+            remarks.append(f"{name} is left out, as no seed of it has finished in all of these worlds")
+        elif seeds and set.union(*seeds) != set(common):
             remarks.append(
                 f"of {name} only the seeds that it has in all of these worlds: {', '.join(map(str, common))}"
             )

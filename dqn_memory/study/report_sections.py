@@ -70,9 +70,9 @@ def left_out_section(data: Data) -> Section:
     """Runs that are not in the report, and why; those that differ in their seed alone are one line."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in data.left_out:
-        series, _, seed = name.rpartition("-")
-        seeds.setdefault((series, why), []).append(seed)
-    rows = tuple((f"{series}-{', '.join(found)}", why) for (series, why), found in seeds.items())
+        series, dash, seed = name.rpartition("seed-")
+        seeds.setdefault((f"{series}{dash}" or seed, why), []).append(seed if dash else "")
+    rows = tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
     return Section("Left out", (Grid(("runs", "why"), rows),))
 
 

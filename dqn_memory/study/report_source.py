@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory.errors import UserError
-from dqn_memory.files import sha256, write_atomic
+from dqn_memory.files import RAW, sha256
 from dqn_memory.metrics import read_metrics
+from dqn_memory.study.finished import HASHES, vouched
 from dqn_memory.study.state import RunState, Study
 
 RECORD = "record.json"
 FORMAT = "dqn-memory study record 1"
 METRICS, READINGS, ATTENTION, CONFIG = "metrics.jsonl", "readings.json", "attention.json", "config.toml"
-RAW = (CONFIG, "environment.json", METRICS)
-SEEN = "raw.json"  # in a report's folder: hashes of the finished runs' files that it was made from
+DEFINITION = "study.toml"
 FACTS = ("name", "title", "about", "kind", "smoke", "axes")
 
 
@@ -46,8 +46,8 @@ class Source:
         return list(dict.fromkeys(run.world for run in self.runs))
 
 
-def open_source(folder: Path, report: Path) -> Source:
-    """The study or the record in a folder; `report` is where its report is or will be.
+def open_source(folder: Path) -> Source:
+    """The study or the record in a folder.
 
     A UserError where there is neither; damaged files are no error but are named in `damage`.
     """
@@ -56,7 +56,7 @@ def open_source(folder: Path, report: Path) -> Source:
     study = Study.open(folder)
     runs = tuple(study.runs())
     facts: dict[str, Any] = {name: getattr(study, name) for name in FACTS}
-    return Source(folder=folder, runs=runs, recorded=False, damage=_changed(runs, report / SEEN), **facts)
+    return Source(folder=folder, runs=runs, recorded=False, damage=_changed(study, runs), **facts)
 
 
 def _open_record(folder: Path) -> Source:
@@ -117,34 +117,20 @@ def _problem(path: Path, digest: str) -> str:
     return f"{path} was changed: it is not what its SHA-256 vouches for"
 
 
-def _changed(runs: tuple[RunState, ...], path: Path) -> dict[str, tuple[str, ...]]:
-    """What differs from the files that the report before this one was made from, for runs still finished."""
-    try:
-        before: dict[str, dict[str, str]] = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {error}; delete it to make the report anew") from None
-    found: dict[str, tuple[str, ...]] = {}
-    for run in runs:
-        if run.state == "finished":
-            problems = [_problem(run.folder / file, digest) for file, digest in before.get(run.name, {}).items()]
-            found[run.name] = tuple(f"{problem} (if that was meant, delete {path})" for problem in problems if problem)
+def _changed(study: Study, runs: tuple[RunState, ...]) -> dict[str, tuple[str, ...]]:
+    """What is no longer as it was when its run was finished, and the study's own file where it is lost."""
+    found = {run.name: _since(run.folder) for run in runs if run.state == "finished"}
+    definition = study.folder / DEFINITION
+    found[""] = () if definition.is_file() else (f"{definition} is missing",)
     return {name: problems for name, problems in found.items() if problems}
 
 
-def remember(source: Source, report: Path) -> None:
-    """Keep the hashes of all sound finished runs, against which the next report compares.
-
-    A damaged run keeps the hashes that it had, so that it stays named until its files are what they were.
-    """
-    path = report / SEEN
-    before = json.loads(path.read_bytes()) if path.is_file() else {}
-    seen = {}
-    for run in source.runs:
-        if run.name in source.damage and run.name in before:
-            seen[run.name] = before[run.name]
-        elif run.state == "finished" and run.name not in source.damage:
-            present = [run.folder / file for file in RAW]
-            seen[run.name] = {file.name: sha256(file.read_bytes()) for file in present if file.is_file()}
-    write_atomic(path, json.dumps(seen, indent=1).encode())
+def _since(folder: Path) -> tuple[str, ...]:
+    try:
+        before = vouched(folder)
+    except UserError as error:
+        return (str(error),)
+    lost = [f"{folder / name} is missing" for name in RAW if name not in before and not (folder / name).is_file()]
+    problems = [_problem(folder / name, digest) for name, digest in before.items()]
+    meant = f" (if that was meant, delete {folder / HASHES})"
+    return (*lost, *(problem + meant for problem in problems if problem))

@@ -71,6 +71,8 @@ class Args:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UserError(f"--{name} {value} must be at least 1")
+        if self.retries < 0:
+            raise UserError(f"--retries {self.retries} must not be negative")
         if self.address is not None and self.backend == "processes":
             raise UserError("--address is for Ray: leave out --backend processes")
 
@@ -155,6 +157,8 @@ def _unbegun(run: Planned, folder: Path) -> RunState:
 def carry_out(args: Args, definition: Definition, folder: Path, say: Console) -> Study:
     """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
     planned = expand(definition)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--folder {folder} is no folder; name another")
     if args.dry_run:
         show_plan(definition, folder, planned, args.only, say)
         raise SystemExit(0)

@@ -38,3 +38,19 @@ def test_one_position_equals_the_sequence(row, lengths):
         gradients.append([y, leaf.grad, *(p.grad.clone() for p in layer.parameters() if p.grad is not None)])
     for ours, whole in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, whole, atol=1e-11, rtol=1e-11)
+
+
+@pytest.mark.parametrize("row", GRAMMAR, ids="-".join)
+def test_every_end_equals_the_sequence_that_ends_there(row):
+    layer = build(*row)
+    x = torch.randn(3, TIME, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = torch.stack([layer(x[:, : t + 1])[:, t] for t in range(TIME)], 1)
+    if layer.has_ends:
+        torch.testing.assert_close(layer.at_ends(x), expected, atol=1e-12, rtol=1e-12)
+        inside = layer.at_ends(x, torch.tensor([6, 2, 4]))  # padding changes nothing before it
+        for row_, length in enumerate((6, 2, 4)):
+            torch.testing.assert_close(inside[row_, :length], expected[row_, :length], atol=1e-12, rtol=1e-12)
+    else:
+        assert row[1] in ("adaptive_gate", "gaussian_adaptive_gate")  # attention that sees the future
+        with pytest.raises(TypeError, match="encode each sequence by itself"):
+            layer.at_ends(x)

@@ -118,3 +118,15 @@ def test_names_of_games():
         make_fleet("ALE/Pong-v5", 1, 0, env_kwargs={"sticki": 0.1})
     with pytest.raises(UserError, match="sticky 2"):
         AtariFleet("pong", 1, 0, config=AtariConfig(sticky=2))
+
+
+def test_another_reset_does_not_repeat_the_first():
+    def episode(fleet):
+        return torch.stack([fleet.reset(), *(fleet.step(torch.tensor([2])).observation for _ in range(60))])
+
+    fleet, again, other = (AtariFleet("pong", 1, seed, config=AtariConfig(sticky=0.25)) for seed in (5, 5, 6))
+    first, second = episode(fleet), episode(fleet)
+    assert not torch.equal(first, second)
+    assert torch.equal(episode(again), first) and torch.equal(episode(again), second)
+    other.load_state_dict(fleet.state_dict())
+    assert torch.equal(episode(other), episode(fleet))

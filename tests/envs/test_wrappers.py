@@ -197,3 +197,12 @@ def test_a_vector_environment_must_say_when_its_rows_start_over():
     env.metadata = {}
     with pytest.raises(UserError, match="autoreset_mode"):
         vector_wrappers.StepCount(env)
+
+
+def test_an_empty_mask_resets_all_rows():
+    vector = vector_wrappers.StepCount(
+        gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, vectorization_mode="vector_entry_point")
+    )
+    first, _ = vector.reset(seed=1)
+    again, _ = vector.reset(seed=1, options={"reset_mask": None})
+    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))

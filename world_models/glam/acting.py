@@ -39,10 +39,15 @@ class Player:
 
     def __init__(self, model: WorldModel, policy: Policy, memory: Memory, rows: int, blind: bool = False) -> None:
         self.model, self.policy, self.memory, self.blind = model, policy, memory, blind
-        like = next(model.parameters())
-        self.h = like.new_zeros(rows, model.config.width)
-        self.new = torch.ones(rows, dtype=torch.bool, device=like.device)  # has seen nothing at all
-        self.state = memory.start(rows)
+        self.rows = rows
+        self.forget()
+
+    def forget(self) -> None:
+        """Everything seen so far, in all worlds, also by a model that never forgets on its own."""
+        like = next(self.model.parameters())
+        self.h = like.new_zeros(self.rows, self.model.config.width)
+        self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # has seen nothing at all
+        self.state = self.memory.start(self.rows)
 
     @torch.no_grad()
     def act(self, frame: Tensor, first: Tensor, noise: ActingNoise, greedy: bool = False) -> Tensor:

@@ -89,8 +89,10 @@ def play(
     rows, tally = fleet.num_worlds, Tally(quota, fleet.num_worlds)
     observation, first = fleet.reset(), torch.ones(rows, dtype=torch.bool, device=fleet.device)
     while tally.open:
+        if forget:
+            player.forget()
         noise = ActingNoise.draw(player.model, rows, fleet.num_actions, numbers)
-        step = fleet.step(player.act(observation, first | forget, noise, greedy))
+        step = fleet.step(player.act(observation, first, noise, greedy))
         observation, first = step.observation, step.done
         tally.count(step)
     return tally

@@ -18,10 +18,10 @@ from dqn_memory import mamba_backend
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import one_line_errors
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
-from dqn_memory.learner import set_rate
+from dqn_memory.learner import restore_optimizer, set_rate
 from dqn_memory.loop import resume, resumes, run_training
 from dqn_memory.scores import Score
-from dqn_memory.streams import dropout_state, restore_dropout
+from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
 from envs.fleet import make_fleet
 from world_models.glam import starting
 from world_models.glam.acting import ActingNoise
@@ -146,7 +146,7 @@ class Training:
         """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
         told, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=forget)
         quota = told.final_quota if final else told.quota
-        seed = self.evaluation_seed + self.steps
+        seed = episodes_seed(self.evaluation_seed, self.steps, final and self.solved)
         return evaluate(self.model, self.agent, arena, self.config, told.evaluation_rows, quota, seed)
 
     def judge(self, score: Score) -> None:
@@ -179,7 +179,7 @@ class Training:
         for name in ("fleet", "player", "meter"):
             getattr(self, name).load_state_dict(state[name])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
+            restore_optimizer(optimizer, saved)
         for name in ("acting", "drawing", "dreaming"):
             getattr(self, name).set_state(state[name])
         restore_dropout(state, self.device)

@@ -66,7 +66,8 @@ def make_arena(args: Args, config: TrainConfig, model: WorldModel) -> Arena:
     arena = replace(Arena.of(config, device).with_simulations(args.simulations), forget=args.forget)
     if args.env is None:
         return arena
-    arena = replace(arena, env=args.env, env_kwargs={})
+    there = replace(config, world=replace(config.world, env=args.env, path=None))
+    arena = replace(arena, env=args.env, env_kwargs=there.env_kwargs(training=False))
     other = arena.fleet(1, 0)
     spec, actions = observation_spec(other.observation_space), other.num_actions
     if (spec, actions) != (model.spec, model.num_actions):

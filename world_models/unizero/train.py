@@ -17,11 +17,12 @@ from torch import Tensor
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import one_line_errors
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
+from dqn_memory.learner import restore_optimizer
 from dqn_memory.loop import resume, resumes, run_training
 from dqn_memory.meter import Meter
 from dqn_memory.observations import observation_spec
 from dqn_memory.scores import Score
-from dqn_memory.streams import dropout_state, restore_dropout
+from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
 from envs.fleet import make_fleet
 from world_models.unizero import starting
 from world_models.unizero.acting import Planner
@@ -171,7 +172,8 @@ class Training:
         config, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=forget)
         quota = config.final_quota if final else config.quota
         self.stopwatch.begin(EVALUATION)
-        score = evaluate(self.model, arena, config.rows, quota, self.evaluation_seed + self.steps, self.planning)
+        seed = episodes_seed(self.evaluation_seed, self.steps, final and self.solved)
+        score = evaluate(self.model, arena, config.rows, quota, seed, self.planning)
         self.stopwatch.stop()
         return score
 
@@ -201,7 +203,8 @@ class Training:
         fit(self.model, checkpoint, "model")
         fit(self.target, checkpoint, "target")
         state = checkpoint.trainer
-        for name in ("optimizer", "fleet", "planner", "meter"):
+        restore_optimizer(self.optimizer, state["optimizer"])
+        for name in ("fleet", "planner", "meter"):
             getattr(self, name).load_state_dict(state[name])
         self.numbers.set_state(state["numbers"])
         self.drawing.set_state(state["drawing"])
