@@ -213,6 +213,12 @@ def test_an_unknown_study_names_the_near_one():
         read_definition("nothing.toml")
 
 
+@pytest.mark.parametrize("name", shipped())
+def test_a_cut_says_what_it_will_cost(name):
+    resources = read_definition(name, smoke=True).resources
+    assert resources.steps_per_second and resources.megabytes and resources.measured
+
+
 def test_a_seed_has_no_name():
     text = 'title = "x"\nkind = "dqn_memory.train"\n[axes]\nworld = ["POMDP/CarFlag-v0"]\narchitecture = ["dgfqn"]\n'
     with pytest.raises(UserError, match=r"axes\.seed holds 'one', but a seed is a whole number"):

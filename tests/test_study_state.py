@@ -14,7 +14,7 @@ import pytest
 from dqn_memory.errors import UserError
 from dqn_memory.study import locks
 from dqn_memory.study.definition import Resources, parse_definition
-from dqn_memory.study.estimate import estimate, in_words, size_in_words
+from dqn_memory.study.estimate import START, estimate, in_words, size_in_words
 from dqn_memory.study.finished import finished
 from dqn_memory.study.overview import counts
 from dqn_memory.study.state import Study, study_folder
@@ -169,7 +169,7 @@ def test_finished_is_what_the_last_checkpoint_vouches_for(tmp_path):
 def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):
     resources = Resources(steps_per_second=10.0, megabytes=2.0, measured="there")
     before = estimate(study.runs(), resources)
-    assert (before.seconds, before.megabytes, before.source) == (40.0, 8.0, "there")
+    assert (before.seconds, before.megabytes, before.source) == (40.0 + 4 * START, 8.0, "there")
     assert estimate(study.runs(), Resources()).seconds is None
     study.mark("dtqn4-1", "finished", seconds=300.0)
     run_folder(study.folder / "runs" / "dtqn4-1", 100, 100)

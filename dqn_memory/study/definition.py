@@ -32,7 +32,7 @@ settings of a bundle come after those of the base.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,8 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
     base, axes, resources = file.base, file.axes, file.resources
     if smoke:
         _check_cut(file, source)
-        base, axes, resources = base | file.smoke.base, axes | file.smoke.axes, file.smoke.resources
+        base, axes = base | file.smoke.base, axes | file.smoke.axes
+        resources = _small(file.smoke.resources, resources)
     resources.check(source)
     missing = [axis for axis in AXES if axis not in axes]
     if missing:
@@ -160,6 +161,15 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
         axes={axis: _values(axis, values, source) for axis, values in axes.items()},
         skip=tuple(_rule(rule, file, source) for rule in file.skip), resources=resources, source=source, text=text,
     )  # fmt: skip
+
+
+def _small(cut: Resources, whole: Resources) -> Resources:
+    """The cut's own resources; what it does not say of time and disk is taken to be as in the whole study."""
+    if cut.steps_per_second is not None or whole.steps_per_second is None:
+        return cut
+    size = whole.megabytes if cut.megabytes is None else cut.megabytes
+    measured = f"as in the whole study: {whole.measured}"
+    return replace(cut, steps_per_second=whole.steps_per_second, megabytes=size, measured=measured)
 
 
 def _find(name: str) -> Path:

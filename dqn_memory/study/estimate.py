@@ -10,6 +10,7 @@ from dqn_memory.study.definition import Resources
 from dqn_memory.study.finished import last_step
 from dqn_memory.study.state import RunState
 
+START = 5.0  # seconds until a run's process takes its first step, on one core
 Cost = tuple[float, float]  # seconds per step, megabytes
 
 
@@ -35,6 +36,7 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> Estimate:
     else:
         stated = everywhere[0] if everywhere else 1 / (pace or 1)
         seconds = sum(_steps_left(run) * alike.get(_key(run), (stated, 0.0))[0] for run in left)
+        seconds += 0.0 if everywhere else START * len(left)  # what was measured holds the start
     each = everywhere[1] if everywhere else size
     return Estimate(seconds, None if each is None else each * len(runs), source)
 
