@@ -87,19 +87,19 @@ def test_short_episodes_are_not_favoured():
 
 
 def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch):
-    firsts, act = [], Player.act
+    fresh, act = [], Player.act
 
-    def noted(player, observation, first, *more):
-        firsts.append(first)
-        return act(player, observation, first, *more)
+    def noted(player, *more):
+        fresh.append(player.new.clone())
+        return act(player, *more)
 
     monkeypatch.setattr(Player, "act", noted)
     main([str(run), "--rows", "2", "--quota", "2"])
-    assert not torch.stack(firsts).all()
-    firsts.clear()
+    assert not torch.stack(fresh).all()
+    fresh.clear()
     capsys.readouterr()
     main([str(run), "--rows", "2", "--quota", "2", "--forget"])
-    assert torch.stack(firsts).all()
+    assert torch.stack(fresh).all()
     assert "forgetting everything before each step" in capsys.readouterr().out
 
 
