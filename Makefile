@@ -17,7 +17,7 @@ demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
 
 test: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m "not results" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not results" tests
 
 # Its time grows with results/, not with the code.
 test-results: .venv/.stamp
