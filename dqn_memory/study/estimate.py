@@ -10,7 +10,7 @@ from dqn_memory.study.definition import Resources
 from dqn_memory.study.finished import last_step
 from dqn_memory.study.state import RunState
 
-START = 5.0  # seconds until a run's process takes its first step, on one core
+START = 5.0  # seconds, roughly, until a run's process takes its first step, on one core
 Cost = tuple[float, float]  # seconds per step, megabytes
 
 
