@@ -95,6 +95,7 @@ if __name__ == "__main__":
         folder = Path(flags["--run"])
         (folder / "checkpoints").mkdir(parents=True)
         put(folder / "config.toml", Path(flags["--config"]).read_text())
+        put(folder / "environment.json", json.dumps({"command": " ".join(sys.argv)}))
     devices = os.environ.get("CUDA_VISIBLE_DEVICES")
     print(f"process {os.getpid()} threads {os.environ['OMP_NUM_THREADS']} devices {devices!r}", flush=True)
     train(folder, tomllib.loads((folder / "config.toml").read_text()))

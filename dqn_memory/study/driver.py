@@ -89,7 +89,7 @@ def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
 
 def note_finished(study: Study, run: RunState, keep_replay: bool) -> float | None:
     """Tidy a finished run up, then note it; returns its time in seconds."""
-    if not keep_replay:
+    if not keep_replay and checkpoint(run.folder) is not None:
         from dqn_memory.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
 
         CheckpointFolder(run.folder / "checkpoints").drop_replay()

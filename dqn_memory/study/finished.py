@@ -15,13 +15,14 @@ HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 def finished(folder: Path) -> bool:
     """Whether the last checkpoint is the final one: the metrics that it vouches for end on a final evaluation.
 
-    Raises UserError where the manifest or the metrics are damaged.
+    Where the checkpoint is gone, or was never here because a record holds none, the hashes tell: only a finished run
+    has them. Raises UserError where the manifest or the metrics are damaged.
     """
     saved = checkpoint(folder)
-    if saved is None:
+    if saved is None and not (folder / HASHES).is_file():
         return False
-    line = _last_line(folder / "metrics.jsonl", saved["metrics_bytes"])
-    return line.get("step") == saved["step"] and any(name.startswith("final/") for name in line)
+    line = final_metrics(folder)
+    return any(name.startswith("final/") for name in line) and (saved is None or line.get("step") == saved["step"])
 
 
 def checkpoint(folder: Path) -> dict[str, Any] | None:
@@ -54,9 +55,9 @@ def vouched(folder: Path) -> dict[str, str]:
 
 
 def final_metrics(folder: Path) -> dict[str, Any]:
-    """The line of a finished run's final evaluation."""
+    """The line of a finished run's final evaluation: the last that its checkpoint vouches for, if it has one."""
     saved = checkpoint(folder)
-    return {} if saved is None else _last_line(folder / "metrics.jsonl", saved["metrics_bytes"])
+    return _last_line(folder / "metrics.jsonl", None if saved is None else saved["metrics_bytes"])
 
 
 def last_step(folder: Path) -> int:
@@ -68,13 +69,13 @@ def last_step(folder: Path) -> int:
         return 0
 
 
-def _last_line(path: Path, length: int) -> dict[str, Any]:
-    """The last line of the first `length` bytes; a UserError names a file with less or with another content."""
+def _last_line(path: Path, length: int | None) -> dict[str, Any]:
+    """The last line of the first `length` bytes (None: of all); a UserError names a file with less or other content."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) < length:
+    if length is not None and len(data) < length:
         raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
     try:
         return dict(json.loads((data[:length].splitlines() or [b"{}"])[-1]))

@@ -16,7 +16,7 @@ from dqn_memory import drawing_memory, drawing_world_model
 from dqn_memory.errors import UserError
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
-from dqn_memory.study.report_source import ATTENTION
+from dqn_memory.study.report_source import ATTENTION, only_numbers
 from dqn_memory.study.trainers import attention_reader
 
 STEPS = 24  # decisions of an episode that are shown
@@ -87,7 +87,7 @@ def groups(data: Data) -> Iterator[Entry]:
 
 def maps_of(data: Data, entry: Entry) -> Maps | None:
     """The maps of a run's record, or of its checkpoint; None where its network has no attention."""
-    if data.source.recorded:
+    if only_numbers(data.source, entry.run):
         return _recorded(entry.run.folder / ATTENTION)
     return _played(data.source.kind, entry.run.folder)
 

@@ -19,7 +19,7 @@ from dqn_memory.experiment import Run
 from dqn_memory.study.normalisation import HUMAN as HUMAN_SCALES
 from dqn_memory.study.normalisation import OTHERS, Scale, game, world_scale
 from dqn_memory.study.readings import MEANINGS, Curve, Readings, read_curve, readings
-from dqn_memory.study.report_source import CONFIG, READINGS, Source
+from dqn_memory.study.report_source import CONFIG, READINGS, Source, only_numbers
 from dqn_memory.study.state import RunState
 from dqn_memory.study.statistics import Floats
 from dqn_memory.study.trainers import config_class
@@ -161,7 +161,7 @@ def read_entry(source: Source, run: RunState) -> Entry:
 
 def counts_success(source: Source, run: RunState, config: Any) -> bool:
     """Whether a run's world says what a success is; elsewhere returns are read. A record says what its report read."""
-    if source.recorded:
+    if only_numbers(source, run):
         return bool(_recorded(run)["measure"] == "success")
     load_plugins(getattr(config, "plugin", ()))
     return config.world.env.removeprefix("envs:") in WORLDS
@@ -194,7 +194,7 @@ def return_curve(folder: Path) -> Curve:
 
 def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
     """Trainable parameters: of the config's network, or, of a world model, of the record that its run left."""
-    if source.recorded:
+    if only_numbers(source, run):
         known: int | None = _recorded(run)["parameters"]
         return known
     if source.kind != "dqn_memory.train":

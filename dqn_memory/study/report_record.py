@@ -17,7 +17,7 @@ from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, READINGS, R
 def record(data: Data, folder: Path, attention: bool = True) -> None:
     """Put what the report is made from into `folder`; an earlier record of the same study there is replaced.
 
-    A UserError where the folder holds something else, or the source is itself that record.
+    A UserError where the folder holds something else, or runs that the study lacks, or is itself the source.
     """
     _check(data, folder)
     shown = {each.run.name: _maps(data, each) for each in groups(data)} if attention else {}
@@ -50,12 +50,24 @@ def _check(data: Data, folder: Path) -> None:
     if not folder.is_dir() or (not path.is_file() and any(folder.iterdir())):
         raise UserError(f"{folder} holds something else than a record of a study: choose another folder")
     if path.is_file():
-        try:
-            name = json.loads(path.read_bytes())["study"]["name"]
-        except (OSError, ValueError, KeyError, TypeError):
-            raise UserError(f"{path} is damaged: delete it to record anew") from None
-        if name != data.source.name:
-            raise UserError(f"{folder} holds the record of the study {name}, not of {data.source.name}: choose another")
+        _check_replaced(data, path)
+
+
+def _check_replaced(data: Data, path: Path) -> None:
+    """That an earlier record is of this study, and that none of its runs would be lost."""
+    try:
+        content = json.loads(path.read_bytes())
+        name, kept = content["study"]["name"], {run["name"] for run in content["runs"] if run["state"] == "finished"}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path} is damaged: delete it to record anew") from None
+    folder = path.parent
+    if name != data.source.name:
+        raise UserError(f"{folder} holds the record of the study {name}, not of {data.source.name}: choose another")
+    if lost := sorted(kept - {entry.run.name for entry in data.entries}):
+        raise UserError(
+            f"{folder} holds {len(lost)} finished runs that this study lacks, such as {lost[0]}: take them over first "
+            f"with study.run --take-from {folder}, or choose another folder"
+        )
 
 
 def _maps(data: Data, entry: Entry) -> Maps | None:

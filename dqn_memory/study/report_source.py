@@ -59,6 +59,11 @@ def open_source(folder: Path) -> Source:
     return Source(folder=folder, runs=runs, recorded=False, damage=_changed(study, runs), **facts)
 
 
+def only_numbers(source: Source, run: RunState) -> bool:
+    """Whether a run is without its checkpoint: all of a record are, and those that a study took from one."""
+    return source.recorded or (run.folder / READINGS).is_file()
+
+
 def _open_record(folder: Path) -> Source:
     path = folder / RECORD
     try:

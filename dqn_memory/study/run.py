@@ -60,8 +60,8 @@ class Args:
     """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
     for another call (empty: all)."""
     take_from: Repeatable = ()
-    """Other studies, by name or folder: their finished runs are taken over where all settings and the seed are the
-    same."""
+    """Other studies, by name or folder, or records of some: their finished runs are taken over where all settings and
+    the seed are the same. Those of a record have no checkpoints."""
     dry_run: bool = False
     """Show what would be run, with names, time and disk, and write nothing."""
 

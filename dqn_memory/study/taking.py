@@ -1,16 +1,23 @@
-"""Takes finished runs over from other studies that made them with the very same settings, and the same seed."""
+"""Takes finished runs over from other studies that made them with the very same settings, and the same seed.
+
+A record of a study is a source too: its runs come without their checkpoints, which no report needs, so that a study
+goes on where only its raw numbers were kept.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import UserError
 from dqn_memory.files import disk_errors
 from dqn_memory.study.expansion import Planned
-from dqn_memory.study.finished import finished
+from dqn_memory.study.finished import finished, vouch
+from dqn_memory.study.report_source import Source, open_source
 from dqn_memory.study.state import RunState, Study, study_folder
 from dqn_memory.tables import from_record
 
@@ -18,13 +25,14 @@ from dqn_memory.tables import from_record
 def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:
     """Copy into `study` each planned run that has no folder there yet and is finished in a source.
 
-    A study must have the same trainer to be a source of any; a UserError where one is no study at all.
+    A source must have the same trainer to give any; a UserError where one is no study at all. Damaged runs are named
+    and not taken.
     """
     for source in sources:
-        _take_from(Study.open(study_folder(source)), study, planned, say)
+        _take_from(open_source(study_folder(source)), study, planned, say)
 
 
-def _take_from(source: Study, study: Study, planned: Sequence[Planned], say: Callable[[str], object]) -> None:
+def _take_from(source: Source, study: Study, planned: Sequence[Planned], say: Callable[[str], object]) -> None:
     if source.folder.resolve() == study.folder.resolve():
         raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
     if source.kind != study.kind or not planned:
@@ -33,15 +41,25 @@ def _take_from(source: Study, study: Study, planned: Sequence[Planned], say: Cal
     places = {run.name: run.folder for run in study.runs()}
     for run in planned:
         found = held.get(run.toml)
-        if found is not None and not places[run.name].exists():
-            _copy(found, places[run.name], source)
-            say(f"took     {run.name} from {found.folder}")
+        if found is None or places[run.name].exists():
+            continue
+        if problems := source.damage.get(found.name):
+            say(f"not taken {run.name}: {problems[0]}")
+            continue
+        _copy(found, places[run.name], source)
+        say(f"took     {run.name} from {found.folder}")
 
 
-def _held(source: Study, config_class: type) -> Mapping[str, RunState]:
-    """Finished runs of a study by their complete config, as this version writes it."""
-    done = [run for run in source.runs() if run.state == "finished" and finished(run.folder)]
-    return {to_toml(from_record(config_class, _text(run.config), str(run.config))): run for run in done}
+def _held(source: Source, config_class: type) -> Mapping[str, RunState]:
+    """Finished runs of a source by their complete config, as this version writes it."""
+    ended = [run for run in source.runs if run.state == "finished"]
+    done = [run for run in ended if source.recorded or finished(run.folder)]
+    return {to_toml(_placeless(from_record(config_class, _text(run.config), str(run.config)))): run for run in done}
+
+
+def _placeless(config: Any) -> Any:
+    """A config without the folder of its run, which a record's names."""
+    return replace(config, output=replace(config.output, run=None))
 
 
 def _text(path: Path) -> str:
@@ -51,14 +69,17 @@ def _text(path: Path) -> str:
         raise UserError(f"cannot read {path}: {error}") from None
 
 
-def _copy(run: RunState, folder: Path, source: Study) -> None:
+def _copy(run: RunState, folder: Path, source: Source) -> None:
     """A whole copy or none. Its config names its new folder; its command stays that of the run it was."""
+    told = f"runs/studies/{source.name}"
+    old = f"{told}/runs/{run.name}" if source.recorded else str(run.folder.resolve())
     partial = folder.with_name(f".{folder.name}.partial")
     with disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(run.folder, partial)
-        _replace(partial / "config.toml", str(run.folder.resolve()), str(folder.resolve()))
-        _replace(partial / "environment.json", str(source.folder.resolve()), f"runs/studies/{source.name}")
+        _replace(partial / "config.toml", old, str(folder.resolve()))
+        _replace(partial / "environment.json", str(source.folder.resolve()), told)
+        vouch(partial)
         partial.replace(folder)
 
 

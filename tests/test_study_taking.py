@@ -1,0 +1,92 @@
+"""Runs that a study takes over from a record: whole, sound ones alone, and as good for a report as those made here."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dqn_memory.errors import UserError
+from dqn_memory.study.definition import read_definition
+from dqn_memory.study.driver import open_runs, prepare
+from dqn_memory.study.expansion import expand
+from dqn_memory.study.report import main as report
+from dqn_memory.study.state import Study
+from dqn_memory.study.taking import take_over
+
+SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
+
+
+def taken_over(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]:
+    """The smoke study with what a source gives it: the study, what was said, and the runs that are left to do."""
+    definition, said = read_definition("smoke"), list[str]()
+    planned = expand(definition)
+    study = prepare(folder, definition, planned)
+    take_over(study, planned, [source], said.append)
+    return study, said, [run.name for run in open_runs(study, keep_replay=False)]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """A record that a test may change."""
+    return Path(shutil.copytree(SMOKE, tmp_path / "kept"))
+
+
+def test_a_study_goes_on_from_its_record_and_gives_the_same_record(kept: Path, tmp_path: Path) -> None:
+    study, said, left = taken_over(tmp_path / "study", kept)
+    assert not left
+    assert len(said) == len(study.runs()) == 8
+    assert all(run.state == "finished" and run.attempts == 0 and run.seconds for run in study.runs())
+    assert str(study.runs()[0].folder) in (study.runs()[0].folder / "config.toml").read_text()
+    report([str(study.folder), "--record", str(tmp_path / "again")])
+    for path in (kept / "runs").rglob("*.*"):
+        assert (tmp_path / "again" / path.relative_to(kept)).read_bytes() == path.read_bytes(), path
+    report([str(kept)])
+    pages = [(folder / "report/report.md").read_text() for folder in (study.folder, kept)]
+    before = [
+        page.partition("## Time and cost")[0] for page in pages
+    ]  # behind it stands how often runs were started here
+    assert before[0] == before[1]
+
+
+def test_what_is_damaged_is_named_and_left_to_do(kept: Path, tmp_path: Path) -> None:
+    first, second = sorted((kept / "runs").iterdir())[:2]
+    lines = (first / "metrics.jsonl").read_text().splitlines()
+    (first / "metrics.jsonl").write_text("\n".join([*lines[:-1], lines[-1].replace("1", "2")]) + "\n")
+    (second / "environment.json").unlink()
+    _, said, left = taken_over(tmp_path / "study", kept)
+    refused = [line for line in said if line.startswith("not taken")]
+    assert "was changed" in refused[0] + refused[1]
+    assert "environment.json is missing" in refused[0] + refused[1]
+    assert sorted(left) == [first.name, second.name]
+    assert not (tmp_path / "study/runs" / first.name).exists()
+
+
+def test_a_record_does_not_lose_runs_to_a_study_that_lacks_them(kept: Path, tmp_path: Path) -> None:
+    study, _, _ = taken_over(tmp_path / "study", kept)
+    gone = study.runs()[0]
+    shutil.rmtree(gone.folder)
+    before = (kept / "record.json").read_bytes()
+    with pytest.raises(SystemExit) as error:
+        report([str(study.folder), "--no-attention", "--record", str(kept)])
+    assert error.value.code == 2
+    assert (kept / "record.json").read_bytes() == before
+    assert (kept / "runs" / gone.name / "metrics.jsonl").is_file()
+
+
+def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_its_numbers(
+    kept: Path, tmp_path: Path
+) -> None:
+    study, _, _ = taken_over(tmp_path / "study", kept)
+    first = study.runs()[0]
+    (first.folder / "metrics.jsonl").write_text("")
+    assert [run.name for run in open_runs(study, keep_replay=False)] == [first.name]
+    (first.folder / "metrics.jsonl").unlink()
+    assert "cannot read" in [open_runs(study, keep_replay=False), study.runs()[0].error][1]
+
+
+def test_a_study_is_no_source_of_itself(kept: Path, tmp_path: Path) -> None:
+    study, _, _ = taken_over(tmp_path / "study", kept)
+    with pytest.raises(UserError, match="is the study itself"):
+        take_over(study, [], [study.folder], print)
