@@ -9,7 +9,8 @@ from pathlib import Path
 from dqn_memory.errors import UserError
 
 # What a run folder keeps for its tables and pictures: small files, whole without its checkpoints.
-RAW = ("config.toml", "environment.json", "metrics.jsonl")
+METRICS = "metrics.jsonl"
+RAW = ("config.toml", "environment.json", METRICS)
 
 TEMPORARY = ".tmp"
 

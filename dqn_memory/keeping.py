@@ -12,7 +12,8 @@ import tyro
 
 from dqn_memory.errors import UserError
 from dqn_memory.experiment import Run
-from dqn_memory.files import RAW, disk_errors
+from dqn_memory.files import METRICS, RAW, disk_errors
+from dqn_memory.metrics import shortened
 
 
 @dataclass(frozen=True)
@@ -79,3 +80,5 @@ def copy_raw(records: Sequence[Kept], folder: Path) -> None:
             (folder / record.name).mkdir(parents=True, exist_ok=True)
             for file in RAW:
                 shutil.copyfile(record.path / file, folder / record.name / file)
+            metrics = folder / record.name / METRICS
+            metrics.write_bytes(shortened(metrics.read_bytes()))

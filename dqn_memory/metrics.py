@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
+EVALUATIONS = ("eval/", "final/", "forgetful/")
+DIGITS = 8  # significant ones of a training line in a record; float32 has seven
+
+
 class Metrics:
     """Appends to both files; opens them with the first line, so that reading a run writes nothing."""
 
@@ -95,6 +99,19 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     return [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def shortened(lines: bytes) -> bytes:
+    """A metrics.jsonl for a record: training lines with DIGITS significant digits, evaluations as they are."""
+    return b"".join(_shorter(line) + b"\n" for line in lines.split(b"\n")[:-1])
+
+
+def _shorter(line: bytes) -> bytes:
+    values = json.loads(line)
+    if any(name.startswith(EVALUATIONS) for name in values):
+        return line
+    short = {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in values.items()}
+    return json.dumps(short).encode()
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:

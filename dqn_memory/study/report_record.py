@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory.errors import UserError
-from dqn_memory.files import RAW, disk_errors, sha256, write_atomic
+from dqn_memory.files import METRICS, RAW, disk_errors, sha256, write_atomic
+from dqn_memory.metrics import shortened
 from dqn_memory.study.report_attention import Maps, groups, maps_of
 from dqn_memory.study.report_data import Data, Entry, plain
 from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, READINGS, RECORD, plain_run
@@ -82,6 +83,7 @@ def _files(entry: Entry, shown: dict[str, Maps | None], here: bytes, there: byte
     """A run's raw files by name; the study's folder `here` is written as `there`: no machine's paths are kept."""
     present = [name for name in RAW if (entry.run.folder / name).is_file()]
     found = {name: (entry.run.folder / name).read_bytes().replace(here, there) for name in present}
+    found[METRICS] = shortened(found[METRICS])
     found[READINGS] = json.dumps(plain(entry), indent=1).encode()
     maps = shown.get(entry.run.name)
     if maps is not None:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory.errors import UserError
-from dqn_memory.files import RAW, sha256
+from dqn_memory.files import METRICS, RAW, sha256
 from dqn_memory.metrics import read_metrics
 from dqn_memory.study.finished import HASHES, vouched
 from dqn_memory.study.state import RunState, Study
 
 RECORD = "record.json"
 FORMAT = "dqn-memory study record 1"
-METRICS, READINGS, ATTENTION, CONFIG = "metrics.jsonl", "readings.json", "attention.json", "config.toml"
+READINGS, ATTENTION, CONFIG = "readings.json", "attention.json", "config.toml"
 DEFINITION = "study.toml"
 FACTS = ("name", "title", "about", "kind", "smoke", "axes")
 
