@@ -14,6 +14,7 @@ from dqn_memory.study.definition import read_definition
 from dqn_memory.study.driver import open_runs, prepare
 from dqn_memory.study.expansion import expand
 from dqn_memory.study.report import main as report
+from dqn_memory.study.run import main as run_study
 from dqn_memory.study.state import Study
 from dqn_memory.study.taking import take_over
 
@@ -92,3 +93,18 @@ def test_a_study_is_no_source_of_itself(kept: Path, tmp_path: Path) -> None:
     study, _, _ = taken_over(tmp_path / "study", kept)
     with pytest.raises(UserError, match="is the study itself"):
         take_over(study, [], [study.folder], print)
+
+
+def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, *others = sorted((kept / "runs").iterdir())
+    (first / "environment.json").unlink()
+    with pytest.raises(SystemExit) as end:
+        run_study(["smoke", "--folder", str(tmp_path / "study"), "--take-from", str(kept), "--dry-run"])
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    assert all(f"take     {run.name} from {run}" in said for run in others)
+    assert f"waiting  {first.name}" in said
+    assert "8 runs: 7 finished, 1 waiting" in said
+    assert not (tmp_path / "study").exists()

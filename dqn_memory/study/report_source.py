@@ -17,7 +17,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.files import METRICS, RAW, sha256
 from dqn_memory.metrics import read_metrics
 from dqn_memory.study.finished import HASHES, vouched
-from dqn_memory.study.state import RunState, Study
+from dqn_memory.study.state import RunState, Study, run_folder
 
 RECORD = "record.json"
 FORMAT = "dqn-memory study record 1"
@@ -81,7 +81,7 @@ def _open_record(folder: Path) -> Source:
 
 
 def _run(folder: Path, entry: Mapping[str, Any]) -> RunState:
-    place = folder / "runs" / entry["name"]
+    place = run_folder(folder, entry["name"])
     return RunState(**entry, folder=place, config=place / CONFIG, log=place / "log")
 
 

@@ -29,8 +29,8 @@ from dqn_memory.study.driver import Drive, open_runs, prepare
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
 from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.overview import counts, overview
-from dqn_memory.study.state import HOME, RunState, Study
-from dqn_memory.study.taking import take_over
+from dqn_memory.study.state import HOME, RunState, Study, run_folder
+from dqn_memory.study.taking import take_over, takeable
 
 
 @dataclass(frozen=True)
@@ -138,19 +138,26 @@ def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
     return [run for run in runs if not patterns or any(fnmatchcase(run.name, pattern) for pattern in patterns)]
 
 
-def show_plan(
-    definition: Definition, folder: Path, planned: Sequence[Planned], only: Sequence[str], say: Console
-) -> None:
-    """What would be run; nothing is written."""
+def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Console) -> None:
+    """What would be run, and what --take-from would bring; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / "study.sqlite3").exists() else {}
-    runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], only)
+    runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], args.only)
+    names = {run.name for run in runs}
+    taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], _paths(args.take_from))
     for run in runs:
-        say.print(f"{run.state:9}{run.name}", markup=False, highlight=False, soft_wrap=True)
-    announce(definition, folder, runs, len(planned), None, say)
+        told = (
+            f"{'take':9}{run.name} from {taken[run.name].folder}" if run.name in taken else f"{run.state:9}{run.name}"
+        )
+        say.print(told, markup=False, highlight=False, soft_wrap=True)
+    announce(definition, folder, [taken.get(run.name, run) for run in runs], len(planned), None, say)
+
+
+def _paths(given: Sequence[str]) -> list[Path]:
+    return [Path(path) for path in given]
 
 
 def _unbegun(run: Planned, folder: Path) -> RunState:
-    place = folder / "runs" / run.name
+    place = run_folder(folder, run.name)
     return RunState(run.name, run.axes, "waiting", place, place, place, run.config.total_steps, 0, None, "")
 
 
@@ -160,7 +167,7 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--folder {folder} is no folder; name another")
     if args.dry_run:
-        show_plan(definition, folder, planned, args.only, say)
+        show_plan(args, definition, folder, planned, say)
         raise SystemExit(0)
     lock = locks.acquire(folder / "locks" / "study.lock", patience=2.0)
     if lock is None:
@@ -170,7 +177,7 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
         study = prepare(folder, definition, planned)
         tell = partial(say.print, markup=False, highlight=False, soft_wrap=True)
         wanted = {run.name for run in chosen(study.runs(), args.only)}
-        take_over(study, [run for run in planned if run.name in wanted], [Path(path) for path in args.take_from], tell)
+        take_over(study, [run for run in planned if run.name in wanted], _paths(args.take_from), tell)
         left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
         if left:
             backend = make_backend(args, definition)

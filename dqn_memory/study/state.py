@@ -74,6 +74,11 @@ def study_folder(study: Path) -> Path:
     return here if len(study.parts) == 1 and not study.exists() and here.is_dir() else study
 
 
+def run_folder(study: Path, name: str) -> Path:
+    """Where a run of a study, or of a record of one, lies."""
+    return study / "runs" / name
+
+
 class Study:
     """A study's folder: `open` finds one, `create` makes or extends one."""
 
@@ -180,7 +185,7 @@ class Study:
         if state == "running" and not lives:
             state = "stopped"
         return RunState(
-            name=name, axes=json.loads(axes), state=state, folder=self.folder / "runs" / name,
+            name=name, axes=json.loads(axes), state=state, folder=run_folder(self.folder, name),
             config=self.config_of(name), log=self.folder / "logs" / f"{name}.log", steps=steps, attempts=attempts,
             seconds=seconds, error=error,
         )  # fmt: skip

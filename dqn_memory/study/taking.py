@@ -7,7 +7,7 @@ goes on where only its raw numbers were kept.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dqn_memory.files import disk_errors
 from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import finished, vouch
 from dqn_memory.study.report_source import Source, open_source
-from dqn_memory.study.state import RunState, Study, study_folder
+from dqn_memory.study.state import RunState, Study, run_folder, study_folder
 from dqn_memory.tables import from_record
 
 
@@ -28,26 +28,43 @@ def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path],
     A source must have the same trainer to give any; a UserError where one is no study at all. Damaged runs are named
     and not taken.
     """
-    for source in sources:
-        _take_from(open_source(study_folder(source)), study, planned, say)
+    for source in _opened(sources, study.folder):
+        for run, found in _offered(source, study.kind, _missing(study.folder, planned)):
+            if problems := source.damage.get(found.name):
+                say(f"not taken {run.name}: {problems[0]}")
+                continue
+            _copy(found, run_folder(study.folder, run.name), source)
+            say(f"took     {run.name} from {found.folder}")
 
 
-def _take_from(source: Source, study: Study, planned: Sequence[Planned], say: Callable[[str], object]) -> None:
-    if source.folder.resolve() == study.folder.resolve():
-        raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
-    if source.kind != study.kind or not planned:
-        return
-    held = _held(source, type(planned[0].config))
-    places = {run.name: run.folder for run in study.runs()}
-    for run in planned:
-        found = held.get(run.toml)
-        if found is None or places[run.name].exists():
-            continue
-        if problems := source.damage.get(found.name):
-            say(f"not taken {run.name}: {problems[0]}")
-            continue
-        _copy(found, places[run.name], source)
-        say(f"took     {run.name} from {found.folder}")
+def takeable(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> dict[str, RunState]:
+    """What `take_over` would copy into the study in `folder`: a source's run by the name it would have there."""
+    missing = _missing(folder, planned)
+    taken: dict[str, RunState] = {}
+    for source in _opened(sources, folder):
+        for run, found in _offered(source, kind, missing):
+            if not source.damage.get(found.name):
+                taken.setdefault(run.name, found)
+    return taken
+
+
+def _missing(folder: Path, planned: Sequence[Planned]) -> list[Planned]:
+    return [run for run in planned if not run_folder(folder, run.name).exists()]
+
+
+def _opened(sources: Sequence[Path], folder: Path) -> Iterator[Source]:
+    for path in sources:
+        source = open_source(study_folder(path))
+        if source.folder.resolve() == folder.resolve():
+            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
+        yield source
+
+
+def _offered(source: Source, kind: str, planned: Sequence[Planned]) -> Iterator[tuple[Planned, RunState]]:
+    """Each of `planned` that is finished in a source, sound or damaged, beside what the source has."""
+    if source.kind == kind and planned:
+        held = _held(source, type(planned[0].config))
+        yield from ((run, held[run.toml]) for run in planned if run.toml in held)
 
 
 def _held(source: Source, config_class: type) -> Mapping[str, RunState]:

@@ -22,6 +22,7 @@ from typing import BinaryIO, Literal
 from dqn_memory.errors import UserError
 from dqn_memory.study import child, locks
 from dqn_memory.study.finished import finished
+from dqn_memory.study.state import run_folder
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 LAST_LINES = 12
@@ -45,7 +46,7 @@ class Order:
     @property
     def folder(self) -> Path:
         """The run folder."""
-        return Path(self.study) / "runs" / self.name
+        return run_folder(Path(self.study), self.name)
 
     @property
     def log(self) -> Path:
