@@ -124,8 +124,8 @@ def _correlation(places: Sequence[float | None], values: Sequence[Estimate | Non
 
 def hallucination_section(data: Data) -> Section:
     """Worlds with phantom structure beside the same worlds without it."""
-    by_id = {_id(data, world): world for world in data.worlds}
-    pairs = [(world, by_id[twin]) for id, world in by_id.items() if (twin := control_twin(id)) in by_id]
+    twins = {world: control_twin(_id(data, world)) for world in data.worlds}
+    pairs = [(world, other) for world in data.worlds for other in data.worlds if twins[world] == _id(data, other)]
     if not pairs:
         return Section(
             PHANTOMS, (Words("The study has no finished runs of a world with phantom rooms and of its twin."),)
