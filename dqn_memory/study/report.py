@@ -20,7 +20,7 @@ from dqn_memory.study.report_data import Data, collect
 from dqn_memory.study.report_page import markdown, write_report
 from dqn_memory.study.report_published import PAGE, claims_page, published_section
 from dqn_memory.study.report_record import record
-from dqn_memory.study.report_sections import lead, sections
+from dqn_memory.study.report_sections import lead, left_out_rows, sections
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.state import study_folder
 
@@ -73,10 +73,10 @@ def unsound(data: Data) -> list[str]:
 
 
 def say(data: Data) -> None:
-    """Counts, and a line for whatever is left out."""
+    """Counts, and what is left out, a line for runs that differ in their seed alone."""
     print(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
-    for name, why in data.left_out:
-        print(f"left out: {name}: {why}", file=sys.stderr)
+    for names, why in left_out_rows(data.left_out):
+        print(f"left out: {names}: {why}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from dqn_memory.study import report_scores as scores
 from dqn_memory.study.report_attention import attention_section
@@ -67,13 +68,17 @@ def sections(data: Data, attention: bool, published: bool) -> list[Section]:
 
 
 def left_out_section(data: Data) -> Section:
-    """Runs that are not in the report, and why; those that differ in their seed alone are one line."""
+    """Runs that are not in the report, and why."""
+    return Section("Left out", (Grid(("runs", "why"), left_out_rows(data.left_out)),))
+
+
+def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """Runs and why they are left out; those that differ in their seed alone are one row."""
     seeds: dict[tuple[str, str], list[str]] = {}
-    for name, why in data.left_out:
+    for name, why in left_out:
         series, dash, seed = name.rpartition("seed-")
         seeds.setdefault((f"{series}{dash}" or seed, why), []).append(seed if dash else "")
-    rows = tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
-    return Section("Left out", (Grid(("runs", "why"), rows),))
+    return tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
 
 
 def cost_section(data: Data) -> Section:
