@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 import torch
-
 from unizero_models import ACTIONS, VECTOR, config, model
+
 from world_models.unizero.acting import Planner
 from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.networks import build
