@@ -28,7 +28,7 @@ from dqn_memory.study.report_page import Grid, Section, markdown
 from dqn_memory.study.report_published import TABLES, matching
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_scores import aggregate_section, matrices, table_section
-from dqn_memory.study.report_sections import lead, sections
+from dqn_memory.study.report_sections import lead, left_out_rows, sections
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_style import LOOKS, looks
@@ -483,3 +483,12 @@ def test_a_series_without_a_common_seed_is_named(small: Path) -> None:
     for name in ("POMDP-Hallway-v0__dgfqn__seed-1", "Gridverse-Memory-5x5-v0__dgfqn__seed-2"):
         Study.open(small).mark(name, "failed", error="lost")
     assert "dgfqn is left out, as no seed of it has finished in all of these worlds" in text_of(read(small))
+
+
+def test_left_out_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
+    waiting, failed = "waiting", "failed: see its log"
+    found = left_out_rows([("w__a__seed-4", waiting), ("w__b__seed-4", waiting), ("w__a__seed-5", waiting),
+                           ("w__a__seed-6", failed), ("the study", "no file")])  # fmt: skip
+    assert found == (
+        ("w__a__seed-4, 5", waiting), ("w__b__seed-4", waiting), ("w__a__seed-6", failed), ("the study", "no file")
+    )  # fmt: skip

@@ -2,9 +2,9 @@
 # GLAM in Blinking Catch (configs/glam/catch.toml): three seeds of the preset itself; the six sequence modules of the
 # paper's Table 2; its ablation of the largest horizon (16, 24 and 32, growing by 8 from 16 in a run's quarters); and that
 # of the layers (G1-L1 is the preset itself, then G1-L2, G2-L1, G2-L2). All else is the preset's.
-# Cost: 36 runs of 40,000 environment steps on one thread: 6 to 11 minutes each for the rows of Table 2, 17 to 25 for the
-# horizons, 13 to 17 for the layers; about 8 hours in all, half of it with two at a time. Estimated from the processor
-# time of whole runs of the preset and of single updates of the others, on a machine that had other work too.
+# Cost: 36 runs of 40,000 environment steps on one thread: 6 to 12 processor minutes each for the rows of Table 2 (up to 26
+# on a slow machine), 18 to 22 for the layers there, both measured; about 17 to 25 for the horizons, estimated from single
+# updates; about 8 hours in all, half of it with two at a time.
 # Finished runs are skipped, also those that are kept already, and stopped ones are resumed, so it may be run in several
 # sittings: SEEDS=1 for one seed, FORMS=storm for one form.
 #
