@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ class Args:
     runs: tyro.conf.Positional[tuple[str, ...]] = ()
     """Run folders, or what was kept of such runs before, so that a table has old and new ones."""
     folder: str = "results/learning"
-    """Where to keep them; files of the same runs are replaced, nothing else is touched."""
+    """Where to keep them; files of the same runs are replaced, nothing else is touched. What stands in a record beside
+    it is not copied: the table names that place."""
     title: str = ""
     """Heading of the table and the pictures (empty: the world's id)."""
 
@@ -37,6 +39,9 @@ class Kept(Protocol):
     @property
     def name(self) -> str: ...
 
+
+PAGE = "README.md"
+BESIDE = "Raw numbers that stand beside another table: "
 
 K = TypeVar("K", bound=Kept)
 
@@ -71,11 +76,33 @@ def check_names(records: Sequence[Kept]) -> None:
         raise UserError("two of the runs have the same folder name; records are kept under it, so names must differ")
 
 
+def kept_beside(path: Path, folder: Path) -> bool:
+    """Whether it is no run folder but what was kept of one (raw numbers alone), in a record beside `folder`."""
+    record, own = path.resolve().parent, folder.resolve()
+    return record != own and record.parent == own.parent and {file.name for file in path.iterdir()} == set(RAW)
+
+
+def places(records: Sequence[Kept], folder: Path) -> list[str]:
+    """A sentence with links to the runs that stand in other records."""
+    beside = [record for record in records if kept_beside(record.path, folder)]
+    if not beside:
+        return []
+    links = [f"[{record.name}](../{record.path.resolve().parent.name}/{record.path.name})" for record in beside]
+    return [f"{BESIDE}{', '.join(links)}.", ""]
+
+
+def beside(page: str, folder: Path) -> list[Path]:
+    """The runs to which `places` has put links into a page of `folder`."""
+    links = page.partition(f"\n{BESIDE}")[2].partition("\n")[0]
+    return [folder.parent / place for place in re.findall(r"\]\(\.\./([^)]+)\)", links)]
+
+
 def copy_raw(records: Sequence[Kept], folder: Path) -> None:
-    """A folder for each run that is not there already."""
+    """A folder for each run that is neither there nor in a record beside it."""
     with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
         for record in records:
-            if record.path.resolve() == (folder / record.name).resolve():
+            if record.path.resolve() == (folder / record.name).resolve() or kept_beside(record.path, folder):
                 continue
             (folder / record.name).mkdir(parents=True, exist_ok=True)
             for file in RAW:

@@ -18,7 +18,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import from_record, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
-from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
+from dqn_memory.keeping import PAGE, Args, by_form, check_names, copy_raw, kept_beside, open_finished, places, rows
 from envs import baselines
 
 COLUMNS = (
@@ -81,20 +81,20 @@ class Record:
 
 
 def read(path: Path, folder: Path) -> Record:
-    """A finished run that is to be kept, or is kept already, in `folder`; a UserError says what is missing."""
+    """A finished run, or what was kept of one in `folder` or beside it; a UserError says what is missing."""
     run = open_finished(path, "final/success_rate")
     config = from_record(TrainConfig, run.config_toml, str(path / "config.toml"))
-    kept = path.resolve().parent == folder.resolve()
+    kept = path.resolve().parent == folder.resolve() or kept_beside(path, folder)
     name = path.name if kept or not path.parent.name else f"{path.parent.name}-{path.name}"
     return Record(path, config, run.environment, run.metrics(), name)
 
 
-def table(records: Sequence[Record], title: str) -> str:
+def table(records: Sequence[Record], folder: Path, title: str) -> str:
     """The Markdown page: commands and machine above, a line a run below."""
     machine = {f"{r.environment.get('cpu')}, {r.environment.get('threads')} torch threads" for r in records}
     lines = [f"# {title}", "", "Commands:", ""]
     lines += [f"    {record.environment.get('command')}" for record in records]
-    lines += ["", *renamed(records)]
+    lines += ["", *places(records, folder), *renamed(records)]
     lines += [f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", ""]
     lines += [
         "Success is that of the greedy policy after the last step, whatever it was before; `minutes` is all of the"
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     title = args.title or records[0].config.world.env
     copy_raw(records, folder)
     curves = {form: [record.curve() for record in seeds] for form, seeds in by_form(records).items()}
-    write_atomic(folder / "README.md", table(records, title).encode())
+    write_atomic(folder / PAGE, table(records, folder, title).encode())
     drawing.save(drawing.seed_curves(curves, title), folder / "curves.png")
     print(f"{folder}: {len(records)} runs kept")
 

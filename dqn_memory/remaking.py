@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dqn_memory import benchmark_pages
+from dqn_memory import benchmark_pages, keeping
 from dqn_memory.benchmark_tables import Table
 from dqn_memory.errors import UserError
 from dqn_memory.files import RAW, disk_errors, write_atomic
@@ -112,30 +112,35 @@ def _kept(results: Path, folder: Path) -> Unit:
 
     def make(source: Path, target: Path) -> None:
         heading, runs = _runs(source / place)
+        kept = [target / run.relative_to(source) for run in runs]
         if source.resolve() != target.resolve():
             with disk_errors(target):
-                for run in runs:
-                    shutil.copytree(run, target / place / run.name, dirs_exist_ok=True)
-        kept = [str(target / place / run.name) for run in runs]
-        importlib.import_module(_script(runs[0])).main([*kept, "--folder", str(target / place), "--title", heading])
+                for run, copy in zip(runs, kept, strict=True):
+                    shutil.copytree(run, copy, dirs_exist_ok=True)
+        importlib.import_module(_script(runs[0])).main(
+            [*map(str, kept), "--folder", str(target / place), "--title", heading]
+        )
 
     files = _relative(results, folder.glob("*"))
     return Unit(place.as_posix(), tuple(file for file in files if file not in NOT_MADE), make)
 
 
 def _runs(folder: Path) -> tuple[str, list[Path]]:
-    """What the page alone says of the runs kept there: its heading, and their order."""
-    page = (folder / "README.md").read_text(encoding="utf-8")
-    runs = [path.parent for path in folder.glob(f"*/{RAW[-1]}")]
+    """What the page alone says of the runs kept there or named there: its heading, and their order."""
+    page = (folder / keeping.PAGE).read_text(encoding="utf-8")
+    runs = [*(path.parent for path in folder.glob(f"*/{RAW[-1]}")), *keeping.beside(page, folder)]
     places = {run: page.find(f"\n    {_command(run)}\n") for run in runs}
     missing = [run.name for run, place in places.items() if place < 0]
     if missing or not runs:
-        raise UserError(f"{folder / 'README.md'} does not name the command of {', '.join(missing) or 'any run'}")
+        raise UserError(f"{folder / keeping.PAGE} does not name the command of {', '.join(missing) or 'any run'}")
     return _heading(page), sorted(runs, key=lambda run: places[run])
 
 
 def _command(run: Path) -> str:
-    return str(json.loads((run / "environment.json").read_bytes())["command"])
+    path = run / "environment.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing, though a table has that run")
+    return str(json.loads(path.read_bytes())["command"])
 
 
 def _script(run: Path) -> str:

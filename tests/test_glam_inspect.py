@@ -222,8 +222,8 @@ def test_finished_runs_are_kept_with_their_table(run, tmp_path, capsys):
     page = (kept / "README.md").read_bytes()
     record([str(run), str(kept / "storm-seed_2"), "--folder", str(kept), "--title", "Two forms"])
     assert (kept / "README.md").read_bytes() == page
-    record([str(kept / "storm-seed_2"), "--folder", str(tmp_path / "other")])
-    assert [path.name for path in (tmp_path / "other").iterdir() if path.is_dir()] == ["storm-seed_2"]
+    record([str(kept / "storm-seed_2"), "--folder", str(tmp_path / "far" / "other")])
+    assert [path.name for path in (tmp_path / "far" / "other").iterdir() if path.is_dir()] == ["storm-seed_2"]
     unfinished = tmp_path / "unfinished"
     unfinished.mkdir()
     for name in ("config.toml", "environment.json"):

@@ -46,6 +46,16 @@ def test_a_table_grows_by_runs_that_were_kept_before(runs, tmp_path):
     assert all((whole / name).read_bytes() == (parts / name).read_bytes() for name in files if name.suffix != ".png")
 
 
+def test_what_stands_in_a_record_beside_is_named_and_not_copied(runs, tmp_path):
+    first, second = tmp_path / "first", tmp_path / "second"
+    main([str(runs[0]), "--folder", str(first)])
+    main([str(first / "dgfqn-seed_1"), str(runs[1]), "--folder", str(second)])
+    assert {path.name for path in second.iterdir()} == {"README.md", "curves.png", "dgfqn-seed_2"}
+    page = (second / "README.md").read_text()
+    assert "beside another table: [dgfqn-seed_1](../first/dgfqn-seed_1).\n" in page
+    assert "| dgfqn-seed_1 | 1 | " in page and "| dgfqn-seed_2 | 2 | " in page
+
+
 def test_unfinished_runs_are_refused(runs, tmp_path, capsys):
     broken = tmp_path / "dgfqn" / "seed_9"
     broken.mkdir(parents=True)

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from dqn_memory.errors import UserError
+from dqn_memory.record import main as record
 from dqn_memory.remake import main
 from dqn_memory.remaking import MADE, NOT_MADE, Unit, units, unmade
 
@@ -56,6 +57,20 @@ def test_one_command_makes_a_step_in_its_place(tmp_path: Path, capsys: pytest.Ca
     compare(RESULTS / "learning/demo/curves.png", tmp_path / "learning/demo/curves.png")
     assert "learning/demo/episode.gif: needs the agent itself" in said
     assert "benchmarks/stray.md: no step makes it" in said
+
+
+def test_a_table_of_runs_that_stand_beside_another_is_made_again(tmp_path: Path) -> None:
+    learning, place = tmp_path / "learning", "learning/second/README.md"
+    shutil.copytree(RESULTS / "published", tmp_path / "published")
+    shutil.copytree(RESULTS / "learning/demo", learning / "demo")
+    runs = sorted(path.parent for path in (learning / "demo").glob("*/metrics.jsonl"))
+    record([*map(str, runs), "--folder", str(learning / "second"), "--title", "The same"])
+    unit = next(unit for unit in units(tmp_path) if unit.name == "learning/second")
+    unit.make(tmp_path, tmp_path / "made")
+    compare(tmp_path / place, tmp_path / "made" / place)
+    (runs[0] / "environment.json").unlink()
+    with pytest.raises(UserError, match=r"environment\.json is missing, though a table has that run"):
+        unit.make(tmp_path, tmp_path / "made")
 
 
 def test_what_cannot_be_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

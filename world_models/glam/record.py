@@ -17,7 +17,7 @@ from dqn_memory import drawing
 from dqn_memory.configuration import from_record, parse
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
-from dqn_memory.keeping import Args, by_form, check_names, copy_raw, open_finished, rows
+from dqn_memory.keeping import PAGE, Args, by_form, check_names, copy_raw, open_finished, places, rows
 from dqn_memory.mamba_backend import FACT
 from world_models.glam import pictures
 from world_models.glam.curves import PARTS, WINDOW, Curve, curves
@@ -88,13 +88,14 @@ def read(path: Path) -> Record:
     return Record(path, config, run.environment, run.metrics())
 
 
-def page(records: Sequence[Record], title: str) -> str:
+def page(records: Sequence[Record], folder: Path, title: str) -> str:
     """The Markdown page: commands and machine, a line a form, a line a run, how the losses fluctuate."""
     machine = {f"{r.environment.get('cpu')}, {r.environment.get('threads')} torch threads" for r in records}
     lines = [f"# {title}", "", "Commands:", ""]
     lines += [f"    {record.environment.get('command')}" for record in records]
+    lines += ["", *places(records, folder)]
     lines += [
-        "", f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", "",
+        f"Machine: {'; '.join(sorted(machine))}; torch {records[0].environment.get('torch')}.", "",
         "Returns are means of the last evaluation: with actions drawn as in training (`sampled`) and with the most",
         "probable ones (`greedy`). `minutes` is all of the run on the wall, evaluations included, `processor` what its",
         "threads used of a machine that had other work too; `mamba` is the backend of the scan, where a form has one:",
@@ -132,7 +133,7 @@ def _fluctuations(form: str, seeds: Sequence[Record]) -> list[str]:
 def keep(records: Sequence[Record], folder: Path, title: str) -> None:
     """Write copies, table and pictures; losses are drawn of each form's first seed."""
     copy_raw(records, folder)
-    write_atomic(folder / "README.md", page(records, title).encode())
+    write_atomic(folder / PAGE, page(records, folder, title).encode())
     curves = {form: [record.returns() for record in seeds] for form, seeds in by_form(records).items()}
     drawing.save(drawing.seed_curves(curves, title, "return of sampled actions"), folder / "returns.png")
     first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
