@@ -10,13 +10,14 @@ from helpers import filled_replay, network
 from dqn_memory.engine import make_update
 from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
+from dqn_memory.td_loss import td_loss
 
 CONFIG = LearnerConfig(batch=8, gamma=0.9, learning_rate=1e-2)
 
 
-def steps(engine, architecture, device="cpu", updates=3):
+def steps(engine, architecture, device="cpu", updates=3, **changes):
     """Losses and last parameters of a few updates on the same batches."""
-    net, target = (network(architecture, seed).float().to(device) for seed in (0, 1))
+    net, target = (network(architecture, seed, **changes).float().to(device) for seed in (0, 1))
     config = replace(CONFIG, n_step=2)
     optimizer = optimizer_for(net, config, capturable=device == "cuda")
     update = make_update(engine, net, target, optimizer, config)
@@ -36,7 +37,15 @@ def assert_same(ours, theirs):
 
 
 def test_compiled_updates_equal_eager_ones():
-    assert_same(steps("compile", "dtqn4"), steps("eager", "dtqn4"))
+    assert_same(steps("compile", "dtqn4", layers=1), steps("eager", "dtqn4", layers=1))
+
+
+@pytest.mark.parametrize("architecture", ["dtqn4", "gtrxl"])
+def test_the_compiler_sees_the_loss_in_one_piece(architecture):
+    net, target = (network(architecture, seed).float() for seed in (0, 1))
+    batch = sample(filled_replay([[9, 7], [4, 12]]), CONFIG, 6, CONFIG.ends(net), torch.Generator().manual_seed(0))
+    whole = torch.compile(td_loss, backend="eager", fullgraph=True)  # a break would raise
+    assert torch.equal(whole(net, target, batch, CONFIG)[0], td_loss(net, target, batch, CONFIG)[0])
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -129,6 +129,7 @@ class EncoderLayer(Block):
         self.config = config
         self.sublayers = nn.ModuleList(sublayers)
         self.stateful = all(part.stateful for part in sublayers)
+        self.last_mixing = max((place for place, part in enumerate(sublayers) if not part.pointwise), default=0)
 
     @property
     def causal(self) -> bool:
@@ -149,8 +150,7 @@ class EncoderLayer(Block):
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Position `index` (B,) alone, (B, D): sublayers that mix no positions run on that one only."""
-        parts = self._parts()
-        last = max((place for place, part in enumerate(parts) if not part.pointwise), default=0)
+        parts, last = self._parts(), self.last_mixing
         for part in parts[:last]:
             x = part(x, lengths)
         x = parts[last].at(x, lengths, index)
