@@ -84,10 +84,10 @@ def kept_beside(path: Path, folder: Path) -> bool:
 
 def places(records: Sequence[Kept], folder: Path) -> list[str]:
     """A sentence with links to the runs that stand in other records."""
-    beside = [record for record in records if kept_beside(record.path, folder)]
-    if not beside:
+    others = [record for record in records if kept_beside(record.path, folder)]
+    if not others:
         return []
-    links = [f"[{record.name}](../{record.path.resolve().parent.name}/{record.path.name})" for record in beside]
+    links = [f"[{record.name}](../{record.path.resolve().parent.name}/{record.path.name})" for record in others]
     return [f"{BESIDE}{', '.join(links)}.", ""]
 
 
