@@ -3,7 +3,7 @@
 # paper's Table 2; its ablation of the largest horizon (16, 24 and 32, growing by 8 from 16 in a run's quarters); and that
 # of the layers (G1-L1 is the preset itself, then G1-L2, G2-L1, G2-L2). All else is the preset's.
 # Cost: 36 runs of 40,000 environment steps on one thread: 6 to 12 processor minutes each for the rows of Table 2 (up to 26
-# on a slow machine), there 16 to 23 for the layers and 22, 27 and 30 for the horizons, all measured; about 10 hours in all,
+# on a slow machine), there 16 to 23 for the layers and 20 to 30 for the horizons, all measured; about 10 hours in all,
 # half of it with two at a time.
 # Finished runs are skipped, also those that are kept already, and stopped ones are resumed, so it may be run in several
 # sittings: SEEDS=1 for one seed, FORMS=storm for one form.
