@@ -117,9 +117,8 @@ def _kept(results: Path, folder: Path) -> Unit:
             with disk_errors(target):
                 for run, copy in zip(runs, kept, strict=True):
                     shutil.copytree(run, copy, dirs_exist_ok=True)
-        importlib.import_module(_script(runs[0])).main(
-            [*map(str, kept), "--folder", str(target / place), "--title", heading]
-        )
+        script: Any = importlib.import_module(_script(runs[0]))
+        script.main([*map(str, kept), "--folder", str(target / place), "--title", heading])
 
     files = _relative(results, folder.glob("*"))
     return Unit(place.as_posix(), tuple(file for file in files if file not in NOT_MADE), make)

@@ -29,8 +29,9 @@ changes() {
   esac
 }
 
-finished() {  # form, seed: the folder of that run, here or among those that are kept, if it is done
-  for place in "$runs/$1/seed_$2" results/learning/glam-*/"$1-seed_$2"; do
+# form, seed: where that run is, if it is done. A kept one comes first, so that a second table names it and has no copy.
+finished() {
+  for place in results/learning/glam-*/"$1-seed_$2" "$runs/$1/seed_$2"; do
     if grep -qs final/ "$place/metrics.jsonl"; then
       echo "$place"
       return
