@@ -23,6 +23,7 @@ from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.playing import action_names, play_in
+from dqn_memory.precision import set_tf32
 from dqn_memory.scores import Score, fields, lines, place
 from dqn_memory.video import check_target, save_video
 from envs.baselines import beside
@@ -112,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.evaluate")
     check(args)
     folder = run_folder(args.folder, args.run)
+    set_tf32(False)
     network, config, step = load_network(folder, DeviceConfig(args.device).torch_device())
     arena = make_arena(args, config, network)
     episodes = play_in(arena, network, args.seed, args.video_episodes, draw=True) if args.video else []

@@ -38,6 +38,7 @@ from dqn_memory.introspection import episode_attention, prior_tables
 from dqn_memory.networks import QNetwork
 from dqn_memory.observability import Gap, check_pair, differences, known, observability, words
 from dqn_memory.playing import Episode, action_names, play_in
+from dqn_memory.precision import set_tf32
 from dqn_memory.recall import Recall, RecallConfig, recall
 from dqn_memory.scores import report
 from dqn_memory.video import Looks, save_video
@@ -222,6 +223,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
     args.check()
     run = run_folder(args.folder, args.run)
+    set_tf32(False)
     device = DeviceConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
     arena = config.arena(device)

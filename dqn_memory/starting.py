@@ -17,6 +17,7 @@ from dqn_memory.kinds import Q_NETWORK, check_kind
 from dqn_memory.mamba_backend import FACT, Backend, refused
 from dqn_memory.matching import match
 from dqn_memory.observations import observation_spec
+from dqn_memory.precision import set_tf32
 from envs.fleet import make_fleet
 
 C = TypeVar("C", bound=Any)
@@ -45,7 +46,7 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
     config = parse(TrainConfig, argv)
     load_plugins(config.plugin)
     config = with_whole_path(resolve(config))
-    set_threads(config)
+    set_arithmetic(config)
     world = config.world.env.replace("/", "-")
     return config, Path(config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}")
 
@@ -54,7 +55,7 @@ def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
     """A run that exists, and its config with the few changes that a resume may make."""
     config, run, backend = reopened(argv, TrainConfig, Q_NETWORK)
     config = with_backend(config, run, backend)
-    set_threads(config)
+    set_arithmetic(config)
     return config, run
 
 
@@ -132,8 +133,9 @@ def with_whole_path(config: TrainConfig) -> TrainConfig:
     return replace(config, world=replace(config.world, path=str(Path(path).resolve())))
 
 
-def set_threads(config: TrainConfig) -> None:
-    """Restore the thread count, which float sums depend on."""
+def set_arithmetic(config: TrainConfig) -> None:
+    """What float sums depend on: the thread count, and full float32 on an accelerator."""
     config.compute.check()
     if config.compute.threads is not None:
         torch.set_num_threads(config.compute.threads)
+    set_tf32(False)

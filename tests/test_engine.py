@@ -10,6 +10,8 @@ from helpers import filled_replay, network
 from dqn_memory.engine import make_update
 from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
+from dqn_memory.precision import set_tf32
+from dqn_memory.starting import fresh
 from dqn_memory.td_loss import td_loss
 
 CONFIG = LearnerConfig(batch=8, gamma=0.9, learning_rate=1e-2)
@@ -48,9 +50,16 @@ def test_the_compiler_sees_the_loss_in_one_piece(architecture):
     assert torch.equal(whole(net, target, batch, CONFIG)[0], td_loss(net, target, batch, CONFIG)[0])
 
 
+def test_training_computes_in_full_float32():
+    torch.backends.cudnn.allow_tf32 = True  # torch's own choice for recurrent layers and convolutions
+    fresh(["--env", "POMDP/CarFlag-v0"])
+    assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn", "dbgfqn", "drqn", "gtrxl"])
 def test_captured_updates_equal_eager_ones(architecture):
+    set_tf32(False)  # as training does
     eager, captured = (steps(engine, architecture, "cuda", 6) for engine in ("eager", "cudagraph"))
     assert_same(captured, eager)
     assert_same(eager, steps("eager", architecture, "cpu", 6))

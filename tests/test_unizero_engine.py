@@ -12,6 +12,7 @@ from torch._dynamo.backends.debugging import aot_eager
 
 from dqn_memory.configuration import parse
 from dqn_memory.errors import UserError
+from dqn_memory.precision import set_tf32
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
 from world_models.unizero.engine import Planning, make_learn, make_planning
@@ -222,13 +223,13 @@ def test_wrong_engines_are_one_sentence():
 
 
 def test_tf32_is_set_and_unset():
-    before = torch.get_float32_matmul_precision()
     try:
         for tf32, expected in ((True, "high"), (False, "highest")):
             ComputeConfig(device="cpu", tf32=tf32).start()
             assert torch.get_float32_matmul_precision() == expected
+            assert torch.backends.cudnn.allow_tf32 == tf32  # of convolutions and recurrent layers
     finally:
-        torch.set_float32_matmul_precision(before)
+        set_tf32(False)
 
 
 @CUDA

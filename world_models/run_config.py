@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dqn_memory import config as core
 from dqn_memory.errors import UserError
+from dqn_memory.precision import set_tf32
 from envs.atari import AtariStep
 from envs.fleet import Step
 
@@ -26,7 +27,7 @@ class ComputeConfig:
     engine: str = "eager"
     """How the model is executed; every engine computes the same function."""
     tf32: bool = False
-    """Multiply float32 matrices with TF32 on a GPU: several times faster, with 10 bits of mantissa."""
+    """Multiply float32 with TF32 on a GPU, in convolutions too: several times faster, with 10 bits of mantissa."""
 
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""
@@ -36,7 +37,7 @@ class ComputeConfig:
         """The device, after setting the number of threads and the form of products, which float sums depend on."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
-        torch.set_float32_matmul_precision("high" if self.tf32 else "highest")
+        set_tf32(self.tf32)
         return self.torch_device()
 
     def check(self) -> None:

@@ -12,6 +12,7 @@ from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.engine import Engine
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.precision import set_tf32
 from dqn_memory.stopwatch import Work
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.acting import Planner
@@ -72,8 +73,8 @@ class Case:
             return build(self.size.model, IMAGE, ACTIONS).to(self.device)
 
     def set_precision(self) -> None:
-        """Products of float32 matrices as the case wants them; cases are measured one after another."""
-        torch.set_float32_matmul_precision("highest" if self.precision == "float32" else "high")
+        """Products of float32 as the case wants them; cases are measured one after another."""
+        set_tf32(self.precision != "float32")
 
     def frames(self, *leading: int) -> Tensor:
         """Noise; (*leading, 64, 64, 3)."""

@@ -9,6 +9,7 @@ import torch
 
 from dqn_memory.benchmark_tables import Effort, Table, Value
 from dqn_memory.blocks import PRIORS
+from dqn_memory.precision import set_tf32
 from dqn_memory.stopwatch import Work
 from envs.atari import AtariConfig
 from envs.fleet import make_fleet
@@ -107,7 +108,7 @@ def prior_table(effort: Effort, device: str, mixing: Mixing | None = None, conte
         "is the same function with all scores computed. `of_causal`, `both_of_causal`: over plain causal attention at "
         "the same context. `growth`: `both_ms` over that of half the context if measured; 2 is linear, 4 square."
     )
-    torch.set_float32_matmul_precision("highest")
+    set_tf32(False)
     rows: list[dict[str, Value]] = []
     for tokens in contexts:
         rows += _prior_rows(mixing, tokens, effort, rows)
