@@ -232,4 +232,5 @@ class Replay(Ring):
         return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
 
     def _padding(self) -> Tensor:
-        return torch.tensor(self.spec.padding, dtype=self.spec.dtype, device=self.device)
+        # `torch.tensor` would wait for all that the device was asked to do before
+        return torch.full((), self.spec.padding, dtype=self.spec.dtype, device=self.device)
