@@ -7,7 +7,7 @@ the same process by turns. Prints the tables and writes them, with the machine, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from dqn_memory.benchmark_pages import machine, rich_tables, write
 from dqn_memory.benchmark_tables import Effort, Table, acting_table, update_table, window_table, world_table
 from dqn_memory.configuration import Repeatable, parse
 from dqn_memory.errors import UserError, near_names, one_line_errors
+from dqn_memory.precision import set_tf32
 from dqn_memory.stopwatch import Clock
 
 WIDTH = 170
@@ -91,13 +92,18 @@ ON_CUDA = ("graphs", "training", "mamba_cuda")
 OF_MAMBA = ("mamba", "mamba_cuda")  # they have a page of their own
 
 
-def measure(args: Args, console: Console) -> dict[str, list[Table]]:
-    """All tables that were asked for by the name of their page, each printed as soon as it is there."""
+def measure(args: Args, console: Console, facts: Mapping[str, object]) -> dict[str, list[Table]]:
+    """All tables that were asked for by the name of their page, each printed and written as soon as it is there.
+
+    A table that fails, or a machine that is taken away, so loses none of those before it.
+    """
     pages: dict[str, list[Table]] = {}
     for name in args.tables():
-        tables = TABLES[name](args, args.effort())
+        page, tables = "mamba" if name in OF_MAMBA else "core", TABLES[name](args, args.effort())
         console.print(rich_tables(tables))
-        pages.setdefault("mamba" if name in OF_MAMBA else "core", []).extend(tables)
+        pages.setdefault(page, []).extend(tables)
+        if args.write:
+            write(Path(args.folder), page, PAGES[page], facts, pages[page])
     return pages
 
 
@@ -108,12 +114,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Args, argv, prog="python -m dqn_memory.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
+    set_tf32(False)
     facts = machine("dqn_memory.benchmark", argv)
     console = Console(width=WIDTH)  # a narrower terminal wraps lines, which is better than cutting cells
-    for page, tables in measure(args, console).items():
+    for page, tables in measure(args, console, facts).items():
         console.print("\n".join(table.note for table in tables if page == "mamba"))
         if args.write:
-            write(Path(args.folder), page, PAGES[page], facts, tables)
             console.print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
 
 

@@ -100,7 +100,7 @@ class Case:
 def update_work(case: Case, form: str, engine: Engine = "eager", device: str = "cpu") -> Work:
     """One update of ours on one batch of full windows."""
     learner, network = case.learner(form), case.network(device)
-    target = copy.deepcopy(network).requires_grad_(False)
+    target = case.network(device).requires_grad_(False)  # cuDNN packs a copy's recurrent weights anew at each call
     optimizer = optimizer_for(network, learner, capturable=device != "cpu")
     update = make_update(engine, network, target, optimizer, learner)
     return partial(update, on_device(case.draw(learner, case.replay()), device))

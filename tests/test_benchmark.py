@@ -21,7 +21,7 @@ from dqn_memory.benchmark_cases import (
 )
 from dqn_memory.benchmark_cuda import _training_row, steady_rate
 from dqn_memory.benchmark_pages import cell
-from dqn_memory.benchmark_tables import ALONE, CASES
+from dqn_memory.benchmark_tables import ALONE, CASES, Table
 from dqn_memory.counting import forward_operations
 from dqn_memory.errors import UserError
 from dqn_memory.learner import sample
@@ -148,6 +148,20 @@ def test_the_script_writes_its_page(tmp_path):
     assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown
+
+
+def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
+    from dqn_memory import benchmark
+
+    def fails(*_):
+        raise UserError("no more time")
+
+    monkeypatch.setitem(benchmark.TABLES, "update", lambda *_: [Table("Update", "", [{"ms": 1.5}])])
+    monkeypatch.setitem(benchmark.TABLES, "windows", fails)
+    with pytest.raises(SystemExit):
+        benchmark.main(["--only", "update", "--only", "windows", "--folder", str(tmp_path)])
+    page = json.loads((tmp_path / "core.json").read_text())
+    assert [(table["title"], table["rows"]) for table in page["tables"]] == [("Update", [{"ms": 1.5}])]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from torch import nn
 from dqn_memory.benchmark_tables import Effort, Table
 from dqn_memory.errors import UserError
 from world_models.speed_pages import put_section, read_sections
+from world_models.speed_script import publish
 from world_models.unizero.benchmark import Args, main
 from world_models.unizero.benchmark_cases import PRESETS, TINY, Acting, Case, Learning, Mixing
 from world_models.unizero.benchmark_tables import acting_table, cases, prior_table, projection_table, smaller
@@ -137,6 +138,18 @@ def test_the_script_writes_its_page(tmp_path, capsys):
     assert markdown.startswith("# Speed of UniZero")
     assert "| tiny | cpu | eager | float32 | compiled | 2 | 2 |" in markdown
     assert "Acting" in capsys.readouterr().out
+
+
+def test_a_table_that_fails_loses_none_before_it(tmp_path):
+    def measure(args, show):
+        show(Table("Acting", "", [{"step_ms": 1.5}]))
+        raise UserError("no more time")
+
+    flags = ["--device", "cpu", "--folder", str(tmp_path)]
+    with pytest.raises(UserError):
+        publish(Args, "world_models.unizero.benchmark", flags, "Speed", measure)
+    tables = read_sections(tmp_path / "unizero.json")["cpu"]["tables"]
+    assert [(table["title"], table["rows"]) for table in tables] == [("Acting", [{"step_ms": 1.5}])]
 
 
 def test_a_section_is_refreshed_alone_and_an_old_page_is_one(tmp_path):

@@ -15,6 +15,7 @@ from dqn_memory.benchmark_pages import machine, rich_tables
 from dqn_memory.benchmark_tables import Effort, Table
 from dqn_memory.configuration import Repeatable, parse
 from dqn_memory.errors import UserError, near_names
+from dqn_memory.precision import set_tf32
 from dqn_memory.stopwatch import Clock
 from world_models.speed_pages import put_section
 
@@ -89,20 +90,25 @@ Show = Callable[[Table], Table]
 def publish(
     kind: type[A], module: str, argv: Sequence[str] | None, title: str, measure: Callable[[A, Show], None]
 ) -> None:
-    """Measure, print each table as soon as `measure` shows it, write: a benchmark's whole course."""
+    """A benchmark's whole course: measure; print and write each table as soon as `measure` shows it.
+
+    A table that fails, or a machine that is taken away, so loses none of those before it.
+    """
     argv = sys.argv[1:] if argv is None else argv
     args = parse(kind, argv, prog=f"python -m {module}")
     args.check()
     torch.set_num_threads(args.threads)
+    set_tf32(False)
     facts, console, tables = machine(module, argv), Console(width=WIDTH), list[Table]()
+    name = module.split(".")[1]
 
     def show(table: Table) -> Table:
         console.print(rich_tables([table]))
         tables.append(table)
+        if args.write:
+            put_section(Path(args.folder), name, title, args.place, facts, tables)
         return table
 
     measure(args, show)
     if args.write:
-        name = module.split(".")[1]
-        put_section(Path(args.folder), name, title, args.place, facts, tables)
         console.print(f"wrote {args.folder}/{name}.md and {args.folder}/{name}.json")

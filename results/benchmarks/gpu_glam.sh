@@ -9,11 +9,11 @@
 # resumed. ENGINE, PRESET, BACKEND and FLAGS define a new Pong run (default: cudagraph, fast, auto, none).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-PYTHON=${PYTHON:-python}
+PYTHON=${PYTHON:-python3}
 FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
 PONG=${2:-480}
 RUN=${RUN:-runs/gpu-glam-pong}
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 mkdir -p "$FOLDER"
 
 tests() {

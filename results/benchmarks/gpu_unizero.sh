@@ -13,11 +13,11 @@
 # preset unizero/paper as it is, reanalysis and sticky actions among it.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-PYTHON=${PYTHON:-python}
+PYTHON=${PYTHON:-python3}
 FOLDER=${1:-${OUT:-results/benchmarks/gpu}}
 PONG=${2:-480}
 RUN=${RUN:-runs/gpu-unizero-pong}
-export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4}
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 mkdir -p "$FOLDER"
 [ -e "$FOLDER/unizero.json" ] || cp results/benchmarks/unizero.json "$FOLDER"
 

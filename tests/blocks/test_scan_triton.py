@@ -3,6 +3,7 @@
 Each part runs in a process of its own, because Triton chooses between interpreter and compiler when it is imported.
 """
 
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
 from scans import SCANS, TOLERANCE
 
 FOLDER = Path(__file__).parent
@@ -39,6 +41,15 @@ def check(found):
         assert len(errors) >= 7 and all(error <= tolerance for error in errors.values()), (name, errors)
 
 
+def cannot_interpret():
+    """Triton's issue 9171: interpreted loops ask NumPy 2.4 for something that it has given up."""
+    if importlib.util.find_spec("triton") is None:
+        return False
+    old = Version(importlib.metadata.version("triton")) < Version("3.7")
+    return old and Version(importlib.metadata.version("numpy")) >= Version("2.4")
+
+
+@pytest.mark.skipif(cannot_interpret(), reason="Triton before 3.7 cannot interpret loops beside NumPy 2.4 and newer")
 def test_recorded_scans_through_the_interpreter(tmp_path):
     check(run("numbers", "cpu", interpret=True, cache=tmp_path))
 
