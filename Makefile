@@ -1,4 +1,5 @@
-# make demo   set up, train a small agent, show it     make test    set up, run the tests
+# make demo   set up, train a small agent, show it     make test    set up, run the tests but the long ones
+# make test-long   those: whole runs, killed ones, torch's compiler
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
 # make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
 # make lint   ruff and mypy                            make bench   speed of the core
@@ -11,13 +12,16 @@ PIP_FLAGS ?=
 WORKERS ?= 2
 BIN := .venv/bin
 
-.PHONY: demo test test-results test-cluster test-triton study-smoke results lint bench clean
+.PHONY: demo test test-long test-results test-cluster test-triton study-smoke results lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
 
 test: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not results" tests
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not results and not long" tests
+
+test-long: .venv/.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long and not results" tests
 
 # Its time grows with results/, not with the code.
 test-results: .venv/.stamp

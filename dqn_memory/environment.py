@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-PACKAGES = ("dqn-memory", "torch", "numpy", "gymnasium")
+PACKAGES = ("dqn-memory", "numpy", "gymnasium")
 
 
 def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
@@ -18,6 +18,7 @@ def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
+        "torch": torch.__version__,  # with its build, cpu or cuda, which package metadata may leave out
         **_revision(Path(__file__).resolve().parent),
         "platform": platform.platform(),
         "cpu": _cpu_model(),

@@ -119,6 +119,7 @@ def test_steady_rate_needs_two_lines(tmp_path):
         steady_rate(tmp_path / "metrics.jsonl")
 
 
+@pytest.mark.long
 def test_training_rate_comes_from_a_real_run():
     """The row that an accelerator's bar is read from, here made on the CPU."""
     row = _training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
@@ -131,6 +132,7 @@ def test_cells():
     ]  # fmt: skip
 
 
+@pytest.mark.long
 def test_the_script_writes_its_page(tmp_path):
     asked = [word for name in ("update", "windows", "acting", "worlds") for word in ("--only", name)]
     command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", *asked, "--folder", str(tmp_path)]

@@ -87,6 +87,7 @@ def test_another_version_is_named(monkeypatch):
     assert benchmark_mamba.beside() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
 
 
+@pytest.mark.long
 def test_the_script_writes_its_page_and_says_what_is_missing(tmp_path):
     command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", "--only", "mamba", "--folder", str(tmp_path)]
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}

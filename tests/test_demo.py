@@ -155,6 +155,7 @@ def workplace(tmp_path, monkeypatch):
     sys.modules.pop("short_memory", None)
 
 
+@pytest.mark.long
 def test_the_whole_demo(workplace, capfd):
     main(["--config", "tiny.toml", "--seed", "2"])
     text, folder = capfd.readouterr().out, Path("runs/demo-1")

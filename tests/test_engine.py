@@ -38,6 +38,7 @@ def assert_same(ours, theirs):
         assert torch.allclose(a, b, atol=1e-4)
 
 
+@pytest.mark.long
 def test_compiled_updates_equal_eager_ones():
     assert_same(steps("compile", "dtqn4", layers=1), steps("eager", "dtqn4", layers=1))
 

@@ -49,6 +49,7 @@ def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
     assert contents(memory) == before
 
 
+@pytest.mark.long
 def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, capsys, monkeypatch):
     network, config, _ = load_network(memory)
     remembers = config.arena(torch.device("cpu"))

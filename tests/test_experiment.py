@@ -421,6 +421,7 @@ def keep_saving(path: str) -> None:
         save(run, step, Ring(10, 3 * step))
 
 
+@pytest.mark.long
 def test_killed_at_any_moment_it_always_resumes(run):
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["dqn_memory.experiment", "torch.utils.tensorboard"])

@@ -9,6 +9,7 @@ from world_models.glam import train as glam
 from world_models.unizero import train as unizero
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("main", "flags", "steps"), [(unizero.main, test_unizero_train.flags, 120), (glam.main, glam_runs.flags, 40)]
 )

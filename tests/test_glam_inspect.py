@@ -190,6 +190,7 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     assert table[4].split()[1] == f"{forms['window']['reward'][4]:.3g}"
 
 
+@pytest.mark.long
 def test_losses_of_two_runs_stand_side_by_side(run, tmp_path):
     other = trained(tmp_path / "other", "--sequence", "storm", steps=64)
     main([str(run), "--beside", str(other)])
@@ -204,6 +205,7 @@ def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
     assert "no run folder" in refused(capsys, [str(run), "--beside", str(tmp_path)], main)
 
 
+@pytest.mark.long
 def test_finished_runs_are_kept_with_their_table(run, tmp_path, capsys):
     twin = trained(tmp_path / "storm" / "seed_2", "--sequence", "storm", "--seed", "2", steps=64)
     kept = tmp_path / "kept"

@@ -92,6 +92,7 @@ def test_parts_hold_every_parameter_once(name):
     assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
 
 
+@pytest.mark.long
 def test_command_line(tmp_path):
     command = [sys.executable, "-m", "world_models.glam.parameters", "--format", "json", "--no-write"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)

@@ -59,6 +59,7 @@ def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
     assert_same_run(whole, parts)
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
     more = ("--checkpoint-every", "8", "--dropout", "0.1", "--learner-final-rate", "0.1", "--agent-final-rate", "0")
     whole, killed = trained(tmp_path / "whole", *more, steps=88), tmp_path / "killed"
@@ -75,6 +76,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
     assert metrics(whole) == metrics(killed)
 
 
+@pytest.mark.long
 def test_pong_trains_and_resumes(tmp_path):
     game = ("--env", "ALE/Pong-v5", "--worlds", "1", "--screen", "16", "--longest", "6")
     whole, parts = trained(tmp_path / "whole", *game, steps=40), trained(tmp_path / "parts", *game, steps=36)
@@ -83,6 +85,7 @@ def test_pong_trains_and_resumes(tmp_path):
     assert_same_run(whole, parts)
 
 
+@pytest.mark.long
 def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
     began, run = time.process_time(), tmp_path / "run"
     main(["--config", "glam/smoke", "--run", str(run)])
@@ -248,6 +251,7 @@ def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, argu
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_the_agent_waits_for_windows_longer_than_the_model_s(tmp_path):
     logged = metrics(trained(tmp_path / "run", "--context", "20", "--learning-starts", "24", steps=64))
     began = {name: next(line["step"] for line in logged if name in line) for name in ("losses/total", "losses/agent")}

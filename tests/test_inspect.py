@@ -91,6 +91,7 @@ def inspected(capsys, run, *argv, episodes=3):
     return capsys.readouterr().out, json.loads((run / "inspect" / "inspect.json").read_text())
 
 
+@pytest.mark.long
 def test_the_script_on_a_bidirectional_network_with_priors(tmp_path, capsys):
     run = trained(
         tmp_path / "run", "--architecture", "dbgfqn", "--layers", "2", "--prior", "gaussian_adaptive",
@@ -130,6 +131,7 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
         assert stop.value.code == 2 and "0 .. 1" in one_line(capsys.readouterr().err)
 
 
+@pytest.mark.long
 def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
     run, state = trained(tmp_path / "run"), trained(tmp_path / "state", "--observe", "state", "--batch", "4")
     text, facts = inspected(capsys, run, "--state-run", str(state))

@@ -274,6 +274,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=100)
 
 
+@pytest.mark.long
 def test_command_line_prints_json_and_writes_both_files(tmp_path):
     done = run("--format", "json", "--world", CAR, "--architecture", "dbgfqn", "gtrxl", folder=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -83,6 +83,7 @@ def probed(page: Path, tmp_path: Path) -> tuple[dict[str, Any], str]:
     return json.loads(html.unescape(title[1])), said.stderr
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["page", "recorded"])
 def test_every_picture_and_table_of_the_page_renders(
     request: pytest.FixtureRequest, tmp_path: Path, which: str

@@ -108,6 +108,7 @@ def test_a_report_has_all_its_sections_and_needs_nothing_else(small: Path) -> No
     assert page.count("<img ") == len(pictures) == 5  # two worlds' curves, profiles, parameters, worlds
 
 
+@pytest.mark.long
 def test_the_same_runs_give_the_same_bytes(small: Path, tmp_path: Path) -> None:
     first = hashes(report(small))
     for run in Study.open(small).runs():
@@ -266,6 +267,7 @@ def test_a_lost_readings_file_and_definition_are_named(small: Path, tmp_path: Pa
     assert "readings.json is missing" in left_out["POMDP-Hallway-v0__dtqn4__seed-2"]
 
 
+@pytest.mark.long
 def test_a_record_gives_the_same_report(small: Path, tmp_path: Path) -> None:
     Study.open(small).mark("POMDP-Hallway-v0__dgfqn__seed-1", "failed", error="Traceback\nout of memory")
     environment = small / "runs/POMDP-Hallway-v0__dtqn4__seed-2/environment.json"

@@ -59,6 +59,7 @@ def test_an_undisturbed_study(study, tmp_path, undisturbed, capsys):
     assert "8 runs: 8 finished" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_study_that_is_killed_at_random_moments_ends_as_if_it_never_was(study, tmp_path, undisturbed):
     chance, folder = random.Random(0), tmp_path / "study"
     for _ in range(3):
@@ -76,6 +77,7 @@ def test_a_study_that_is_killed_at_random_moments_ends_as_if_it_never_was(study,
     assert any(run.attempts > 1 for run in Study.open(folder).runs())
 
 
+@pytest.mark.long
 def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path, undisturbed):
     folder, chance = tmp_path / "study", random.Random(0)
     process = start(study, folder, "--workers", "2")

@@ -36,6 +36,7 @@ def kept(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SMOKE, tmp_path / "kept"))
 
 
+@pytest.mark.long
 def test_a_study_goes_on_from_its_record_and_gives_the_same_record(kept: Path, tmp_path: Path) -> None:
     study, said, left = taken_over(tmp_path / "study", kept)
     assert not left

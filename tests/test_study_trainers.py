@@ -13,6 +13,7 @@ from dqn_memory.study.report import main as report
 from dqn_memory.study.state import Study
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds the trainer to kill in /proc")
 @pytest.mark.parametrize("name, moment", [("first_evidence", 160), ("thesis_table1", 120)])
 def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alone(name, moment, tmp_path):
@@ -32,6 +33,7 @@ def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alo
     assert {run.state for run in Study.open(folder).runs()} == {"finished"}
 
 
+@pytest.mark.long
 def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     folder, kept = tmp_path / "study", tmp_path / "kept"
     carry_out("unizero_priors", folder, "--smoke", "--workers", "2")

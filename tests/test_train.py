@@ -104,6 +104,7 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more):
     assert last["forgetful/episodes"] == 8
 
 
+@pytest.mark.long
 def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
     with_it, without_it = tmp_path / "a", tmp_path / "b"
     main(flags(with_it, "--architecture", "dgfqn", steps=200))
@@ -118,6 +119,7 @@ def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
@@ -153,6 +155,7 @@ def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
     assert_equal(first.replay.data, second.replay.data, "replay")
 
 
+@pytest.mark.long
 def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path):
     more = ["--env", "Gridverse/Memory-5x5-v0", "--architecture", "dgfqn", "--checkpoint-every", "100"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
@@ -184,6 +187,7 @@ def _wait_for_new_checkpoint(run, process):
         time.sleep(0.02)
 
 
+@pytest.mark.long
 def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--checkpoint-replay", "none", steps=200))
@@ -244,6 +248,7 @@ def test_a_finished_run_says_so(tmp_path, capsys):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
+@pytest.mark.long
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--stop-at", "0.0", steps=2000))
@@ -255,6 +260,7 @@ def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     assert metrics(tmp_path / "other")[-1]["step"] == 800
 
 
+@pytest.mark.long
 def test_the_average_is_what_evaluations_play_and_the_agent_is(tmp_path):
     run = tmp_path / "run"
     main(flags(run, "--average", "0.9"))

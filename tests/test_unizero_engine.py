@@ -110,6 +110,7 @@ def test_compiled_updates_equal_eager_ones():
     assert len(compiled) == 1  # one graph without a break, for all updates
 
 
+@pytest.mark.long
 def test_compiled_updates_of_images_move_the_statistics_of_both_encoders():
     ours, theirs = (
         updates(engine, "causal", unizero_models.IMAGE, count=2, layers=1, **options)
@@ -126,6 +127,7 @@ def test_compiled_searches_equal_eager_ones(kind):
     assert_same_searches(compiled, searches("eager", kind, layers=1), 1e-12)
 
 
+@pytest.mark.long
 def test_the_whole_compiler_computes_the_same_expansion():
     """Machine code of the smallest model: the other tests stop before it, which takes most of the time."""
     model = unizero_models.model(dynamics="recurrent", layers=1)
@@ -137,6 +139,7 @@ def test_the_whole_compiler_computes_the_same_expansion():
         torch.testing.assert_close(compiled(latents, order), eager(latents, order), atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
 def test_the_whole_compiler_computes_the_same_attention():
     """The same of the smallest transformer, under a prior that has tables of its own."""

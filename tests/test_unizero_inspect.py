@@ -69,6 +69,7 @@ def refused(capsys, script, *argv):
     return one_line(capsys.readouterr().err)
 
 
+@pytest.mark.long
 def test_the_script_writes_all_pictures_and_changes_nothing_else(memory, capsys):
     before = {name: file for name, file in contents(memory).items() if not name.startswith("inspect")}
     facts, steps = inspected(memory)
@@ -195,6 +196,7 @@ def test_the_strongest_link_is_measured_against_an_even_share():
     assert strongest_link(maps, causal=True).layer == 0
 
 
+@pytest.mark.long
 def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memory, tmp_path):
     facts, _ = inspected(memory, "--no-frames")
     weights = Run.open(memory).load(with_replay=False).part("model")
@@ -214,6 +216,7 @@ def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memo
     assert np.shape(both["learned"]["mu"]) == (2, 2, 2) and both["learned"]["mu"][0] == facts["learned"]["mu"][0]
 
 
+@pytest.mark.long
 def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path):
     def span(*flags):
         prior = starting.fresh([*flags, "--env", "CartPole-v1"])[0].model.prior
@@ -286,6 +289,7 @@ def test_dynamics_without_attention_have_one_picture(tmp_path, capsys):
     assert "have no attention" in refused(capsys, main, run, "--layer", "0")
 
 
+@pytest.mark.long
 def test_pong_is_drawn(tmp_path):
     run = made(tmp_path / "run", "--env", "ALE/Pong-v5", "--worlds", "2", "--longest", "6", "--prior", "local",
                "--learning-starts", "40", "--batch", "4", steps=48)  # fmt: skip

@@ -123,6 +123,7 @@ def test_a_search_step_costs_less_than_seven_tokens_of_everything():
     assert size(model).expand < (seven + heads) / 1e6
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["json", "md"])
 def test_command_line(form, tmp_path):
     command = [sys.executable, "-m", "world_models.unizero.parameters", "--format", form, "--no-write"]

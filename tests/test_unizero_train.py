@@ -65,6 +65,7 @@ def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
     assert {name.rpartition(".")[2] for name in learned} == wanted
 
 
+@pytest.mark.long
 def test_pong_trains_and_resumes(tmp_path):
     more = ("--env", "ALE/Pong-v5", "--worlds", "2", "--batch", "4", "--longest", "8", "--learning-starts", "60")
     whole, parts = tmp_path / "whole", tmp_path / "parts"
@@ -75,6 +76,7 @@ def test_pong_trains_and_resumes(tmp_path):
     assert_same_run(whole, parts)
 
 
+@pytest.mark.long
 def test_the_smoke_preset_is_through_with_pong_in_a_minute(tmp_path):
     """As CI runs it, through the command line; in processor time, which other work on the machine leaves alone."""
     run = tmp_path / "run"
@@ -88,6 +90,7 @@ def test_the_smoke_preset_is_through_with_pong_in_a_minute(tmp_path):
     assert last["time/processor"] <= used < 60
 
 
+@pytest.mark.long
 def test_phases_are_timed_and_their_page_is_written(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run))
@@ -171,6 +174,7 @@ def test_updates_keep_their_ratio_and_start_in_time():
     assert sum(due) == int(400 * 0.3) - int(72 * 0.3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [
@@ -189,6 +193,7 @@ def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
     assert_same_run(whole, parts)
 
 
+@pytest.mark.long
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
     more = ("--checkpoint-every", "40", "--evaluate-every", "0", "--dropout", "0.1", "--learning-starts", "40")
     whole, killed = tmp_path / "whole", tmp_path / "killed"

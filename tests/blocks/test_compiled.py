@@ -26,6 +26,7 @@ def test_rows_cover_the_registries():
     assert {row["prior"].kind for row in ROWS} == set(PRIORS)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("row", ROWS, ids=name)
 def test_compiled_equals_eager(row):
     torch.manual_seed(1)

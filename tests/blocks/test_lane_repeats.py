@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import hashlib
@@ -23,6 +25,7 @@ print(lane_gru._backward.stats.cache_hits.total())
 """
 
 
+@pytest.mark.long
 def test_what_is_compiled_rounds_as_what_is_loaded(tmp_path: Path) -> None:
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SCRIPT]

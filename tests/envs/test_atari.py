@@ -21,6 +21,7 @@ def actions(fleet, steps, seed=0):
     return torch.randint(fleet.num_actions, (steps, fleet.num_worlds), generator=generator)
 
 
+@pytest.mark.long
 def test_rewards_ends_and_lives_are_those_of_the_emulator():
     """Each row beside the bare emulator: four frames an action, rewards summed, no no-ops, no sticky actions."""
     fleet = AtariFleet("Breakout", 2, seed=1, config=AtariConfig(noops=0))
