@@ -42,6 +42,7 @@ def test_every_sequence_module_trains(tmp_path, more, capsys):
     assert str(run) in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "more",
     [

@@ -421,6 +421,7 @@ def test_learned_spans_are_shown_over_heads_layers_and_seeds(tmp_path: Path) -> 
     assert (rows[0]["least"], rows[0]["median"], rows[0]["most"]) == ("5.000", "6.500", "8.000")
 
 
+@pytest.mark.long
 def test_attention_maps_come_from_checkpoints_and_from_the_record(tmp_path: Path) -> None:
     study = make_study(tmp_path / "study", [CARDS], '["dtqn4"]', [1, 2])
     folder = study.runs()[0].folder

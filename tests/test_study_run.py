@@ -91,6 +91,7 @@ def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path,
     assert any("--resume" in run.log.read_text() for run in Study.open(folder).runs())
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed):
     folder = tmp_path / "study"
     process = start(study, folder, "--workers", "2")

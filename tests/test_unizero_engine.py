@@ -98,6 +98,7 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
+@pytest.mark.long
 def test_compiled_updates_equal_eager_ones():
     compiled = []
 
@@ -121,6 +122,7 @@ def test_compiled_updates_of_images_move_the_statistics_of_both_encoders():
     assert len(counted) > 4 and all(int(value) == 2 for value in counted)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["gaussian", "adaptive_gate"])
 def test_compiled_searches_equal_eager_ones(kind):
     compiled = searches("compile", kind, layers=1, backend="aot_eager")
@@ -163,6 +165,7 @@ def test_compiled_functions_follow_the_weights():
         torch.testing.assert_close(after, model.encode(observation), atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.long
 def test_compiling_takes_each_shape_once():
     """Acting, evaluating and searching anew have batches of their own size, and go through all history lengths."""
     model, compiled = unizero_models.model(layers=1), []

@@ -211,6 +211,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
     assert metrics(whole) == metrics(killed)
 
 
+@pytest.mark.long
 def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--checkpoint-replay", "none", steps=120))
@@ -276,6 +277,7 @@ def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tm
     assert str(weights.name) in refused(capsys, [str(run)], evaluate_main)
 
 
+@pytest.mark.long
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--stop-at", "1"))
@@ -317,6 +319,7 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
     assert not (searched == 1 / training.num_actions).all()
 
 
+@pytest.mark.long
 def test_a_run_resumes_in_the_middle_of_its_random_steps(tmp_path):
     more = ("--env", MEMORY, "--prepopulate", "100", "--terminal-share", "0.5", "--evaluate-every", "0", *SHORT)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
