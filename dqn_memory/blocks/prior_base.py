@@ -34,6 +34,13 @@ def inverse_softplus(value: float) -> float:
     return value + math.log(-math.expm1(-value))
 
 
+def _softplus_up_to(raw: Tensor, bound: float | None) -> Tensor:
+    # Bounded before the softplus, and on the bound the gradient is that of below, so that a value which starts there
+    # learns. `clamp` has a gradient of 0 on its bound since torch 2.15.
+    top = math.inf if bound is None else inverse_softplus(bound)
+    return F.softplus(torch.where(raw > top, top, raw))
+
+
 class Prior(nn.Module, ABC):
     """Base of all priors: raw parameters, their effective values, the regulariser and the projection.
 
@@ -78,8 +85,7 @@ class Prior(nn.Module, ABC):
 
     def mu(self) -> Tensor:
         """Distance of the preferred key."""  # (H,)
-        mu = F.softplus(self._raw("mu"))
-        return mu if self.config.mu_max is None else mu.clamp(max=self.config.mu_max)
+        return _softplus_up_to(self._raw("mu"), self.config.mu_max)
 
     def sigma(self) -> Tensor:
         """Width around the preferred key."""  # (H,)
@@ -87,8 +93,7 @@ class Prior(nn.Module, ABC):
 
     def span(self) -> Tensor:
         """Reach of each head, at most the cap."""  # (H,)
-        # Clamped before the softplus, so that a span that starts on its cap keeps its gradient.
-        return F.softplus(self._raw("span").clamp(max=inverse_softplus(self.cap)))
+        return _softplus_up_to(self._raw("span"), self.cap)
 
     def regularisation(self) -> Tensor:
         """Weight times the penalty on this layer's spans; 0 without spans or regulariser."""

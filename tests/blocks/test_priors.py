@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from dqn_memory.blocks.attention import Attention, attend, toeplitz
+from dqn_memory.blocks.prior_base import inverse_softplus
 from dqn_memory.blocks.priors import PRIORS, PriorConfig
 
 LEARNED = {
@@ -88,6 +89,24 @@ def test_spans_are_capped_by_the_context_and_keep_their_gradient(kind):
     span.sum().backward()
     assert (prior.raw["span"].grad > 0.9).all()
     assert PriorConfig(kind=kind, span=30.0, cap=40.0).build(2, 12).span().max() > 29
+
+
+def test_a_preferred_distance_on_its_bound_keeps_its_gradient():
+    prior = PriorConfig(kind="gaussian", mu_max=9.0).build(2, 50)
+    for start, gradient in ((40.0, 0.0), (9.0, 1.0)):
+        with torch.no_grad():
+            prior.raw["mu"].fill_(inverse_softplus(start))
+        prior.zero_grad()
+        mu = prior.mu()
+        torch.testing.assert_close(mu, torch.full((2,), 9.0))
+        mu.sum().backward()
+        torch.testing.assert_close(prior.raw["mu"].grad, torch.full((2,), gradient), atol=1e-3, rtol=0)
+    with torch.no_grad():
+        prior.raw["mu"].fill_(40.0)
+    prior.project()
+    prior.zero_grad()
+    prior.mu().sum().backward()
+    assert (prior.raw["mu"].grad > 0.9).all()
 
 
 @pytest.mark.parametrize("kind", SPANS)
