@@ -90,13 +90,14 @@ def test_a_step_takes_at_least_its_network(monkeypatch):
 def test_the_projection_adds_up():
     place = {"preset": "full", "device": "cuda", "engine": "cudagraph", "precision": "float32"}
     acting = Table("", "", [{**place, "trees": "compiled", "worlds": 8, "step_ms": 15.0}])
-    learning = Table("", "", [{**place, "update_ms": 19.0, "gather_ms": 1.0}])
+    learning = Table("", "", [{**place, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 60.0}])
     row = projection_table(acting, learning, 1.0).rows[0]
     assert row["acting_min"] == pytest.approx(12_500 * 15 / 60_000)
     assert row["learning_min"] == pytest.approx(25_000 * 20 / 60_000)
+    assert row["reanalysis_min"] == pytest.approx(500 * 60 / 60_000)
     assert row["evaluation_min"] == pytest.approx(11 * 2_000 * 15 / 60_000)
     assert row["worlds_min"] == pytest.approx((12_500 + 22_000) / 60_000)
-    parts = ("acting_min", "learning_min", "evaluation_min", "worlds_min")
+    parts = ("acting_min", "learning_min", "reanalysis_min", "evaluation_min", "worlds_min")
     assert row["run_min"] == pytest.approx(sum(row[name] for name in parts)) and row["run_bar"] == 20
 
 

@@ -210,7 +210,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
 
     monkeypatch.setattr(train, "make_planning", planning)
     monkeypatch.setattr(train, "make_learn", learning)
-    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse", "0.5"])
+    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse", "1"])
     compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
     run = train.Training(replace(config, compute=compute))
     while run.updates < 2:

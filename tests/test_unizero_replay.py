@@ -11,9 +11,10 @@ from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.replay_chunks import Columns, columns_from, live_start, next_span
 from world_models.unizero.losses import Batch
-from world_models.unizero.reanalysis import reanalysed, rows_due, search_again, windows
+from world_models.unizero.reanalysis import is_due, reanalysed, search_again, windows
 from world_models.unizero.replay import Replay, ReplayConfig
 from world_models.unizero.search import SearchConfig, draw, search
+from world_models.unizero.train_config import CollectionConfig
 from world_models.unizero.window import Window
 
 SPEC = ObservationSpec("discrete", (2,), 200, torch.uint8)
@@ -238,11 +239,15 @@ def test_a_replay_put_together_from_chunks_goes_on_exactly(columns, saved, capac
 # reanalysis
 
 
-@given(st.integers(1, 200), st.floats(0, 1), st.integers(1, 64))
-def test_the_share_searched_anew_is_exact_in_the_long_run(updates, share, batch):
-    rows = [rows_due(update, batch, share) for update in range(updates)]
-    assert abs(sum(rows) - updates * batch * share) < 1 + 1e-6
-    assert all(0 <= count <= batch for count in rows)
+@given(st.integers(1, 200), st.floats(0, 1))
+def test_the_share_searched_anew_is_exact_in_the_long_run(updates, share):
+    due = [is_due(update, share) for update in range(updates)]
+    assert abs(sum(due) - updates * share) < 1 + 1e-6
+
+
+def test_every_fiftieth_batch_is_searched_anew_by_default():
+    due = [update for update in range(25_000) if is_due(update, CollectionConfig().reanalyse)]
+    assert due == list(range(49, 25_000, 50))
 
 
 def observed():
@@ -281,10 +286,9 @@ def test_searching_again_finds_what_acting_found():
     assert not model.training and policy.sum(2).allclose(torch.ones(4, T, dtype=torch.float64))
 
 
-def test_reanalysis_replaces_the_first_rows_only():
-    old, new = torch.full((4, T, ACTIONS), 1 / 3), torch.eye(3)[torch.zeros(1, T, dtype=torch.int64)].double()
-    empty = torch.zeros(4, T)
-    batch = Batch(empty, empty, empty, empty, old, empty)
-    fresh = reanalysed(batch, new).policy
-    assert fresh.dtype == old.dtype and torch.equal(fresh[:1], new.float()) and torch.equal(fresh[1:], old[1:])
-    assert torch.equal(reanalysed(batch, new[:0]).policy, old)
+def test_reanalysis_replaces_policies_and_nothing_else():
+    old, new = torch.full((4, T, ACTIONS), 1 / 3), torch.eye(3)[torch.zeros(4, T, dtype=torch.int64)].double()
+    batch = Batch(*(torch.full((4, T), float(number)) for number in range(4)), old, torch.zeros(4, T))
+    fresh = reanalysed(batch, new)
+    assert fresh.policy.dtype == old.dtype and torch.equal(fresh.policy, new.float())
+    assert all(torch.equal(value, getattr(fresh, name)) for name, value in vars(batch).items() if name != "policy")

@@ -20,6 +20,7 @@ from world_models.unizero.config import EncoderConfig, ModelConfig
 from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.learner import LearnerConfig, make_target, optimizer_for
 from world_models.unizero.networks import WorldModel, build
+from world_models.unizero.reanalysis import search_again
 from world_models.unizero.replay import Replay, ReplayConfig, Sequences
 from world_models.unizero.search import SearchConfig, SearchNumbers, draw, play
 
@@ -161,9 +162,10 @@ class Learning:
         size, device = self.case.size, torch.device(self.case.device)
         precision: Literal["float32", "bfloat16"] = "bfloat16" if self.case.precision == "bfloat16" else "float32"
         self.config = LearnerConfig(batch=size.batch, precision=precision)
-        model = self.case.network()
+        self.model = model = self.case.network()
         optimizer = optimizer_for(model, self.config, capturable=self.case.engine == "cudagraph")
         self.learn = make_learn(self.case.engine, model, make_target(model), optimizer, self.config)
+        self.planning = make_planning(self.case.engine, model)
         self.replay = Replay(
             ReplayConfig(COLUMNS * size.worlds), IMAGE, ACTIONS, size.worlds, device, size.model.horizon,
             self.config.n_step, size.model.pairs,
@@ -177,8 +179,14 @@ class Learning:
         return self.replay.sequences(self.replay.draw(self.config.batch, self.draws))
 
     def parts(self) -> dict[str, Work]:
-        """Collecting a batch, and everything from there to moved weights."""
-        return {"gather": self.gather, "update": lambda: self.learn(self.sequences)}
+        """Collecting a batch, everything from there to moved weights, and a batch's policies searched anew."""
+        return {"gather": self.gather, "update": lambda: self.learn(self.sequences), "reanalysis": self.reanalyse}
+
+    def reanalyse(self) -> Tensor:
+        """Policies (B, T, A) of all steps of a batch, from one search."""
+        contexts = self.replay.contexts(self.replay.draw(self.config.batch, self.draws))
+        numbers = draw(self.case.search, contexts.count.numel(), ACTIONS, self.draws).to(contexts.count.device)
+        return search_again(self.model, contexts, numbers, self.case.search, self.planning)
 
     def _fill(self) -> None:
         worlds = self.case.size.worlds

@@ -14,6 +14,7 @@ from dqn_memory.stopwatch import Work
 from envs.atari import AtariConfig
 from envs.fleet import make_fleet
 from world_models.unizero.benchmark_cases import PRESETS, Acting, Case, Learning, Mixing, Preset
+from world_models.unizero.train_config import CollectionConfig
 
 STEP_BAR = 15.0  # ms of an acting step of 8 environments, 50 simulations
 UPDATE_BAR = 20.0  # ms of a batch of 64
@@ -21,6 +22,7 @@ RATE_BAR = 30.0  # environment steps/s of the tiny preset on a CPU
 RUN_BAR = 20.0  # minutes of a run
 CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
 STEPS, RATIO, EVERY = 100_000, 0.25, 10_000  # environment steps, updates per step, steps between evaluations
+REANALYSE = CollectionConfig().reanalyse  # share of the updates whose policies are searched anew
 EPISODE = 2_000  # steps of the longest episode of an evaluation in Pong, roughly; a guess, said in the table
 GAME = "ALE/Pong-v5"
 
@@ -73,7 +75,8 @@ def learning_table(effort: Effort, chosen: Sequence[Case]) -> Table:
     """Milliseconds of an update."""
     note = (
         "`gather`: draw a batch of sequences and collect it from the replay; `update`: everything from there to moved "
-        "weights (targets, encoders, losses, backward, clipping, AdamW, moving average)."
+        "weights (targets, encoders, losses, backward, clipping, AdamW, moving average). `reanalysis`: one search that "
+        "finds the policies of all steps of a batch anew."
     )
     # the trees have no part in learning
     return Table("Learning", note, [_learning_row(case, effort) for case in chosen if case.trees == "compiled"])
@@ -88,7 +91,7 @@ def _learning_row(case: Case, effort: Effort) -> dict[str, Value]:
     return {
         **place, "batch": case.size.batch, "horizon": case.size.model.horizon, "update_ms": update.median,
         "fastest_ms": update.fastest, "spread": update.spread, "gather_ms": times["gather"].median,
-        "update_bar": UPDATE_BAR if full else None,
+        "reanalysis_ms": times["reanalysis"].median, "update_bar": UPDATE_BAR if full else None,
     }  # fmt: skip
 
 
@@ -140,8 +143,9 @@ def _prior_rows(
 def projection_table(acting: Table, learning: Table, worlds_ms: float) -> Table:
     """How long a whole run takes, from the measured parts of each engine and precision."""
     note = (
-        f"A run of {STEPS:,} environment steps, {RATIO} updates per step and {STEPS // EVERY + 1} evaluations, whose "
-        f"episodes are played side by side and taken to last {EPISODE:,} steps. `worlds_min`: stepping the games "
+        f"A run of {STEPS:,} environment steps, {RATIO} updates per step, {REANALYSE} of them with policies "
+        f"searched anew (`reanalysis_min`), and {STEPS // EVERY + 1} evaluations, whose episodes are played side by "
+        f"side and taken to last {EPISODE:,} steps. `worlds_min`: stepping the games "
         f"({GAME}) themselves, measured with random actions. Everything in minutes, one part after another."
     )
     updates = {(row["preset"], row["engine"], row["precision"]): row for row in learning.rows}
@@ -154,6 +158,7 @@ def _projected(acting: Mapping[str, Value], learning: Mapping[str, Value], world
     iterations, evaluated = STEPS / _number(acting["worlds"]), (STEPS // EVERY + 1) * EPISODE
     minutes = {
         "acting_min": iterations * step, "learning_min": STEPS * RATIO * update,
+        "reanalysis_min": STEPS * RATIO * REANALYSE * _number(learning["reanalysis_ms"]),
         "evaluation_min": evaluated * step, "worlds_min": (iterations + evaluated) * worlds_ms,
     }  # fmt: skip
     minutes = {name: value / 60_000 for name, value in minutes.items()}

@@ -14,12 +14,13 @@ from world_models.unizero.search import SearchConfig, SearchNumbers, search
 from world_models.unizero.window import Window
 
 
-def rows_due(update: int, batch: int, share: float) -> int:
-    """How many sequences of update number `update` = 0, 1, ... are searched anew.
+def is_due(update: int, share: float) -> bool:
+    """Whether the batch of update number `update` = 0, 1, ... is searched anew, all of it or nothing.
 
-    Their share is exact in the long run also where it is less than one row a batch.
+    The share of such updates is exact in the long run. One search of many roots takes an accelerator hardly longer than
+    one of few, so that a whole batch now and then costs far less than the same number of sequences one by one.
     """
-    return int((update + 1) * batch * share) - int(update * batch * share)
+    return int((update + 1) * share) > int(update * share)
 
 
 def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
@@ -51,6 +52,5 @@ def search_again(
 
 
 def reanalysed(sequences: Sequences, policy: Tensor) -> Sequences:
-    """The sequences with other policy targets (b, T, A) in their first b <= B rows, which are as random as any."""
-    fresh = policy.to(sequences.policy.dtype)
-    return replace(sequences, policy=torch.cat((fresh, sequences.policy[len(fresh) :])))
+    """The sequences with other policy targets (B, T, A)."""
+    return replace(sequences, policy=policy.to(sequences.policy.dtype))

@@ -32,7 +32,7 @@ from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.learner import follow, make_target, optimizer_for
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.phases import ACTING, EVALUATION, LEARNING, SEARCH, Stopwatch
-from world_models.unizero.reanalysis import reanalysed, rows_due, search_again
+from world_models.unizero.reanalysis import is_due, reanalysed, search_again
 from world_models.unizero.replay import Replay, Sequences
 from world_models.unizero.search import draw, play
 from world_models.unizero.train_config import TrainConfig
@@ -151,15 +151,13 @@ class Training:
         self.meter.count_update(metrics, self.steps)
 
     def _sequences(self) -> Sequences:
-        """What the next update learns from, some of it with policies that are searched anew."""
-        learner, share = self.config.learner, self.config.collection.reanalyse
-        drawn = self.replay.draw(learner.batch, self.drawing)
+        """What the next update learns from; in some updates with policies that are searched anew."""
+        drawn = self.replay.draw(self.config.learner.batch, self.drawing)
         sequences = self.replay.sequences(drawn)
-        rows = rows_due(self.updates, learner.batch, share)
-        if rows == 0:
+        if not is_due(self.updates, self.config.collection.reanalyse):
             return sequences
-        contexts, search = self.replay.contexts(drawn[:rows]), self.config.search
-        numbers = draw(search, rows * self.config.model.horizon, self.num_actions, self.drawing).to(self.device)
+        contexts, search = self.replay.contexts(drawn), self.config.search
+        numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing).to(self.device)
         return reanalysed(sequences, search_again(self.model, contexts, numbers, search, self.planning))
 
     def scalars(self) -> dict[str, float]:

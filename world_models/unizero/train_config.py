@@ -47,8 +47,9 @@ class CollectionConfig:
     every: int = 1
     """Iterations of --worlds environment steps between groups of updates; the ratio holds all the same."""
     reanalyse: float = 0.02
-    """Share of the sequences whose policies are searched anew for an update (1/50 in the paper's table, which is the
-    default; 0 in the released Atari configuration)."""
+    """Share of the updates whose policies are all searched anew (0.02: every 50th). The paper's table has a "buffer
+    reanalyze frequency" of 1/50 and does not say of what; this reading of it is the default. 0 in the released Atari
+    configuration; in the library beneath that code it counts passes over some sequences by rounds of collection."""
 
     def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
         """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
