@@ -43,18 +43,24 @@ class GraphedUpdate(Generic[Inputs]):
 
     `work` maps a dataclass of tensors to metrics and changes nothing but `modules` and `optimizer`. The warm-up runs
     on a side stream as capture demands; parameters, buffers and optimiser state are put back afterwards, so a
-    captured run takes the same steps as an eager one.
+    captured run takes the same steps as an eager one. Each graph holds its memory for itself: where shapes come one
+    after another and never again, `kept` = 1 lets the last one's go.
     """
 
     def __init__(
-        self, work: Callable[[Inputs], Metrics], modules: Sequence[nn.Module], optimizer: torch.optim.Optimizer
+        self,
+        work: Callable[[Inputs], Metrics],
+        modules: Sequence[nn.Module],
+        optimizer: torch.optim.Optimizer,
+        kept: int | None = None,
     ) -> None:
-        self.work, self.modules, self.optimizer = work, modules, optimizer
+        self.work, self.modules, self.optimizer, self.kept = work, modules, optimizer, kept
         self.captured: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Inputs, Metrics]] = {}
 
     def __call__(self, batch: Inputs) -> Metrics:
         key = tuple(tuple(value.shape) for value in _tensors(batch))
         if key not in self.captured:
+            make_room(self.captured, self.kept)
             self.captured[key] = self._capture(batch)
         graph, inputs, metrics = self.captured[key]
         for buffer, value in zip(_tensors(inputs), _tensors(batch), strict=True):
@@ -85,6 +91,12 @@ class GraphedUpdate(Generic[Inputs]):
         state, groups = self.optimizer.state, self.optimizer.param_groups
         states = [state[p] for group in groups for p in group["params"] if p in state]
         return held + [value for entry in states for value in entry.values()]
+
+
+def make_room(captured: dict[Any, Any], kept: int | None) -> None:
+    """Let the oldest graphs go, so that with one more there are at most `kept` (None: any number)."""
+    while kept is not None and len(captured) >= kept:
+        del captured[next(iter(captured))]
 
 
 def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:

@@ -72,11 +72,14 @@ def test_a_run_is_projected_over_its_own_horizons():
         {**place, "horizon": horizon, "act_ms": 1.0, "model_ms": 10.0, "dream_ms": float(horizon), "agent_ms": 2.0}
         for horizon in (16, 24, 32)
     ]
-    (row,) = projection_table(Table("Phases", "", rows), [Case("paper", "cuda")], worlds_ms=0.5).rows
+    (row,) = projection_table(Table("Phases", "", rows), [Case("paper", "cuda")], 0.5, evaluated_ms=4.0).rows
     updates = STEPS - WARM_UP
     assert row["model_min"] == pytest.approx(updates * 10 / 60_000)
     dreamt = (25_000 - WARM_UP) * 16 + 25_000 * 24 + 50_000 * 32
     assert row["dream_min"] == pytest.approx(dreamt / 60_000)
+    evaluated = 2 * 9 * 2_000  # sampled and greedy, rounds, steps
+    assert row["worlds_min"] == pytest.approx((100_000 * 0.5 + evaluated * 4) / 60_000)
+    assert row["acting_min"] == pytest.approx((updates + evaluated) / 60_000)
     assert row["run_min"] == pytest.approx(sum(value for name, value in row.items() if name in (
         "acting_min", "worlds_min", "model_min", "dream_min", "agent_min")))  # fmt: skip
     assert row["bar"] == 35

@@ -14,7 +14,14 @@ from typing import ClassVar
 from dqn_memory.errors import one_line_errors
 from dqn_memory.mamba_backend import Backend
 from world_models.glam.benchmark_cases import Case
-from world_models.glam.benchmark_tables import cases, form_table, phase_table, projection_table, worlds_milliseconds
+from world_models.glam.benchmark_tables import (
+    GAMES,
+    cases,
+    form_table,
+    phase_table,
+    projection_table,
+    worlds_milliseconds,
+)
 from world_models.speed_script import Measuring, Show, publish
 
 
@@ -46,7 +53,8 @@ def measure(args: Args, show: Show) -> None:
     if args.wants("imagination"):
         show(form_table(effort, chosen))
     if args.wants("projection"):
-        show(projection_table(phases, chosen, worlds_milliseconds(effort, chosen[0])))
+        alone, evaluated = (worlds_milliseconds(effort, chosen[0], games) for games in (1, GAMES))
+        show(projection_table(phases, chosen, alone, evaluated))
 
 
 @one_line_errors

@@ -15,7 +15,9 @@ from world_models.glam.schedule import HorizonConfig
 
 STEP_BAR = 20.0  # ms of an environment step with both updates, full size
 RUN_BAR = 35.0  # minutes of a run
-STEPS, WARM_UP, EVALUATIONS = 100_000, 1024, 4  # of the run that is projected
+STEPS, WARM_UP = 100_000, 1024  # of the run that is projected
+# Of it, as configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, the last of 5.
+ROUNDS, GAMES = 4 + 5, 20
 EPISODE = 2_000  # steps of an evaluation's episode in Pong, roughly; a guess, said in the table
 FORMS: tuple[Kind, ...] = ("window", "carried")
 
@@ -103,28 +105,30 @@ def _form_row(case: Case, effort: Effort) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def projection_table(phases: Table, chosen: Sequence[Case], worlds_ms: float) -> Table:
-    """How long a whole run takes, from the measured phases."""
+def projection_table(phases: Table, chosen: Sequence[Case], worlds_ms: float, evaluated_ms: float) -> Table:
+    """How long a whole run takes, from the measured phases and steps of one world and of those of evaluations."""
     note = (
         f"A run of {STEPS:,} environment steps with both updates after each from step {WARM_UP:,} on, under the "
-        f"preset's own schedule of horizons, and {EVALUATIONS} evaluations of sampled and greedy episodes, played side "
-        f"by side and taken to last {EPISODE:,} steps of one world's time. `worlds_min`: stepping Pong itself, "
-        "measured with random actions. Everything in minutes, one part after another."
+        f"preset's own schedule of horizons, and evaluations that play {ROUNDS} rounds in all of {GAMES} games side by "
+        f"side, sampled and greedy, each round taken to last {EPISODE:,} steps. `worlds_min`: stepping Pong itself, "
+        f"one game in training and {GAMES} in evaluations, measured with random actions. Acting there is taken to cost "
+        "what it costs in one game. Everything in minutes, one part after another."
     )
-    return Table("Projected run", note, [_projected(phases, case, worlds_ms) for case in chosen])
+    rows = [_projected(phases, case, worlds_ms, evaluated_ms) for case in chosen]
+    return Table("Projected run", note, rows)
 
 
-def _projected(phases: Table, case: Case, worlds_ms: float) -> dict[str, Value]:
+def _projected(phases: Table, case: Case, worlds_ms: float, evaluated_ms: float) -> dict[str, Value]:
     place, schedule = _place(case), _schedule(case)
     measured = {row["horizon"]: row for row in phases.rows if all(row[name] == value for name, value in place.items())}
     steps = dict.fromkeys(horizons(case), 0)
     for step in range(WARM_UP, STEPS):
         steps[schedule.at(step)] += 1
     first = measured[min(steps)]
-    evaluated = 2 * EVALUATIONS * EPISODE
+    evaluated = 2 * ROUNDS * EPISODE
     minutes = {
         "acting_min": (STEPS - WARM_UP + evaluated) * _number(first["act_ms"]),
-        "worlds_min": (STEPS + evaluated) * worlds_ms,
+        "worlds_min": STEPS * worlds_ms + evaluated * evaluated_ms,
         **{
             f"{name}_min": sum(count * _number(measured[horizon][f"{name}_ms"]) for horizon, count in steps.items())
             for name in ("model", "dream", "agent")
@@ -144,14 +148,14 @@ def _number(value: Value) -> float:
     return float(value)
 
 
-def worlds_milliseconds(effort: Effort, case: Case) -> float:
-    """One step of the preset's own game under random actions, with frames on the device."""
+def worlds_milliseconds(effort: Effort, case: Case, games: int) -> float:
+    """One step of so many of the preset's own games under random actions, with frames on the device."""
     config: Mapping[str, object] = case.config().env_kwargs()
-    fleet = make_fleet(case.config().world.env, 1, 0, torch.device(case.device), env_kwargs=dict(config))
+    fleet = make_fleet(case.config().world.env, games, 0, torch.device(case.device), env_kwargs=dict(config))
     draws = torch.Generator().manual_seed(0)
     fleet.reset()
 
     def step() -> None:
-        fleet.step(torch.randint(fleet.num_actions, (1,), generator=draws).to(case.device))
+        fleet.step(torch.randint(fleet.num_actions, (games,), generator=draws).to(case.device))
 
     return effort.turns({"worlds": step})["worlds"].median

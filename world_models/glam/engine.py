@@ -1,7 +1,8 @@
 """How updates and dreams are executed: eagerly, which is the tested reference, or as captured CUDA graphs.
 
 What is executed is the same in both. Everything random comes in as tensors, so a captured dream is a function of its
-inputs and of the weights; there is a graph for each horizon.
+inputs and of the weights. Of dreams and of what is learned from them the graphs of one horizon are kept: each holds
+its memory for itself, and a schedule never comes back to a horizon.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dqn_memory.engine import GraphedUpdate, capture
+from dqn_memory.engine import GraphedUpdate, capture, make_room
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
 from world_models.glam.agent import Agent
@@ -87,12 +88,12 @@ def make_execution(
     return Execution(
         GraphedUpdate(learn_model, (model,), optimizers.model),
         GraphedDream(dream),
-        GraphedUpdate(learn_agent, (agent,), optimizers.agent),
+        GraphedUpdate(learn_agent, (agent,), optimizers.agent, kept=1),
     )
 
 
 class GraphedDream:
-    """A dream as one CUDA graph for each shape of its seeds, which are copied into the graph's own buffers."""
+    """A dream as one CUDA graph for the shape of its seeds, which are copied into the graph's own buffers."""
 
     def __init__(self, work: Callable[[Seeds], Imagined]) -> None:
         self.work = work
@@ -102,6 +103,7 @@ class GraphedDream:
         """What the work returns, in tensors of its own."""
         key = tuple(value.shape for value in _tensors(seeds))
         if key not in self.captured:
+            make_room(self.captured, 1)
             buffers = Seeds(*(value.clone() for value in _tensors(seeds)))
             graph, result = capture(lambda: self.work(buffers))
             self.captured[key] = graph, buffers, result
