@@ -27,9 +27,10 @@ from dqn_memory.experiment import Checkpoint, Run
 from dqn_memory.kinds import Q_NETWORK, check_kind
 from dqn_memory.networks import QNetwork
 from dqn_memory.observations import observation_spec
+from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.observations import Encode, actions, encoder
-from envs.registry import WORLDS, make_world
+from envs.registry import WORLDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -47,10 +48,10 @@ class Interface:
     @classmethod
     def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
         """The interface of a world by id; a UserError says why there is none."""
-        if env.removeprefix("envs:") in WORLDS:
-            world = make_world(env, **kwargs)
-            raw, (_, encode) = world.observation_space, encoder(world.observation_space, key)
-            return cls(raw, encode, raw, world.num_actions, 0)  # a tensor fleet shows it as it is
+        if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
+            fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
+            raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
+            return cls(raw, encode, raw, fleet.num_actions, 0)  # these fleets show it as it is
         made = make_env(env, **kwargs)
         try:
             encoder(made.observation_space, key)  # says what is wrong with the key
@@ -160,10 +161,20 @@ class Agent:
         self._previous = torch.full((rows,), self.network.num_actions, device=self.device)
         return self._actor
 
+    def _entry(self, observation: dict[str, Any]) -> Any:
+        """The entry of a dictionary that is seen."""
+        key = self.config.world.observation_key
+        if key is None or key not in observation:
+            wanted = "no dictionary" if key is None else f"one with {key!r}"
+            raise UserError(
+                f"the observation is a dictionary of {', '.join(map(repr, observation))}; it must be {wanted}"
+            )
+        return observation[key]
+
     def _batch(self, observation: Any) -> tuple[Array, bool]:
         """Encoded observations (N, ...) and whether there was one without the axis N."""
         if isinstance(observation, dict):
-            observation = observation[self.config.world.observation_key]
+            observation = self._entry(observation)
         given, wanted = np.asarray(observation), self.interface.raw.shape or ()
         if (given.shape != wanted and given.shape[1:] != wanted) or given.ndim < len(wanted):
             raise UserError(f"the observation has shape {given.shape}; it must be {wanted}, or (N, ...) for a batch")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import reduce
 from typing import Any
@@ -23,10 +23,27 @@ FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of a world begins 
 def check_finite(config: Any) -> None:
     """A UserError for the first setting that is no number, or infinite."""
     for path, flag in flag_names(config).items():
-        value = reduce(getattr, path.split("."), config)
+        value = _value(config, path)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise UserError(f"{_dashed(flag)} {number} must be a finite number")
+
+
+def check_least(config: Any, least: Mapping[str, int]) -> None:
+    """A UserError for the first setting, named by its path, that is below what it is at least; None is no setting."""
+    for path, bound in least.items():
+        value = _value(config, path)
+        if value is not None and value < bound:
+            raise UserError(
+                f"{_named(config, path)} {value} must {f'be at least {bound}' if bound else 'not be negative'}"
+            )
+
+
+def check_positive(config: Any, paths: Iterable[str]) -> None:
+    """A UserError for the first setting, named by its path, that is not above 0."""
+    for path in paths:
+        if _value(config, path) <= 0:
+            raise UserError(f"{_named(config, path)} {_value(config, path)} must be above 0")
 
 
 def check_parts(config: Any, *parts: str) -> None:
@@ -56,6 +73,14 @@ def _flags_of(config: Any, part: str) -> dict[str, str]:
 def _real(found: re.Match[str], known: dict[str, str]) -> str:
     name = (found[1] or found[2]).replace("-", "_")
     return _dashed(known[name]) if name in known else found[0]
+
+
+def _value(config: Any, path: str) -> Any:
+    return reduce(getattr, path.split("."), config)
+
+
+def _named(config: Any, path: str) -> str:
+    return _dashed(flag_names(config)[path])
 
 
 def _dashed(flag: str) -> str:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
 from dqn_memory.acting import ActingMode, ActingState
-from dqn_memory.checks import check_finite, check_parts
+from dqn_memory.checks import check_finite, check_least, check_parts, check_positive
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
@@ -16,7 +19,19 @@ from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.mamba_backend import Backend
 from dqn_memory.networks import NetworkConfig
+from envs.atari import AtariConfig
 from envs.registry import WORLDS
+
+# The least values of settings, by path.
+LEAST = dict.fromkeys(
+    ("world.worlds", "world.time_limit", "network.width", "network.heads", "network.head_width", "network.token_width",
+     "network.context", "replay.updates", "replay.every", "evaluation.episodes", "evaluation.final_episodes",
+     "total_steps"), 1
+) | dict.fromkeys(
+    ("seed", "network.layers", "network.action_embedding", "network.prior.weight", "learner.prior_lr",
+     "replay.learning_starts", "exploration.spread", "exploration.prepopulate", "evaluation.evaluate_every",
+     "output.log_every", "output.checkpoint_every"), 0
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -46,6 +61,9 @@ class WorldConfig:
             )
         limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
         given = {limit: self.time_limit if training else None, "path": self.path}
+        if self.env.startswith("ALE/"):
+            frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
+            given["most_frames"] = frames or None
         given |= {"observe": self.observe if self.observe == "state" else None}
         return {name: value for name, value in given.items() if value is not None}
 
@@ -96,6 +114,15 @@ class OutputConfig:
     """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
 
 
+def check_engine(engine: str, device: torch.device) -> None:
+    """A UserError for an engine that the device, or the machine, cannot have."""
+    if engine == "cudagraph" and device.type != "cuda":
+        raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
+    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
+    if engine == "compile" and sys.platform != "win32" and shutil.which(compiler) is None:
+        raise UserError(f"--engine compile needs a C++ compiler, and there is no {compiler} here; use --engine eager")
+
+
 @dataclass(frozen=True)
 class DeviceConfig:
     """Where and how tensors are computed."""
@@ -111,9 +138,10 @@ class DeviceConfig:
     torch). All compute the same function; a network without mamba has no use for it."""
 
     def check(self) -> None:
-        """One sentence for a number of threads that nothing has."""
+        """One sentence for threads, a device or an engine that cannot be had."""
         if self.threads is not None and self.threads < 1:
             raise UserError(f"--threads {self.threads} must be at least 1")
+        check_engine(self.engine, self.torch_device())
 
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""
@@ -125,6 +153,10 @@ class DeviceConfig:
             raise UserError(f"--device {self.device} is not a device of torch; use cpu, cuda or auto") from error
         if device.type == "cuda" and not torch.cuda.is_available():
             raise UserError(f"--device {self.device}: torch sees no CUDA device here; use cpu")
+        try:
+            torch.Generator(device)  # every trainer has one there
+        except RuntimeError:
+            raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
         return device
 
 
@@ -162,24 +194,19 @@ class TrainConfig:
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
         check_finite(self)
+        check_least(self, LEAST)
+        check_positive(self, ("learner.learning_rate", "learner.clip_norm"))
         check_parts(self, "network", "exploration", "compute")
+        if not 0 <= self.learner.gamma <= 1:
+            raise UserError(f"--gamma {self.learner.gamma} must lie between 0 and 1")
+        if self.evaluation.stop_at is not None and not 0 <= self.evaluation.stop_at <= 1:
+            raise UserError(f"--stop-at {self.evaluation.stop_at} is a share of episodes won, between 0 and 1")
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":
             raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
-        if self.replay.every > 1 and self.replay.updates < 1:
-            raise UserError(f"--updates {self.replay.updates} must be at least 1")
-        if self.compute.engine == "cudagraph" and self.compute.torch_device().type != "cuda":
-            raise UserError("--engine cudagraph needs --device cuda; use eager or compile on a CPU")
         if self.acting_state == "episode" and self.network.row().positions != "none":
             raise UserError("--acting-state episode has no place in a window to encode; use --encoding none")
-        least_one = {
-            "worlds": self.world.worlds, "time-limit": self.world.time_limit, "total-steps": self.total_steps,
-            "episodes": self.evaluation.episodes, "final-episodes": self.evaluation.final_episodes,
-        }  # fmt: skip
-        for name, value in least_one.items():
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value} must be at least 1")
         if self.replay.capacity < self.world.worlds * self.network.context:
             raise UserError(
                 f"--capacity {self.replay.capacity} must hold at least one window of each world, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,8 @@ def evaluate(network: QNetwork, arena: Arena, episodes: int, seed: int) -> Score
     training = network.training
     network.eval()
     fleet, quota, exhaustive = arena.fleet(episodes, seed)
-    tally = _play(fleet, arena.actor(network, fleet.num_worlds), quota)
+    with closing(fleet):
+        tally = _play(fleet, arena.actor(network, fleet.num_worlds), quota)
     network.train(training)
     return tally.score(None if exhaustive else episodes, exhaustive)
 

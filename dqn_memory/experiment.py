@@ -13,11 +13,13 @@ checkpoint = run.resume()       # None: it was killed before its first checkpoin
 """
 
 import json
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import tomli_w
 import torch
 from torch import Tensor
 
@@ -81,13 +83,19 @@ class Run:
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"cannot read {self.path / 'config.toml'}: {error}") from None
 
+    def lengthen(self, total_steps: int) -> None:
+        """Let config.toml say another length of the run, so that a later resume goes on to it too."""
+        values = tomllib.loads(self.config_toml)
+        if values["total_steps"] != total_steps:
+            write_atomic(self.path / "config.toml", tomli_w.dumps(values | {"total_steps": total_steps}).encode())
+
     @property
     def environment(self) -> dict[str, Any]:
         """What the run was started on; empty where it was killed before that was written."""
         path = self.path / "environment.json"
         try:
             return dict(json.loads(path.read_bytes())) if path.exists() else {}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 
     @property

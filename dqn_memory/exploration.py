@@ -27,7 +27,8 @@ class ExplorationConfig:
     """World i of N explores with epsilon^(1 + spread * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all alike)."""
     hold: float = 0.0
     """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
-    Dabney et al. 2021: 2); 0 holds every random action for one step."""
+    Dabney et al. 2021: 2); 0 holds every random action for one step. An action that is held where an episode ends is
+    held on in the next one."""
     longest_hold: int = 32
     """Longest time a random action is held, in steps."""
     lead: int = 0

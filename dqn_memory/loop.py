@@ -132,10 +132,12 @@ def resume(make: Callable[[Any], T], config: Any, run: Run) -> T:
     checkpoint = run.resume()
     if checkpoint is None:
         print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
+        run.lengthen(config.total_steps)
         return training
     check_kind(run.path, checkpoint, training.kind)
     training.restore(checkpoint)
     check_unfinished(run, config, training.steps, training.solved)
+    run.lengthen(config.total_steps)
     if checkpoint.replay is None:
         print(
             f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True

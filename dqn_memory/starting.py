@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import torch
 
@@ -30,9 +30,11 @@ class ResumeConfig:
     resume: str
     """Run folder to continue."""
     total_steps: int | None = None
-    """New length of the run in environment steps."""
+    """New length of the run in environment steps, which its config.toml then says too."""
     device: str | None = None
     """Another device (the resume is then not exact)."""
+    engine: Literal["eager", "compile", "cudagraph"] | None = None
+    """Another engine (the same function, other rounding: the resume is then not exact)."""
     backend: Backend | None = None
     """Another backend of mamba (the resume is then not exact)."""
     log_every: int | None = None
@@ -74,8 +76,11 @@ def changed(config: C, flags: ResumeConfig) -> C:
     """A training config with what the flags of a resume change in it; `C` is any trainer's."""
     if flags.backend is not None and not hasattr(config.compute, "backend"):
         raise UserError(f"--backend {flags.backend}: this kind of run has no mamba; leave the flag out")
+    engines = get_args(get_type_hints(type(config.compute))["engine"])
+    if flags.engine is not None and flags.engine not in engines:
+        raise UserError(f"--engine {flags.engine}: this kind of run has {' and '.join(engines)}")
     output = replace(config.output, **_given(flags, "log_every", "checkpoint_every"))
-    compute = replace(config.compute, **_given(flags, "device", "backend"))
+    compute = replace(config.compute, **_given(flags, "device", "engine", "backend"))
     steps = config.total_steps if flags.total_steps is None else flags.total_steps
     return replace(config, output=output, compute=compute, total_steps=steps)
 

@@ -33,6 +33,7 @@ from dqn_memory.scores import Score
 from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
 from envs.baselines import beside
 from envs.fleet import make_fleet
+from envs.streams import restore_generator
 
 
 class Training:
@@ -188,8 +189,8 @@ class Training:
         restore_optimizer(self.optimizer, state["optimizer"])
         for name in ("fleet", "actor", "explorer", "meter"):
             getattr(self, name).load_state_dict(state[name])
-        self.explorer.generator.set_state(state["exploration"])
-        self.drawing.set_state(state["drawing"])
+        restore_generator(self.explorer.generator, state["exploration"])
+        restore_generator(self.drawing, state["drawing"])
         restore_dropout(state, self.device)
         for name in ("observation", "previous_action", "time"):
             setattr(self, name, state[name].to(self.device))

@@ -78,7 +78,7 @@ def antialias(space: gymnasium.Space[Any], bins: int, entries: Sequence[int] | N
             raise UserError(
                 f"Antialias needs bounds for entry {entry}, but it goes from {space.low[entry]} to {space.high[entry]}."
             )
-    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    low, high, kind = space.low.astype(np.float64), space.high.astype(np.float64), _kind(space)
 
     def encode(batch: Array) -> Array:
         columns = [
@@ -87,13 +87,13 @@ def antialias(space: gymnasium.Space[Any], bins: int, entries: Sequence[int] | N
             else batch[:, entry, None]
             for entry in range(width)
         ]
-        return np.concatenate(columns, 1).astype(space.dtype)
+        return np.concatenate(columns, 1).astype(kind)
 
     bounds = [
         ([0.0] * bins, [1.0] * bins) if entry in chosen else ([low[entry]], [high[entry]]) for entry in range(width)
     ]
-    lows, highs = (np.concatenate(each).astype(space.dtype) for each in zip(*bounds, strict=True))
-    return Feature(spaces.Box(lows, highs, dtype=space.dtype), encode)
+    lows, highs = (np.concatenate(each).astype(kind) for each in zip(*bounds, strict=True))
+    return Feature(spaces.Box(lows, highs, dtype=kind), encode)
 
 
 def join_choice(space: gymnasium.Space[Any], count: int, key: str) -> Joined:
@@ -137,10 +137,15 @@ def _join(space: gymnasium.Space[Any], count: int, key: str, codes: Array, share
 def _join_box(space: spaces.Box, codes: Array) -> Joined:
     if len(space.shape) != 1:
         raise UserError(f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}.")
-    width = codes.shape[1]
+    width, kind = codes.shape[1], _kind(space)
     low, high = np.append(space.low, np.zeros(width)), np.append(space.high, np.ones(width))
-    form = spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype)
-    return Joined(form, lambda batch, numbers: np.concatenate([batch, codes[numbers]], 1).astype(space.dtype))
+    form = spaces.Box(low.astype(kind), high.astype(kind), dtype=kind)
+    return Joined(form, lambda batch, numbers: np.concatenate([batch, codes[numbers]], 1).astype(kind))
+
+
+def _kind(space: spaces.Box) -> Any:
+    """Of numbers with shares of 1 among them: the box's own where it has fractions."""
+    return space.dtype if np.issubdtype(space.dtype, np.floating) else np.float32
 
 
 def _entries(batch: dict[str, Any], parts: dict[str, Feature]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from envs.core import State, UserError, World, put, where
 from envs.registry import WORLDS, check_keywords, make_world
+from envs.streams import restore_generator
 
 S = TypeVar("S", bound=State)
 
@@ -63,6 +64,9 @@ class Fleet(Protocol):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
+
+    def close(self) -> None:
+        """Let go of what the worlds hold outside Python."""
 
 
 def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
@@ -170,7 +174,10 @@ class TensorFleet:
                 "resume with the world and the number of worlds that the run was started with."
             )
         self.state = type(template)(**{name: saved[name].to(self.device) for name in names})
-        self.generator.set_state(state["generator"].cpu())
+        restore_generator(self.generator, state["generator"])
+
+    def close(self) -> None:
+        """There is nothing to close."""
 
     def _started(self) -> State:
         if self.state is None:
@@ -188,6 +195,10 @@ def make_fleet(
 ) -> Fleet:
     """N worlds by id: a TensorFleet for a world of ours, games for ALE/..., a GymnasiumFleet for any other id."""
     kwargs = env_kwargs or {}
+    if observation_key is not None and (id.startswith("ALE/") or id.removeprefix("envs:") in WORLDS):
+        raise UserError(
+            f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
+        )
     if id.startswith("ALE/"):
         from envs.atari import AtariConfig, AtariFleet  # here, because it needs Step from this file
 

@@ -14,6 +14,7 @@ from envs.registry import near_names
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Encode = Callable[[Any], Array]
+MOST_ACTIONS = 2**15 - 2  # int16, and one number that stands for none
 
 
 def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnasium.Space[Any], Encode]:
@@ -47,6 +48,8 @@ def actions(space: gymnasium.Space[Any]) -> tuple[int, int]:
     """Number of actions and the first action's number; a UserError unless the actions are Discrete."""
     if not isinstance(space, spaces.Discrete):
         raise UserError(f"The actions must be Discrete, not {space}.")
+    if space.n > MOST_ACTIONS:
+        raise UserError(f"There are {space.n} actions; a replay holds numbers up to {MOST_ACTIONS}.")
     return int(space.n), int(space.start)
 
 
@@ -56,6 +59,8 @@ def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:
         raise UserError(f"The observation is a Dict; choose one of its keys {keys} with observation_key.")
     if key not in space.spaces:
         raise UserError(f"The observation has no key {key!r}; {near_names(key, space.spaces)}")
+    if isinstance(space[key], spaces.Dict):
+        raise UserError(f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
     return space[key]
 
 

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from gymnasium.utils import seeding
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+
+
+def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
+    """Put a generator where `state` was taken.
+
+    A state of another kind of device cannot be taken over: then a seed made from it starts other numbers, rather than
+    those of the beginning once more.
+    """
+    if len(state) == len(generator.get_state()):
+        generator.set_state(state.cpu())
+    else:
+        digest = hashlib.blake2b(state.cpu().numpy().tobytes(), digest_size=7).digest()
+        generator.manual_seed(int.from_bytes(digest, "little"))
 
 
 class RowStreams:

@@ -112,6 +112,33 @@ def test_a_world_with_one_discrete_observation_is_loaded_again(tmp_path):
     assert agent.act(env.step(0)[0], False) in range(5)
 
 
+def test_an_atari_agent_is_loaded_again_and_plays_as_it_was_judged(tmp_path):
+    pytest.importorskip("ale_py")
+    small = (
+        "--total-steps",
+        "24",
+        "--learning-starts",
+        "16",
+        "--capacity",
+        "64",
+        "--context",
+        "2",
+        "--time-limit",
+        "9",
+    )
+    run = trained(tmp_path / "freeway", *small, "--worlds", "1", "--final-episodes", "1", env="ALE/Freeway-v5")
+    agent = Agent.load(run)
+    assert agent.act(np.zeros((3, 64, 64), np.uint8), True) in range(3)
+    assert agent.act(np.zeros((2, 3, 64, 64), np.uint8)[:1], False).shape == (1,)
+    with pytest.raises(UserError, match=r"\(3, 64, 64\)"):
+        agent.act(np.zeros((64, 64, 3), np.uint8), False)
+
+
+def test_a_dictionary_that_lacks_what_is_seen_is_named(runs):
+    with pytest.raises(UserError, match="no dictionary"):
+        Agent.load(runs("transformer")).act({"grid": np.zeros(10, np.int64)}, True)
+
+
 def test_wrong_calls_are_named_and_leave_the_memory_alone(runs):
     agent = Agent.load(runs("transformer"), rows=2)
     observation = np.zeros((2, 10), np.int64)

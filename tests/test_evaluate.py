@@ -11,10 +11,14 @@ from PIL import Image
 from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
 from dqn_memory.agent import load_network
+from dqn_memory.config import TrainConfig
+from dqn_memory.configuration import parse
 from dqn_memory.evaluate import main
 from dqn_memory.evaluation import Arena, evaluate
+from dqn_memory.observations import observation_spec
 from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
 from dqn_memory.scores import mean_interval
+from envs import gymnasium_fleet
 from envs.fleet import TensorFleet
 from envs.registry import make_world
 
@@ -88,6 +92,24 @@ def test_the_interval_of_a_mean():
     half = 1.959964 * np.sqrt(14 / 3) / 2  # variance with n - 1
     assert (mean, low, high) == pytest.approx((3.0, 3.0 - half, 3.0 + half))
     assert mean_interval(np.array([4.0]), exhaustive=False) == (4.0, None, None)
+
+
+def test_environments_are_closed_after_an_evaluation(monkeypatch):
+    opened, closed, make = [], [], gymnasium_fleet.make_env
+
+    def counted(*args, **kwargs):
+        env = make(*args, **kwargs)
+        opened.append(env)
+        monkeypatch.setattr(env, "close", lambda: closed.append(env))
+        return env
+
+    monkeypatch.setattr(gymnasium_fleet, "make_env", counted)
+    config = parse(TrainConfig, ["--env", "CartPole-v1", "--width", "16", "--heads", "2", "--context", "8"])
+    arena = config.arena(torch.device("cpu"))
+    network = config.network.build(observation_spec(arena.fleet(1, 0)[0].observation_space), 2)
+    opened.clear()
+    evaluate(network, arena, episodes=3, seed=1)
+    assert len(opened) == 3 and closed == opened
 
 
 def test_another_world_of_the_same_form(memory, capsys):

@@ -47,6 +47,12 @@ def refused(text):
     return sentence
 
 
+@pytest.mark.parametrize("label", ["1", '"1"', "[1]", '["1"]'])
+def test_numbers_are_left_out_by_their_text_too(label):
+    rule = f"[[skip]]\nseed = {label}\n[smoke.base]"
+    assert len(runs(GOOD.replace("[smoke.base]", rule))) == 3
+
+
 def test_a_run_for_every_combination_by_a_stable_name():
     assert [run.name for run in runs()] == [
         "Gridverse-Memory-5x5-v0__dgfqn__gamma-0.9__seed-1",
@@ -112,6 +118,9 @@ def test_the_cut_replaces_axes_and_lays_settings_over():
         ("[smoke.axes]\nseed", "[smoke.axes]\nseet", "smoke: unknown axis 'seet'; did you mean 'seed'?"),
         ('world = "car"', 'world = "cat"', "skip.world: unknown value 'cat'; did you mean 'car'?"),
         ('world = "car"', 'wolrd = "car"', "skip: unknown axis 'wolrd'; did you mean 'world'?"),
+        ('world = "car"\narchitecture = ["dgfqn"]', "", "skip: a table of it must name values of at least one axis"),
+        ('world = "car"', "world = []", "skip: a table of it must name values"),
+        ('world = "car"\narchitecture = ["dgfqn"]', "gamma = 0.9", "skip leaves no run of the study"),
         ("[[skip]]", "[resources]\ncpus = 0\n[[skip]]", "resources.cpus 0 must be at least 1"),
         ("[[skip]]", "[resources]\ngpus = 1.5\n[[skip]]", "resources.gpus 1.5 must be a share"),
         ('name = "car"', "name = 3", "axes.world[1] needs a name"),

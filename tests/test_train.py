@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_folders import assert_equal, assert_same_run, metrics
+from run_folders import assert_equal, assert_same_run, metrics, refused
 
 from dqn_memory.agent import load_network
 from dqn_memory.config import TrainConfig
@@ -217,6 +217,27 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--capacity", "31"], "--capacity 31 must hold at least one window of each world, --worlds 4 x --context 8"),
         (["--architecture", "dbgfqn", "--layers", "2", "--positions", "prefixes"], "use --layers 1 or ends:4"),
         (["--plugin", "no_such_module"], "no_such_module"),
+        (["--width", "0"], "--width 0 must be at least 1"),
+        (["--heads", "0"], "--heads 0 must be at least 1"),
+        (["--token-width", "0"], "--token-width 0 must be at least 1"),
+        (["--head-width", "-5"], "--head-width -5 must be at least 1"),
+        (["--action-embedding", "-1"], "--action-embedding -1 must not be negative"),
+        (["--layers", "-1"], "--layers -1 must not be negative"),
+        (["--every", "0"], "--every 0 must be at least 1"),
+        (["--updates", "0"], "--updates 0 must be at least 1"),
+        (["--seed", "-1"], "--seed -1 must not be negative"),
+        (["--learning-rate", "0"], "--learning-rate 0.0 must be above 0"),
+        (["--clip-norm", "-1"], "--clip-norm -1.0 must be above 0"),
+        (["--prior-lr", "-0.05"], "--prior-lr -0.05 must not be negative"),
+        (["--gamma", "1.5"], "--gamma 1.5 must lie between 0 and 1"),
+        (["--weight", "-1"], "--weight -1.0 must not be negative"),
+        (["--spread", "-2"], "--spread -2.0 must not be negative"),
+        (["--prepopulate", "-5"], "--prepopulate -5 must not be negative"),
+        (["--log-every", "-3"], "--log-every -3 must not be negative"),
+        (["--stop-at", "2"], "--stop-at 2.0 is a share"),
+        (["--device", "meta"], "--device meta cannot be used here"),
+        (["--env", "POMDP/CarFlag-v0", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
+        (["--env", "ALE/Pong-v5", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
@@ -226,6 +247,12 @@ def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, argu
     assert stopped.value.code == 2
     assert words in error and error.count("\n") == 1 and "Traceback" not in error
     assert not (tmp_path / "run").exists()
+
+
+def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    said = refused(capsys, flags(tmp_path / "run", "--engine", "compile", "--device", "cpu"), main)
+    assert "no no-such-compiler here" in said and not (tmp_path / "run").exists()
 
 
 def test_an_existing_run_is_not_overwritten(tmp_path, capsys):
@@ -249,6 +276,38 @@ def test_a_finished_run_says_so(tmp_path, capsys):
 
 
 @pytest.mark.long
+def test_a_killed_extension_goes_on_to_its_new_length(tmp_path, monkeypatch):
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    more = ["--env", "POMDP/MemoryCards-v0", "--checkpoint-every", "40", "--final-rate", "0.1"]
+    main(flags(whole, *more, steps=400))
+    main(flags(run, *more, steps=200))
+    iterate = Training.iterate
+
+    def dying(training):
+        if training.steps == 300:
+            raise KeyboardInterrupt
+        iterate(training)
+
+    monkeypatch.setattr(Training, "iterate", dying)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        main(["--resume", str(run), "--total-steps", "400"])
+    monkeypatch.setattr(Training, "iterate", iterate)
+    main(["--resume", str(run)])
+    assert Run.open(run).load().step == 400
+    assert (run / "config.toml").read_text() == (whole / "config.toml").read_text().replace(str(whole), str(run))
+
+
+def test_a_run_of_another_engine_can_be_resumed_here(tmp_path, capsys):
+    run = tmp_path / "run"
+    main(flags(run, "--env", "POMDP/MemoryCards-v0", steps=200))
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace('engine = "eager"', 'engine = "cudagraph"'))
+    longer = ["--resume", str(run), "--total-steps", "240", "--device", "cpu"]
+    assert "--engine cudagraph needs --device cuda" in refused(capsys, longer, main)
+    main([*longer, "--engine", "eager"])
+    assert Run.open(run).load().step == 240
+
+
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--stop-at", "0.0", steps=2000))

@@ -153,10 +153,10 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def larger(typing: Any, a: Any, b: Any) -> Any:
-    """The larger one in each lane."""
+    """The larger one in each lane, or a if there is a NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(builder.fcmp_ordered(">", *values), *values)
+        return builder.select(builder.fcmp_unordered(">", *values), *values)
 
     return lanes(lanes, lanes), code
 
@@ -178,11 +178,11 @@ def from_lane(typing: Any, first: Any, value: Any, before: Any) -> Any:
 
 @intrinsic
 def power_of_two(typing: Any, x: Any) -> Any:
-    """2^x, for x from -126 (smaller ones count as that) to 127."""
+    """2^x, for x from -126 (smaller ones count as that) to 127; NaN for NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         smallest = _same(SMALLEST)
-        x = builder.select(builder.fcmp_ordered(">", values[0], smallest), values[0], smallest)
+        x = builder.select(builder.fcmp_unordered(">", values[0], smallest), values[0], smallest)
         function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS]), "llvm.floor.v8f32")
         whole = builder.call(function, [builder.fadd(x, _same(0.5))])
         rest = builder.fsub(x, whole)

@@ -204,7 +204,10 @@ def _rule(rule: dict[str, Any], file: File, source: str) -> dict[str, tuple[Labe
         for label in given if isinstance(given, list) else [given]:
             if str(label) not in known:
                 raise UserError(f"{source}: skip.{axis}: {near_names('value', str(label), known)}")
-        out[axis] = tuple(given) if isinstance(given, list) else (given,)
+        labels = given if isinstance(given, list) else [given]
+        out[axis] = tuple(known[str(label)] for label in labels)  # a number may have been given as text
+    if not all(out.values()) or not out:
+        raise UserError(f"{source}: skip: a table of it must name values of at least one axis, each at least one")
     return out
 
 

@@ -51,6 +51,8 @@ def expand(definition: Definition) -> list[Planned]:
         if config.compute.threads is None:
             config = replace(config, compute=replace(config.compute, threads=definition.resources.cpus))
         planned.append(Planned(name, labels, config))
+    if not planned:
+        raise UserError(f"{definition.source}: skip leaves no run of the study; leave out less")
     return planned
 
 

@@ -25,6 +25,15 @@ def results(function, cells, inputs):
     return [*outputs, *(x.grad for x in inputs), *(p.grad for cell in cells for p in cell.parameters())]
 
 
+@pytest.mark.parametrize("units", UNITS)
+def test_what_is_no_number_stays_none(units):
+    cells, inputs = cells_and_inputs(1, 3, 7, torch.float32, units)
+    with torch.no_grad():
+        inputs[0][1, 4] = torch.nan
+        ours = scan(cells, inputs)[0].isnan()
+    assert ours[1, 4:].all() and not ours[1, :4].any() and not ours[0].any()
+
+
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
 @pytest.mark.parametrize("directions", [1, 2])
 @pytest.mark.parametrize("batch,time", [*SHAPES, (2, 3), (8, 3), (9, 3), (17, 3)])

@@ -53,6 +53,14 @@ def test_a_query_that_sees_one_key_repeats_its_value():
     torch.testing.assert_close(first, x[:, 0, 32:])
 
 
+@pytest.mark.parametrize("first", [0, 16, 32])  # of queries, keys, values
+def test_what_is_no_number_stays_none(first):
+    x = packed(20).detach()
+    x[:, 5, first : first + 16] = torch.nan
+    ours, theirs = lane_attention(x, 2).isnan().all(-1), reference(x, 2).isnan().all(-1)
+    assert torch.equal(ours, theirs) and ours[:, 5].all()
+
+
 def test_the_future_is_not_read():
     x = packed(30).detach()
     other = x.clone()

@@ -9,6 +9,7 @@ from world_keywords import IDS, keywords
 from envs.core import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import make_world
+from envs.streams import restore_generator
 
 
 def roll(fleet, steps, seed=0):
@@ -135,3 +136,16 @@ def test_misuse_is_one_clear_sentence():
     ):
         with pytest.raises(UserError, match="does not fit"):
             other.load_state_dict(small.state_dict())
+
+
+def test_a_generator_goes_on_where_it_was_or_with_numbers_of_its_own():
+    first, second, third = (torch.Generator().manual_seed(seed) for seed in (1, 2, 1))
+    beginning = torch.rand(5, generator=torch.Generator().manual_seed(1))
+    torch.rand(7, generator=first)
+    restore_generator(second, first.get_state())
+    assert torch.equal(torch.rand(5, generator=second), torch.rand(5, generator=first))
+    of_a_gpu = torch.arange(16, dtype=torch.uint8)  # its states have another size
+    restore_generator(third, of_a_gpu)
+    restore_generator(second, of_a_gpu)
+    drawn = torch.rand(5, generator=third)
+    assert torch.equal(drawn, torch.rand(5, generator=second)) and not torch.equal(drawn, beginning)

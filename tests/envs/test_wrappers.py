@@ -28,6 +28,18 @@ CASES = [
 ]
 
 
+def test_shares_among_whole_numbers_keep_their_fractions():
+    bytes_of_memory = spaces.Box(0, 255, (3,), np.uint8)
+    joined, weights = join_count(bytes_of_memory, 10, "steps"), antialias(bytes_of_memory, 4, [0])
+    batch = np.array([[0, 7, 255], [85, 1, 2]], np.uint8)
+    counted = joined.encode(batch, np.array([3, 10]))
+    np.testing.assert_allclose(counted, [[0, 7, 255, 0.3], [85, 1, 2, 1.0]], rtol=1e-6)
+    assert counted[0] in joined.space and joined.space.dtype == np.float32
+    spread = weights.encode(batch)
+    np.testing.assert_allclose(spread[:, :4].sum(1), 1, rtol=1e-6)
+    assert (spread[:, 4:] == batch[:, 1:]).all() and spread[0] in weights.space
+
+
 class AsDict(gymnasium.Wrapper):
     """Cards, and how many are gone, as a dictionary."""
 

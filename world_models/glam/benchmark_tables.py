@@ -16,7 +16,7 @@ from world_models.glam.schedule import HorizonConfig
 STEP_BAR = 20.0  # ms of an environment step with both updates, full size
 RUN_BAR = 35.0  # minutes of a run
 STEPS, WARM_UP = 100_000, 1024  # of the run that is projected
-# Of it, as configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, the last of 5.
+# As configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, a last one of 5.
 ROUNDS, GAMES = 4 + 5, 20
 EPISODE = 2_000  # steps of an evaluation's episode in Pong, roughly; a guess, said in the table
 FORMS: tuple[Kind, ...] = ("window", "carried")

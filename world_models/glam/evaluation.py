@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,7 +80,8 @@ def _score(
     streams = Streams.spawn(seed)
     fleet, player = arena.fleet(rows, streams.worlds), make_player(model, agent, rows, config.collection.blind)
     numbers = generator(streams.exploration, arena.device)
-    return play(fleet, player, quota, numbers, way == "greedy", arena.forget).score()
+    with closing(fleet):
+        return play(fleet, player, quota, numbers, way == "greedy", arena.forget).score()
 
 
 def play(

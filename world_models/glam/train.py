@@ -23,6 +23,7 @@ from dqn_memory.loop import resume, resumes, run_training
 from dqn_memory.scores import Score
 from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
 from envs.fleet import make_fleet
+from envs.streams import restore_generator
 from world_models.glam import starting
 from world_models.glam.acting import ActingNoise
 from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
@@ -181,7 +182,7 @@ class Training:
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
         for name in ("acting", "drawing", "dreaming"):
-            getattr(self, name).set_state(state[name])
+            restore_generator(getattr(self, name), state[name])
         restore_dropout(state, self.device)
         for name in ("observation", "first"):
             setattr(self, name, state[name].to(self.device))

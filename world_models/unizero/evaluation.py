@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -55,7 +56,8 @@ def evaluate(
     training, streams = model.training, Streams.spawn(seed)
     fleet = arena.fleet(rows, streams.worlds)
     planner = Planner(model, rows, arena.device, arena.search, planning=planning)
-    tally = _play(fleet, planner, quota, generator(streams.exploration, arena.device), arena.forget)
+    with closing(fleet):
+        tally = _play(fleet, planner, quota, generator(streams.exploration, arena.device), arena.forget)
     model.train(training)
     return tally.score()
 

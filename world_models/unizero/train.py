@@ -24,6 +24,7 @@ from dqn_memory.observations import observation_spec
 from dqn_memory.scores import Score
 from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
 from envs.fleet import make_fleet
+from envs.streams import restore_generator
 from world_models.unizero import starting
 from world_models.unizero.acting import Planner
 from world_models.unizero.agent import KIND, fit
@@ -204,8 +205,8 @@ class Training:
         restore_optimizer(self.optimizer, state["optimizer"])
         for name in ("fleet", "planner", "meter"):
             getattr(self, name).load_state_dict(state[name])
-        self.numbers.set_state(state["numbers"])
-        self.drawing.set_state(state["drawing"])
+        restore_generator(self.numbers, state["numbers"])
+        restore_generator(self.drawing, state["drawing"])
         restore_dropout(state, self.device)
         for name in ("observation", "time"):
             setattr(self, name, state[name].to(self.device))
