@@ -108,6 +108,13 @@ def test_divergence_and_entropy_by_hand():
     assert d.kl_divergence(p, p).item() == pytest.approx(0, abs=1e-7)
 
 
+def test_without_unimix_divergence_and_gradient_stay_finite():
+    logits = torch.tensor([200.0, 0.0, 0.0], requires_grad=True)
+    divergence = d.kl_divergence(d.unimix(logits, 0.0), d.unimix(torch.zeros(3), 0.0))
+    divergence.backward()
+    assert divergence.item() == pytest.approx(np.log(3), rel=1e-6) and logits.grad.isfinite().all()
+
+
 def test_unimix_by_hand():
     mixed = d.unimix(torch.tensor([100.0, 0.0, 0.0, 0.0]), 0.04).exp()
     torch.testing.assert_close(mixed, torch.tensor([0.97, 0.01, 0.01, 0.01]))

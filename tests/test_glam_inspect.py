@@ -24,6 +24,7 @@ from world_models.glam.foresight import Foreseen, Lived, foresee, latent_noise, 
 from world_models.glam.inspect import main
 from world_models.glam.loading import load
 from world_models.glam.record import main as record
+from world_models.glam.record import page, read
 
 
 @pytest.fixture(scope="module")
@@ -200,9 +201,23 @@ def test_losses_of_two_runs_stand_side_by_side(run, tmp_path):
 
 def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
     assert "--start 4 with --imagined 9" in refused(capsys, [str(run), "--start", "4", "--imagined", "9"], main)
+    assert "imagine fewer" in refused(capsys, [str(run), "--imagined", "60"], main)
+    assert "--imagined 65 is more than the 64" in refused(capsys, [str(run), "--imagined", "65"], main)
     assert "--imagined 0" in refused(capsys, [str(run), "--imagined", "0"], main)
     assert "twice" in refused(capsys, [str(run), "--beside", str(run)], main)
     assert "no run folder" in refused(capsys, [str(run), "--beside", str(tmp_path)], main)
+
+
+def test_a_return_stands_under_the_policy_that_earned_it(run):
+    both, alone = read(run), read(run)
+    assert set(both.scores()) == {"sampled", "greedy"}
+    greedy = replace(alone.config, evaluation=replace(alone.config.evaluation, policy="greedy"))
+    final = {name: value for name, value in both.final.items() if not name.startswith("final/greedy")}
+    alone = replace(alone, config=greedy, lines=[*both.lines[:-1], final])
+    assert alone.scores() == {"greedy": final["final/episodic_return"]}
+    assert f"| - | {final['final/episodic_return']:.2f} |" in " | ".join(("", *alone.row(), ""))
+    table = page([both, alone], run.parent, "Two").split("| form | seed |")[0]
+    assert f"| 2 | {both.scores()['sampled']:.2f} |" in table  # of one run, with no spread
 
 
 @pytest.mark.long

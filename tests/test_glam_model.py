@@ -182,7 +182,7 @@ def test_configs_go_through_toml(preset):
         ({"width": 0}, "--width 0 must be at least 1"),
         ({"classes": 1}, "--classes 1 must be at least 2"),
         ({"unimix": 1.0}, "--unimix 1.0 must be"),
-        ({"warm_up": 11}, "--warm-up 11 must be below --batch-length 12"),
+        ({"warm_up": 11}, "--warm-up 11 must be at least 0 and below --batch-length 12"),
         ({"sequence": "storm", "heads": 3}, "--heads 3 must divide --width 8"),
         ({"variation_head": "both"}, "unknown variation-head 'both'"),
         ({"variation_target": "posterior_"}, "did you mean 'posterior'?"),

@@ -124,6 +124,8 @@ def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
 
 def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
     """Normalised logits of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
+    if share == 0:  # the logarithm of a probability that has become 0 would be -inf
+        return wide(logits).log_softmax(-1)
     probabilities = wide(logits).softmax(-1)
     return ((1 - share) * probabilities + share / logits.shape[-1]).log()
 

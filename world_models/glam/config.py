@@ -152,7 +152,9 @@ class ModelConfig:
         self._check_fractions()
         self.loss.check()
         if not 0 <= self.warm_up < self.batch_length - 1:
-            raise UserError(f"--warm-up {self.warm_up} must be below --batch-length {self.batch_length} by 2 or more")
+            raise UserError(
+                f"--warm-up {self.warm_up} must be at least 0 and below --batch-length {self.batch_length} by 2 or more"
+            )
         if "transformer" in self.sequence or self.sequence == "storm":
             self._check_attention()
 

@@ -109,9 +109,9 @@ def foresee(found: Trained, lived: Lived, start: int, horizon: int, seed: int) -
     The actions are the real ones. A UserError says where the episode is too short.
     """
     if not start >= 0 or start + horizon > len(lived):
+        last = f"the last start is {len(lived) - horizon}" if horizon <= len(lived) else "imagine fewer"
         raise UserError(
-            f"--start {start} with --imagined {horizon} does not fit into an episode of {len(lived)} steps; "
-            f"the last start is {len(lived) - horizon}"
+            f"--start {start} with --imagined {horizon} does not fit into an episode of {len(lived)} steps; {last}"
         )
     model, device = found.model.eval(), next(found.model.parameters()).device
     numbers = generator(seed, device)

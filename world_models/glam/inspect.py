@@ -31,6 +31,7 @@ from world_models.glam.loading import Trained, load
 from world_models.glam.train_config import ComputeConfig
 
 MOST = 16  # imagined steps, where the flag says nothing
+MOST_DRAWN = 64
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ class Args:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise UserError(f"--{name} {value} must be at least {least}")
+        if self.imagined is not None and self.imagined > MOST_DRAWN:
+            raise UserError(f"--imagined {self.imagined} is more than the {MOST_DRAWN} steps that a picture can show")
 
 
 def imagine(args: Args, found: Trained) -> tuple[Foreseen, Comparison, float]:

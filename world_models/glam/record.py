@@ -23,8 +23,8 @@ from world_models.glam import pictures
 from world_models.glam.curves import PARTS, WINDOW, Curve, curves
 from world_models.glam.train_config import TrainConfig
 
-RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", "sampled", "greedy", "episodes", "mamba", "revision")
-
+POLICIES = ("sampled", "greedy")
+RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", *POLICIES, "episodes", "mamba", "revision")
 KEPT = re.compile(r".+-seed_\d+")  # what a kept run's folder is called
 
 
@@ -59,6 +59,13 @@ class Record:
         points.append((self.final["step"], self.final["final/episodic_return"]))
         return [step for step, _ in points], [value for _, value in points]
 
+    def scores(self) -> dict[str, float]:
+        """Final mean returns by the policy that earned them: sampled, greedy, or both."""
+        policy, mean = self.config.evaluation.policy, self.final["final/episodic_return"]
+        if policy != "both":
+            return {policy: mean}
+        return {"sampled": mean, "greedy": self.final["final/greedy_episodic_return"]}
+
     def losses(self) -> dict[str, Curve]:
         """Every part of the world model's loss."""
         return curves(self.lines, str(self.path / "metrics.jsonl"))
@@ -66,15 +73,14 @@ class Record:
     def row(self) -> list[str]:
         """The run's line of the table, in the order of RUN_COLUMNS."""
         final, revision = self.final, str(self.environment.get("revision"))[:10]
-        greedy = final.get("final/greedy_episodic_return")
+        scores = self.scores()
         return [
             self.form,
             str(self.config.seed),
             f"{final['step']:,}",
             f"{final['time/elapsed'] / 60:.1f}",
             f"{final['time/processor'] / 60:.1f}",
-            f"{final['final/episodic_return']:.2f}",
-            "-" if greedy is None else f"{greedy:.2f}",
+            *(f"{scores[name]:.2f}" if name in scores else "-" for name in POLICIES),
             f"{final['final/episodes']:.0f}",
             self.environment.get(FACT) or "-",
             revision + ("+" if self.environment.get("dirty") else ""),
@@ -102,7 +108,7 @@ def page(records: Sequence[Record], folder: Path, title: str) -> str:
         "all compute the same function, at different speeds. A + behind a revision: with uncommitted changes.", "",
     ]  # fmt: skip
     forms = by_form(records)
-    lines += [*rows(("form", "seeds", "sampled", "greedy"), [_summary(form, seeds) for form, seeds in forms.items()])]
+    lines += [*rows(("form", "seeds", *POLICIES), [_summary(form, seeds) for form, seeds in forms.items()])]
     lines += ["", *rows(RUN_COLUMNS, [record.row() for record in records]), ""]
     lines += [
         f"Standard deviation of each loss around its moving average over {WINDOW} log lines, mean over seeds:",
@@ -114,8 +120,8 @@ def page(records: Sequence[Record], folder: Path, title: str) -> str:
 
 def _summary(form: str, seeds: Sequence[Record]) -> list[str]:
     told = [form, str(len(seeds))]
-    for name in ("final/episodic_return", "final/greedy_episodic_return"):
-        values = [record.final[name] for record in seeds if name in record.final]
+    for policy in POLICIES:
+        values = [record.scores()[policy] for record in seeds if policy in record.scores()]
         spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
         told.append(f"{statistics.mean(values):.2f}{spread}" if values else "-")
     return told
@@ -135,7 +141,10 @@ def keep(records: Sequence[Record], folder: Path, title: str) -> None:
     copy_raw(records, folder)
     write_atomic(folder / PAGE, page(records, folder, title).encode())
     curves = {form: [record.returns() for record in seeds] for form, seeds in by_form(records).items()}
-    drawing.save(drawing.seed_curves(curves, title, "return of sampled actions"), folder / "returns.png")
+    policies = sorted({record.config.evaluation.policy.replace("both", "sampled") for record in records})
+    drawing.save(
+        drawing.seed_curves(curves, title, f"return of {' or '.join(policies)} actions"), folder / "returns.png"
+    )
     first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
     drawing.save(pictures.losses(first, f"Parts of the world model's loss\n{title}"), folder / "losses.png")
 
