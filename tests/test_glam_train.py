@@ -16,7 +16,7 @@ from glam_runs import flags, trained
 from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.configuration import PRESETS as PRESETS_FOLDER
-from dqn_memory.configuration import preset_names, read_config
+from dqn_memory.configuration import parse, preset_names, read_config
 from dqn_memory.experiment import Run
 from dqn_memory.study.definition import read_definition
 from dqn_memory.train import main as train_dqn
@@ -96,6 +96,12 @@ def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
     assert logged[-1]["step"] == 96 and logged[-1]["final/episodes"] == 2
     assert json.loads((run / "environment.json").read_text())["mamba_backend"] == "lanes"
     assert capsys.readouterr().out.count("mamba runs on its lanes backend on cpu") == 1
+
+
+@pytest.mark.parametrize(("longest", "steps"), [(7, 7), (1000, 500)])
+def test_an_evaluation_s_limit_cannot_lengthen_episodes(longest, steps):
+    config = parse(TrainConfig, ["--config", "glam/catch", "--longest", str(longest)])
+    assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
 
 
 def test_warm_up_is_random_and_learns_nothing(tmp_path):
@@ -244,6 +250,12 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--learner-final-rate", "2"], "--learner-final-rate 2.0 must"),
         (["--agent-final-rate", "2"], "--agent-final-rate 2.0 must"),
         (["--engine", "cudagraph", "--device", "cpu"], "--engine cudagraph needs --device cuda"),
+        (["--device", "meta"], "--device meta cannot be used here"),
+        (["--evaluate-every", "-5"], "--evaluate-every -5 must not be negative"),
+        (["--log-every", "-3"], "--log-every -3 must not be negative"),
+        (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs a world of this suite"),
+        (["--env", "ALE/Pong-v5", "--path", "none"], "--path none is for worlds that are read from a file"),
+        (["--env", "ALE/Pong-v5", "--observation-key", "x"], "--observation-key x is for dictionary observations"),
         (["--seed", "-1"], "--seed -1"),
     ],
 )

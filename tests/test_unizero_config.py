@@ -9,7 +9,7 @@ from unizero_models import ACTIONS, VECTOR, config, model
 
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.errors import UserError
-from world_models.unizero.config import ModelConfig
+from world_models.unizero.config import EncoderConfig, ModelConfig
 from world_models.unizero.networks import build
 
 GRADIENTS = Path(__file__).parent / "data" / "attention" / "attention_grads.npz"
@@ -90,8 +90,33 @@ def test_span_diversity_by_hand():
     ({"prior": PriorConfig(kind="adaptive", span=11.0)}, "--span 11.0 of the adaptive prior does not fit"),
     ({"prior": PriorConfig(kind="gaussian", sigma=-1.0)}, "prior sigma is -1.0"),
     ({"width": 24, "heads": 8, "rotary": True}, "--rotary needs heads of even width"),
+    ({"prior": PriorConfig(kind="adaptive", weight=-1.0)}, "--weight -1.0 must not be negative"),
+    ({"encoder": EncoderConfig(channels=0)}, "--channels 0 must be at least 1"),
+    ({"encoder": EncoderConfig(hidden=-3)}, "--hidden -3 must be at least 1"),
+    ({"encoder": EncoderConfig(token_width=-1)}, "--token-width -1 must be at least 1"),
+    ({"span_diversity": -1.0}, "--span-diversity -1.0 must not be negative"),
 ])  # fmt: skip
 def test_what_cannot_work_is_said_in_one_sentence(changes, words):
     with pytest.raises(UserError, match=words) as caught:
         build(config(**changes), VECTOR, ACTIONS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"dynamics": "recurrent", "gate": "gru"}, "--gate gru changes nothing in --dynamics recurrent"),
+    ({"dynamics": "recurrent", "prior": PriorConfig(kind="local")}, "--prior local changes nothing"),
+    ({"dynamics": "gru", "prior": PriorConfig(kind="gaussian")}, "--prior gaussian changes nothing in --dynamics gru"),
+    ({"dynamics": "gru", "rotary": True}, "--rotary changes nothing in --dynamics gru"),
+    ({"dynamics": "recurrent", "span_diversity": 0.5}, "--span-diversity 0.5 changes nothing"),
+])  # fmt: skip
+def test_options_that_the_dynamics_never_read_are_refused(changes, words):
+    with pytest.raises(UserError, match=words) as caught:
+        config(**changes).check_used()
+    assert "\n" not in str(caught.value)
+
+
+def test_gates_of_a_recurrence_and_details_of_a_prior_that_is_not_chosen_are_allowed():
+    details = PriorConfig(window=3, mu=4.0, regulariser="l1", weight=0.025)
+    for dynamics in ("transformer", "gru"):
+        config(dynamics=dynamics, gate="gru", prior=details).check_used()
+    config(dynamics="recurrent", prior=details).check_used()

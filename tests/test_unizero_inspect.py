@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.envs.classic_control import CartPoleEnv
 from PIL import Image
 from trained import CAR, MEMORY, contents, one_line, trained
 from unizero_models import actions, model, simplex
@@ -258,6 +259,8 @@ def test_each_script_names_the_right_one_for_a_run_of_the_other_kind(cart, netwo
         (["--layer", "2"], "--layer 2 is not within 0 .. 1"),
         (["--head", "-1"], "--head -1 is not within 0 .. 1"),
         (["--device", "abacus"], "abacus"),
+        (["--threads", "0"], "--threads 0 must be at least 1"),
+        (["--threads", "-4"], "--threads -4 must be at least 1"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_writes_nothing(memory, capsys, argv, words):
@@ -280,6 +283,12 @@ def test_worlds_without_pictures_need_a_flag(cart, capsys, monkeypatch):
     assert "--no-frames" in refused(capsys, main, cart)
     facts, _ = inspected(cart, "--no-frames")
     assert facts["pictures"] == ["trajectory.png", "attention.png"]  # plain causal attention has learned nothing
+
+
+def test_a_world_that_renders_nothing_needs_the_flag_too(cart, capsys, monkeypatch):
+    monkeypatch.setattr(CartPoleEnv, "render", gymnasium.Env.render)  # which every world without one inherits
+    said = refused(capsys, main, cart)
+    assert "CartPole-v1 cannot be drawn" in said and "--no-frames" in said
 
 
 def test_dynamics_without_attention_have_one_picture(tmp_path, capsys):

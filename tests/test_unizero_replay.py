@@ -62,7 +62,7 @@ def check_sequence(sequences, row, steps, segment, truncated, final):
     assert int(sequences.left[row]) == left and bool(sequences.truncated[row]) == cut
     expected = [[episode, first + i] for i in range(left)]
     expected += [[episode, length]] * (cut and left < T + N)
-    expected += [[SPEC.padding] * 2] * (T + N - len(expected))
+    expected += expected[-1:] * (T + N - len(expected))
     assert sequences.observation[row].tolist() == expected
     assert sequences.action[row].tolist() == [action_of(episode, first + i) for i in range(left)] + [0] * (T + N - left)
     paid = [episode + 0.1 * (first + i) for i in range(left)] + [0.0] * (T + N - left)
@@ -205,6 +205,22 @@ def test_frames_stay_bytes():
     assert sequences.observation.dtype == torch.uint8 and "next_observation" not in replay.cells
     assert torch.equal(sequences.observation[0], frames[2:9, 0])
     assert not sequences.truncated.any()
+
+
+@pytest.mark.parametrize(("truncated", "final"), [(False, False), (False, True), (True, True)])
+def test_no_image_is_seen_that_the_world_never_showed(truncated, final):
+    """Batch normalisation sees the padding: black frames behind an end would shift the latents of all real ones."""
+    spec = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
+    replay = Replay(ReplayConfig(100, final_observations=final), spec, ACTIONS, 1, CPU, T, N)
+    frames = torch.randint(50, 256, (13, 1, 64, 64, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    for at in range(12):
+        cells = column([(at // 2, at % 2, 2)], final, truncated) | {"observation": frames[at]}
+        replay.add(**cells | ({"next_observation": frames[at + 1]} if final else {}))
+    observation = replay.sequences(torch.arange(5)).observation
+    for first, row in enumerate(observation):
+        own = 2 - first % 2 + (truncated and final)
+        assert torch.equal(row[:own], frames[first : first + own, 0])
+        assert (row[own:] == row[own - 1]).all()
 
 
 # checkpoints

@@ -245,7 +245,10 @@ def test_numbers_depend_on_the_generator_only():
         (SearchConfig(noise_share=1.5), "--noise-share 1.5 must lie between 0 and 1"),
         (SearchConfig(noise_alpha=0.0), "--noise-alpha 0.0 must be above 0"),
         (SearchConfig(tree=TreeConfig(discount=0.0)), "--discount 0.0 must be above 0 and at most 1"),
+        (SearchConfig(tree=TreeConfig(c2=0.0)), "--c2 0.0 must be above 0"),
+        (SearchConfig(tree=TreeConfig(c1=-1.0)), "--c1 -1.0 must not be negative"),
         (SearchConfig(gumbel=GumbelConfig(considered=0)), "--considered 0 must be at least 1"),
+        (SearchConfig(gumbel=GumbelConfig(scale=-1.0)), "--scale -1.0 must not be negative"),
     ],
 )
 def test_impossible_searches_are_refused(config, message):

@@ -167,6 +167,25 @@ def test_the_time_limit_of_a_game_is_counted_in_its_frames():
     assert start.env_kwargs() == {} and start.env_kwargs(training=False) == {"max_episode_steps": 50}
 
 
+@pytest.mark.parametrize(
+    ("env", "longest", "limit"),
+    [
+        ("CartPole-v1", 1000, {"max_episode_steps": 500}),
+        ("CartPole-v1", 50, {"max_episode_steps": 50}),
+        (CAR, 1000, {"time_limit": 200}),
+        ("envs:" + CAR, 12, {"time_limit": 12}),
+        (CAR, None, {}),
+    ],
+)
+def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, longest, limit):
+    start = read_config(TrainConfig, "unizero/smoke")
+    config = replace(
+        start, world=replace(start.world, env=env, time_limit=30), evaluation=replace(start.evaluation, longest=longest)
+    )
+    assert config.env_kwargs(training=False) == limit
+    assert list(config.env_kwargs().values()) == [30]
+
+
 def test_updates_keep_their_ratio_and_start_in_time():
     config = CollectionConfig(learning_starts=80, ratio=0.3, every=2)
     due = [config.updates_due(iteration, 4) for iteration in range(1, 101)]
@@ -245,6 +264,26 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--noops", "-1"], "--noops -1 must"),
         (["--frame-skip", "0"], "--frame-skip 0 must"),
         (["--plugin", "no_such_module"], "no_such_module"),
+        (["--segment", "-5"], "--segment -5 must not be negative"),
+        (["--c2", "0"], "--c2 0.0 must be above 0"),
+        (["--betas", "1.5", "0.9"], "--betas 1.5 0.9 must both be at least 0 and below 1"),
+        (["--channels", "-1"], "--channels -1 must be at least 1"),
+        (["--hidden", "0"], "--hidden 0 must be at least 1"),
+        (["--token-width", "0"], "--token-width 0 must be at least 1"),
+        (["--weight-decay", "-1"], "--weight-decay -1.0 must not be negative"),
+        (["--prior-lr", "-1"], "--prior-lr -1.0 must not be negative"),
+        (["--regulariser", "l1", "--weight", "-1"], "--weight -1.0 must not be negative"),
+        (["--latent-weight", "-1"], "--latent-weight -1.0 must not be negative"),
+        (["--entropy-weight", "-5"], "--entropy-weight -5.0 must not be negative"),
+        (["--span-diversity", "-1"], "--span-diversity -1.0 must not be negative"),
+        (["--log-every", "-1"], "--log-every -1 must not be negative"),
+        (["--checkpoint-every", "-1"], "--checkpoint-every -1 must not be negative"),
+        (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs a world of this suite"),
+        (["--env", "ALE/Pong-v5", "--path", "nofile"], "--path nofile is for worlds that are read from a file"),
+        (["--env", "ALE/Pong-v5", "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
+        (["--env", MEMORY, "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
+        (["--dynamics", "recurrent", "--gate", "gru"], "--gate gru changes nothing"),
+        (["--dynamics", "gru", "--prior", "gaussian"], "--prior gaussian changes nothing"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,8 @@ from dqn_memory.errors import UserError
 from dqn_memory.precision import set_tf32
 from envs.atari import AtariStep
 from envs.fleet import Step
+from envs.gymnasium_fleet import make_env
+from envs.registry import WORLDS, make_world
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,9 @@ class ComputeConfig:
         return self.torch_device()
 
     def check(self) -> None:
-        """One sentence for an engine that the device cannot have, and for a number of threads that nothing has."""
+        """One sentence for an engine or a device that cannot be had, and for a number of threads that nothing has."""
         check_counts(self, ("threads",))
-        if self.engine == "cudagraph" and self.torch_device().type != "cuda":
-            raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
+        core.check_engine(self.engine, self.torch_device())
 
 
 def lesson(step: Step, clip_rewards: bool, life_ends: bool) -> tuple[Tensor, Tensor]:
@@ -65,7 +66,7 @@ def check_counts(config: object, names: Iterable[str]) -> None:
 def check_not_negative(config: object, names: Iterable[str]) -> None:
     """A UserError for the first of these flags that is below 0."""
     for name in names:
-        if getattr(config, name) < 0:
+        if getattr(config, name) is not None and getattr(config, name) < 0:
             raise UserError(f"--{name.replace('_', '-')} {getattr(config, name)} must not be negative")
 
 
@@ -74,3 +75,41 @@ def check_run(config: Any) -> None:
     check_counts(config, ("total_steps",))
     check_counts(config.world, ("worlds", "time_limit"))
     check_not_negative(config, ("seed",))
+    check_not_negative(config.output, ("log_every", "checkpoint_every"))
+    _check_world(config.world)
+
+
+def _check_world(world: core.WorldConfig) -> None:
+    """A UserError for an option that this world would not be asked about."""
+    world.kwargs()
+    game = world.env.startswith("ALE/")
+    if game and world.path is not None:
+        raise UserError(f"--path {world.path} is for worlds that are read from a file, which {world.env} is not")
+    if world.observation_key is not None and (game or _ours(world)):
+        raise UserError(
+            f"--observation-key {world.observation_key} is for dictionary observations, which {world.env} has not"
+        )
+
+
+def shorter(world: core.WorldConfig, limit: int | None) -> int | None:
+    """A limit of an episode's steps that can cut the world's own one and not lengthen it; None: the world's own.
+
+    Not for games, whose limit counts frames.
+    """
+    own = None if limit is None else _own_limit(replace(world, time_limit=None))
+    return limit if own is None or limit is None else min(limit, own)
+
+
+def _own_limit(world: core.WorldConfig) -> int | None:
+    """Steps of a world's longest episode; None where it knows no limit. Only a made world says what its table and its
+    keywords come to.
+    """
+    if _ours(world):
+        return make_world(world.env, **world.kwargs()).time_limit
+    env = make_env(world.env, **world.kwargs())
+    env.close()
+    return None if env.spec is None else env.spec.max_episode_steps
+
+
+def _ours(world: core.WorldConfig) -> bool:
+    return world.env.removeprefix("envs:") in WORLDS

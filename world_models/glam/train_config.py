@@ -23,7 +23,7 @@ from world_models.glam.engine import Engine
 from world_models.glam.learner import LearnerConfig
 from world_models.glam.replay import ReplayConfig
 from world_models.glam.schedule import HorizonConfig
-from world_models.run_config import check_counts, check_not_negative, check_run, lesson
+from world_models.run_config import check_counts, check_not_negative, check_run, lesson, shorter
 
 CATCH = "Pixel/BlinkingCatch-v0"
 
@@ -139,7 +139,7 @@ class EvaluationConfig:
     final_quota: int = 5
     """The same for the last evaluation."""
     longest: int | None = None
-    """Steps after which an evaluation's episode is cut (None: the world's own limit)."""
+    """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
     policy: Literal["both", "sampled", "greedy"] = "both"
     """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
     ones. With `both` the sampled ones are the run's score and the greedy ones stand beside it."""
@@ -152,6 +152,7 @@ class EvaluationConfig:
     def check(self) -> None:
         """One sentence for each value that cannot work."""
         check_counts(self, ("evaluation_rows", "quota", "final_quota", "longest"))
+        check_not_negative(self, ("evaluate_every",))
 
 
 @dataclass(frozen=True)
@@ -204,6 +205,7 @@ class TrainConfig:
             game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
             frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
             return game | {"most_frames": min(frames, self.atari.most_frames)}
+        limit = limit if training else shorter(self.world, limit)
         kwargs = replace(self.world, time_limit=limit).kwargs()
         if self._plays_catch:
             return kwargs | asdict(self.catch) | {"size": self.model.screen}

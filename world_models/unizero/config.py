@@ -19,6 +19,7 @@ from typing import Literal
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.errors import UserError, near_names
+from world_models.run_config import check_counts, check_not_negative
 
 GROUP = 8  # probabilities of one SimNorm group
 FIRST_SPAN = {"gaussian_adaptive": 10.0}  # where a paper's span starts, by the beginning of its prior's name
@@ -98,9 +99,9 @@ class ModelConfig:
                 raise UserError(near_names(what, name, table))
         if self.dynamics not in ("transformer", "recurrent", "gru"):
             raise UserError(near_names("dynamics", self.dynamics, ("transformer", "recurrent", "gru")))
-        for name in ("width", "heads", "layers", "horizon", "support"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least 1")
+        check_counts(self, ("width", "heads", "layers", "horizon", "support"))
+        check_counts(self.encoder, ("channels", "hidden", "token_width"))
+        check_not_negative(self, ("span_diversity",))
         if self.width % GROUP:
             raise UserError(f"--width {self.width} must be a multiple of {GROUP}, the size of a SimNorm group")
         if not 0 <= self.dropout < 1:
@@ -108,6 +109,25 @@ class ModelConfig:
         self._check_context()
         if self.dynamics == "transformer":
             self._check_attention()
+
+    def check_used(self) -> None:
+        """One sentence for an option that these dynamics never read.
+
+        Details of a prior may stand there all the same: presets set them for whatever prior is chosen.
+        """
+        if self.dynamics == "transformer":
+            return
+        where, remedy = f"changes nothing in --dynamics {self.dynamics}", "leave it out, or use --dynamics transformer"
+        unused = {
+            f"--prior {self.prior.kind}": self.prior.kind != PriorConfig.kind,
+            "--rotary": self.rotary,
+            f"--span-diversity {self.span_diversity}": self.span_diversity > 0,
+        }
+        for option, given in unused.items():
+            if given:
+                raise UserError(f"{option} {where}, which has no attention; {remedy}")
+        if self.dynamics == "recurrent" and self.gate != ModelConfig.gate:
+            raise UserError(f"--gate {self.gate} {where}, whose layers have no gates; {remedy} or gru")
 
     def _check_context(self) -> None:
         if self.context < 4 or self.context % 2:
@@ -124,6 +144,7 @@ class ModelConfig:
         if self.rotary and self.width // self.heads % 2:
             raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
         prior, tokens = self.prior, 2 * self.horizon
+        check_not_negative(prior, ("weight",))
         used: dict[str, float] = {"window": prior.window} if prior.kind == "local" else {}
         used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
         used |= {"span": prior.span} if "adaptive" in prior.kind else {}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.errors import UserError
+from world_models.run_config import check_not_negative
 from world_models.unizero.tree import Tree, TreeConfig, normalise, root_children
 
 
@@ -29,6 +30,7 @@ class GumbelConfig:
         """One sentence for each value that cannot be searched with."""
         if self.considered < 1:
             raise UserError(f"--considered {self.considered} must be at least 1")
+        check_not_negative(self, ("visit_offset", "scale"))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from dqn_memory import drawing, drawing_world_model
 from dqn_memory.agent import run_folder
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import disk_errors, write_atomic
+from world_models.run_config import check_counts
 from world_models.unizero.findings import Choice, Findings, investigate
 from world_models.unizero.introspection import Link, first_values
 from world_models.unizero.train_config import ComputeConfig
@@ -41,6 +42,11 @@ class Args:
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
     """CPU threads of torch (None: torch's own choice)."""
+
+    def check(self) -> None:
+        """One sentence for each number that makes no sense."""
+        self.choice.check()
+        check_counts(self, ("threads",))
 
 
 def draw(folder: Path, found: Findings) -> list[Path]:
@@ -155,7 +161,7 @@ def steps(found: Findings) -> dict[str, Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m world_models.unizero.inspect")
-    args.choice.check()
+    args.check()
     run = run_folder(args.folder, args.run)
     found = investigate(run, ComputeConfig(args.device, args.threads).start(), args.choice)
     folder = run / "inspect"

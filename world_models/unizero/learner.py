@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.errors import UserError
+from world_models.run_config import check_counts, check_not_negative
 from world_models.unizero.losses import Batch, LossConfig, Metrics, losses
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.replay import Sequences
@@ -55,15 +56,17 @@ class LearnerConfig:
 
     def check(self) -> None:
         """One sentence for every value that cannot work."""
-        for name in ("batch", "n_step"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+        check_counts(self, ("batch", "n_step"))
+        check_not_negative(self, ("prior_lr", "weight_decay"))
+        check_not_negative(self.loss, (weight.name for weight in fields(self.loss)))
         for name in ("learning_rate", "clip_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
         self._check_target()
         if not 0 <= self.gamma <= 1:
             raise UserError(f"--gamma {self.gamma} must lie between 0 and 1")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
 
     def _check_target(self) -> None:
         if not 0 <= self.target_rate <= 1:

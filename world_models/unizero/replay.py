@@ -15,6 +15,7 @@ from torch import Tensor
 from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.ring import Ring
+from world_models.run_config import check_not_negative
 
 
 @dataclass(frozen=True)
@@ -35,13 +36,14 @@ class ReplayConfig:
         """One sentence for each value that cannot work."""
         if not 0 <= self.terminal_share <= 1:
             raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
+        check_not_negative(self, ("segment",))
 
 
 @dataclass(frozen=True)
 class Sequences:
     """B sequences of T steps and the n steps behind them, each of one episode; padding stands behind its end."""
 
-    observation: Tensor  # (B, T + n, ...), as stored; the final one of a truncated episode included
+    observation: Tensor  # (B, T + n, ...), as stored; the final one of a truncated episode included; the last repeated
     action: Tensor  # (B, T + n) int64, 0 in the padding
     reward: Tensor  # (B, T + n) float32, 0 in the padding
     policy: Tensor  # (B, T, A) float32, sums to 1; uniform in the padding
@@ -156,7 +158,7 @@ class Replay(Ring):
         policy = self._at("policy", columns[:, : self.horizon], worlds)
         inside = real[:, : self.horizon]
         return Sequences(
-            observation=self._observations(columns, world, real, left, cut),
+            observation=self._observations(columns, world, left, cut),
             action=torch.where(real, self._at("action", columns, worlds), 0).long(),
             reward=torch.where(real, self._at("reward", columns, worlds), 0.0),
             policy=torch.where(inside.unsqueeze(2), policy / policy.sum(2, keepdim=True), 1.0 / self.num_actions),
@@ -183,17 +185,18 @@ class Replay(Ring):
         first = oldest + (self.history if oldest else 0)
         return first, max(self.written - self.reach + 1, first)
 
-    def _observations(self, columns: Tensor, world: Tensor, real: Tensor, left: Tensor, cut: Tensor) -> Tensor:
-        """Observations (B, T + n, ...): the episode's, then its final one if it was cut, then padding."""
-        observation = self._at("observation", columns, world.unsqueeze(1))
-        padding = torch.full((), self.spec.padding, dtype=self.spec.dtype, device=self.device)
-        observation = torch.where(self._wide(real), observation, padding)
+    def _observations(self, columns: Tensor, world: Tensor, left: Tensor, cut: Tensor) -> Tensor:
+        """Observations (B, T + n, ...): the episode's, then its final one if it was cut; the last one is repeated.
+
+        Batch normalisation takes its statistics over the padding too, which an image that never was would shift.
+        """
+        last = (columns[:, 0] + left - 1).unsqueeze(1)  # (B, 1)
+        worlds = world.unsqueeze(1)
+        observation = self._at("observation", columns.minimum(last), worlds)
         if not self.config.final_observations:
             return observation
-        last = columns[:, 0] + left - 1  # (B,)
-        here = cut.unsqueeze(1) & (columns == last.unsqueeze(1) + 1)
-        final = self._at("next_observation", last, world).unsqueeze(1)
-        return torch.where(self._wide(here), final, observation)
+        behind = cut.unsqueeze(1) & (columns > last)
+        return torch.where(self._wide(behind), self._at("next_observation", last, worlds), observation)
 
     def _segment_left(self, column: Tensor, world: Tensor) -> Tensor:
         """Steps left in each step's segment, (B,)."""

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.errors import UserError
+from world_models.run_config import check_not_negative
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.gumbel import GumbelConfig, Halving
 from world_models.unizero.networks import Expansion
@@ -79,6 +80,9 @@ class SearchConfig:
             raise UserError(f"--noise-alpha {self.noise_alpha} must be above 0")
         if not 0 < self.tree.discount <= 1:
             raise UserError(f"--discount {self.tree.discount} must be above 0 and at most 1")
+        if self.tree.c2 <= 0:
+            raise UserError(f"--c2 {self.tree.c2} must be above 0")
+        check_not_negative(self.tree, ("c1",))
         self.gumbel.check()
 
 

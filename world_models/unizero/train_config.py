@@ -16,7 +16,7 @@ from dqn_memory.errors import UserError
 from envs.atari import AtariConfig
 from envs.fleet import Step
 from world_models import run_config
-from world_models.run_config import check_counts, check_not_negative, check_run, lesson
+from world_models.run_config import check_counts, check_not_negative, check_run, lesson, shorter
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.learner import LearnerConfig
 from world_models.unizero.replay import ReplayConfig
@@ -87,7 +87,7 @@ class EvaluationConfig:
     final_quota: int = 5
     """The same for the last evaluation."""
     longest: int | None = None
-    """Steps after which an evaluation's episode is cut (None: the world's own limit)."""
+    """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
     stop_at: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
@@ -156,6 +156,7 @@ class TrainConfig:
         """Keywords of the world's constructor, with the time limit of training or of evaluations."""
         limit = self.world.time_limit if training else self.evaluation.longest
         if not self.world.env.startswith("ALE/"):
+            limit = limit if training else shorter(self.world, limit)
             return replace(self.world, time_limit=limit).kwargs()
         game = asdict(self.atari)
         frames = game["most_frames"] if limit is None else min(game["most_frames"], limit * game["frame_skip"])
@@ -166,6 +167,7 @@ class TrainConfig:
         check_finite(self)
         check_parts(self, "atari", "model", "learner", "search", "replay", "collection", "evaluation", "compute")
         check_run(self)
+        self.model.check_used()
         if self.search.tree.discount != self.learner.gamma:
             raise UserError(
                 f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "

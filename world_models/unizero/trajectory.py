@@ -95,7 +95,9 @@ def _frame(fleet: Fleet, arena: Arena) -> Array:
         return fleet.frame(0)
     except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
         reason = str(error).rstrip(".")
-        raise UserError(f"{arena.env} cannot be drawn ({reason}); --no-frames does without its pictures") from None
+    except NotImplementedError:  # Gymnasium's base class, without a word
+        reason = "it has no render method"
+    raise UserError(f"{arena.env} cannot be drawn ({reason}); --no-frames does without its pictures")
 
 
 @torch.no_grad()
