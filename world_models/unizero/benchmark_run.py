@@ -19,7 +19,7 @@ from dqn_memory.configuration import from_record
 from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.experiment import Run
 from world_models.speed_pages import put_section
-from world_models.unizero.phases import LEARNING, PHASES
+from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
 from world_models.unizero.train_config import TrainConfig
 
 FACTS = ("command", "device", "cpu", "torch", "python", "threads", "revision", "dirty", "platform")
@@ -28,9 +28,9 @@ Lines = Sequence[Mapping[str, Any]]
 PHASE_NOTE = (
     "Seconds by the run's own stopwatch, from its log lines. search: drawing numbers, encoding, trees, choosing; "
     "acting: stepping the worlds and storing; learning: drawing sequences, searching some anew, updates; evaluation: "
-    "all episodes of evaluations but the last one's. `steps_s`: environment steps a second of that phase alone. On "
-    "CUDA a phase ends when the device has done what it asked for. `rest`: logging, saving, compiling, the last "
-    "evaluation."
+    "all episodes of evaluations up to the last log line. `steps_s`: environment steps of training a second of that "
+    "phase alone. On CUDA a phase ends when the device has done what it asked for. `rest`: logging, saving, compiling, "
+    "evaluations behind the last log line."
 )
 CURVE_NOTE = (
     "Mean return without noise of every evaluation so far, undiscounted and unclipped. `minutes`: on the wall, from "
@@ -72,7 +72,7 @@ def phase_rows(lines: Lines) -> list[dict[str, Value]]:
     return [
         {
             "part": phase, "seconds": spent, "share": spent / whole if whole else None,
-            "steps_s": steps / spent if spent else None,
+            "steps_s": steps / spent if spent and phase != EVALUATION else None,
             "updates_s": updates / spent if spent and phase == LEARNING else None,
         }
         for phase, spent in seconds.items()
