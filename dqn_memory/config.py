@@ -24,13 +24,11 @@ from envs.registry import WORLDS
 
 # The least values of settings, by path.
 LEAST = dict.fromkeys(
-    ("world.worlds", "world.time_limit", "network.width", "network.heads", "network.head_width", "network.token_width",
-     "network.context", "replay.updates", "replay.every", "evaluation.episodes", "evaluation.final_episodes",
-     "total_steps"), 1
+    ("world.worlds", "world.time_limit", "replay.updates", "replay.every", "evaluation.episodes",
+     "evaluation.final_episodes", "total_steps"), 1
 ) | dict.fromkeys(
-    ("seed", "network.layers", "network.action_embedding", "network.prior.weight", "learner.prior_lr",
-     "replay.learning_starts", "exploration.spread", "exploration.prepopulate", "evaluation.evaluate_every",
-     "output.log_every", "output.checkpoint_every"), 0
+    ("seed", "learner.prior_lr", "replay.learning_starts", "exploration.spread", "exploration.prepopulate",
+     "evaluation.evaluate_every", "output.log_every", "output.checkpoint_every"), 0
 )  # fmt: skip
 
 

@@ -73,6 +73,7 @@ class NetworkConfig:
 
     def check(self) -> None:
         """One sentence for every combination that cannot be built."""
+        self._check_sizes()
         row = self.row()
         _known("gate", row.gate, GATES)
         _known("encoding", row.positions, POSITIONS)
@@ -87,10 +88,17 @@ class NetworkConfig:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
-        if self.context < 1 or self.width < 1:
-            raise UserError(f"--context {self.context} and --width {self.width} must be at least 1")
         if row.attention:
             self._check_prior()
+
+    def _check_sizes(self) -> None:
+        least = dict.fromkeys(("context", "width", "heads", "head_width", "token_width"), 1)
+        for name, bound in (least | {"layers": 0, "action_embedding": 0}).items():
+            value = getattr(self, name)
+            if value is not None and value < bound:
+                raise UserError(f"--{name.replace('_', '-')} {value} must be at least {bound}")
+        if self.prior.weight < 0:
+            raise UserError(f"--weight {self.prior.weight} of the prior's penalty must not be negative")
 
     def _check_prior(self) -> None:
         prior = self.prior
