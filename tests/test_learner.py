@@ -67,7 +67,7 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
                 expected += share * (q[0, -1, windows.action[row, j]] - goal) ** 2
                 count += share
     loss, _ = td_loss(net, target, windows, config)
-    assert float(loss) == pytest.approx(float(expected) / count, rel=1e-5)
+    assert loss.item() == pytest.approx(expected.item() / count, rel=1e-5)
 
 
 def test_steps_behind_the_window_weigh_one_on_average_beside_terminal_windows():
