@@ -36,10 +36,11 @@ def test_acting_searches_behind_full_histories():
     assert set(parts) == {"step", "draw", "encode", "root", "expand", "walk"}
     asked.clear()
     action = parts["step"]()
-    assert action.shape == (2,) and len(asked) == TINY_CASE.size.simulations
+    assert action.shape == (2,) and 0 < len(asked) < TINY_CASE.size.simulations
+    assert set(asked) == {(2, 6)}  # all actions of both worlds
     asked.clear()
     parts["expand"]()
-    assert len(asked) == TINY_CASE.size.simulations
+    assert 0 < len(asked) < TINY_CASE.size.simulations
     asked.clear()
     for name in ("draw", "encode", "root", "walk"):
         parts[name]()
@@ -89,7 +90,7 @@ def test_a_step_takes_at_least_its_network(monkeypatch):
 
 def test_the_projection_adds_up():
     place = {"preset": "full", "device": "cuda", "engine": "cudagraph", "precision": "float32"}
-    acting = Table("", "", [{**place, "trees": "compiled", "worlds": 8, "step_ms": 15.0}])
+    acting = Table("", "", [{**place, "trees": "compiled", "asking": "auto", "worlds": 8, "step_ms": 15.0}])
     learning = Table("", "", [{**place, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 60.0}])
     row = projection_table(acting, learning, 1.0).rows[0]
     assert row["acting_min"] == pytest.approx(12_500 * 15 / 60_000)
@@ -102,7 +103,7 @@ def test_the_projection_adds_up():
 
 
 def test_engines_choose_the_cases():
-    assert [case.engine for case in cases("cpu")] == ["eager"]
+    assert [(case.engine, case.asking) for case in cases("cpu")] == [("eager", "auto"), ("eager", "action")]
     assert [case.engine for case in cases("cpu", ("compile",))] == ["compile"]
     accelerated = cases("cuda")
     assert {case.engine for case in accelerated} == {"eager", "compile", "cudagraph"}
@@ -137,7 +138,7 @@ def test_the_script_writes_its_page(tmp_path, capsys):
     assert {"revision", "cpu", "torch", "threads"} <= set(facts)
     markdown = (tmp_path / "unizero.md").read_text()
     assert markdown.startswith("# Speed of UniZero")
-    assert "| tiny | cpu | eager | float32 | compiled | 2 | 2 |" in markdown
+    assert "| tiny | cpu | eager | float32 | compiled | auto | 2 | 2 |" in markdown
     assert "Acting" in capsys.readouterr().out
 
 

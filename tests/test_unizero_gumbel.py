@@ -123,4 +123,4 @@ def test_gumbel_without_noise_starts_with_the_likeliest():
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]], dtype=DOUBLE)
     halving = Halving(logits, None, 16, GumbelConfig(considered=2))
     tree = plant(logits.softmax(1), 16, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
-    assert [int(halving.action(s, tree, TreeConfig())) for s in range(2)] == [1, 3]
+    assert halving.phase(0, tree, TreeConfig())[0, :2].tolist() == [1, 3]

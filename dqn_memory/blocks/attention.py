@@ -153,11 +153,6 @@ class Attention(Block):
         """One query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
         return self.look(select(x, index), self.remember(x), lengths, index)
 
-    def read(self, x: Tensor, lengths: Tensor | None = None) -> tuple[Tensor, Memory]:
-        """`forward`, and what later queries of the same window need: see `look`."""
-        heads = self._heads(self.project_in(x))
-        return self._attend(heads, self.prior.tables(x.shape[1]), lengths), heads[1:]
-
     def remember(self, x: Tensor) -> Memory:
         """Keys and values of x (B, T, D), each (B, H, T, hd)."""
         width = x.shape[-1]
@@ -170,14 +165,6 @@ class Attention(Block):
         width = x.shape[-1]
         query = F.linear(x, self.project_in.weight[:width], self.project_in.bias[:width])
         return self._mix(self._turned(query.unflatten(-1, (self.heads, -1)), index), memory, lengths, index)
-
-    def append(self, x: Tensor, memory: Memory, index: Tensor) -> Tensor:
-        """As `look`, after the keys and values of x (B, D) have taken the place `index` (B,) in the memory."""
-        query, key, value = self.project_in(x).unflatten(-1, (3, self.heads, -1)).unbind(1)  # (B, H, hd)
-        here = (torch.arange(memory[0].shape[2], device=x.device) == index[:, None])[:, None, :, None]  # (B, 1, T, 1)
-        keys = torch.where(here, self._turned(key, index)[:, :, None], memory[0])
-        values = torch.where(here, value[:, :, None], memory[1])
-        return self._mix(self._turned(query, index), (keys, values), index + 1, index)
 
     @torch.no_grad()
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

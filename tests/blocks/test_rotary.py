@@ -36,14 +36,6 @@ def test_one_query_equals_the_sequence(prior):
     y = block(x, lengths)
     index = lengths - 1
     torch.testing.assert_close(block.at(x, lengths, index), y[torch.arange(3), index])
-    read, memory = block.read(x, lengths)
-    torch.testing.assert_close(read, y)
-    disturbed = tuple(part.clone() for part in memory)
-    for b, place in enumerate(index):
-        for part in disturbed:
-            part[b, :, place] = 7
-    new = x[torch.arange(3), index]
-    torch.testing.assert_close(block.append(new, disturbed, index), y[torch.arange(3), index])
 
 
 def test_rotary_heads_have_an_even_width():

@@ -17,12 +17,13 @@ from dqn_memory.stopwatch import Work
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import EncoderConfig, ModelConfig
-from world_models.unizero.engine import make_learn, make_planning
+from world_models.unizero.engine import Planning, make_learn, make_planning
 from world_models.unizero.learner import LearnerConfig, make_target, optimizer_for
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.reanalysis import search_again
 from world_models.unizero.replay import Replay, ReplayConfig, Sequences
 from world_models.unizero.search import SearchConfig, SearchNumbers, draw, play
+from world_models.unizero.simulations import Outcome
 
 IMAGE = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
 ACTIONS = 6
@@ -55,6 +56,7 @@ class Case:
     engine: Engine = "eager"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     trees: Literal["compiled", "torch"] = "compiled"
+    asking: Literal["auto", "action"] = "auto"
     sizes: Preset | None = None  # in place of the preset's own
 
     @property
@@ -65,7 +67,7 @@ class Case:
     @property
     def search(self) -> SearchConfig:
         """As collection searches."""
-        return SearchConfig(simulations=self.size.simulations, backend=self.trees)
+        return SearchConfig(simulations=self.size.simulations, backend=self.trees, asking=self.asking)
 
     def network(self) -> WorldModel:
         """The same weights at every call."""
@@ -93,8 +95,10 @@ class Acting:
     def __post_init__(self) -> None:
         size, device = self.case.size, torch.device(self.case.device)
         self.draws = torch.Generator(device).manual_seed(0)
-        model = self.case.network().eval()
-        self.planning = make_planning(self.case.engine, model)
+        model = enlivened(self.case.network().eval())
+        encode, functions = make_planning(self.case.engine, model)
+        self.questions: list[tuple[Tensor, ...]] = []
+        self.planning = Planning(encode, functions._replace(outcome=self._counted(functions.outcome)))
         self.planner = Planner(model, size.worlds, device, self.case.search, planning=self.planning)
         self.observation = self.case.frames(size.worlds)
         self.going = torch.zeros(size.worlds, dtype=torch.bool, device=device)
@@ -103,6 +107,7 @@ class Acting:
 
     def step(self) -> Tensor:
         """All of an acting step but the worlds: numbers of chance, search, choice, history."""
+        self.questions.clear()
         numbers = self.numbers()
         plan = self.planner.plan(self.observation, numbers)
         action = play(plan.found, numbers, self.case.search, TEMPERATURE)
@@ -114,19 +119,18 @@ class Acting:
         return draw(self.case.search, self.case.size.worlds, ACTIONS, self.draws)
 
     def parts(self) -> dict[str, Work]:
-        """The step, and its parts alone: `expand` and `walk` are all simulations of one step."""
+        """The step, and its parts alone: `expand` are all questions of one step, `walk` all simulations."""
         encode, functions = self.planning
         with torch.no_grad():
             latent = encode(self.observation)
-            plan = self.planner.plan(self.observation, self.numbers())
-        window, latents, simulations = self.planner.window, plan.found.latent, self.case.size.simulations
-        orders = self._orders()
+        self.step()
+        window, questions = self.planner.window, list(self.questions)
         return {
             "step": self.step,
             "draw": self.numbers,
             "encode": torch.no_grad()(lambda: encode(self.observation)),
             "root": torch.no_grad()(lambda: functions.root(window, latent)),
-            "expand": torch.no_grad()(lambda: [functions.outcome(latents, orders) for _ in range(simulations)]),
+            "expand": torch.no_grad()(lambda: [functions.outcome(*question) for question in questions]),
             "walk": self.walk,
         }
 
@@ -144,12 +148,22 @@ class Acting:
         for simulation in range(simulations):
             walker.grow(simulation, walker.select(simulation, ties, free), said)
 
-    def _orders(self) -> Tensor:
-        """Expansions of the root by its first action, (B, 2 W + 3)."""
-        pairs, window = self.case.size.model.pairs, self.planner.window
-        places = torch.arange(pairs, device=window.count.device).expand(len(window.count), -1)
-        ends = torch.zeros_like(window.count)
-        return torch.cat((places, window.action, torch.stack((window.count, ends, ends), 1)), 1)
+    def _counted(self, outcome: Outcome) -> Outcome:
+        def ask(*question: Tensor) -> tuple[Tensor, Tensor]:
+            self.questions.append(question)
+            return outcome(*question)
+
+        return ask
+
+
+@torch.no_grad()
+def enlivened(model: WorldModel) -> WorldModel:
+    """Heads with drawn last layers: zeros, as they begin, make all actions tie, whose trees are flatter than others."""
+    draws = torch.Generator().manual_seed(0)
+    for head in model.heads.values():
+        weight = head[-1].weight  # type: ignore[index]
+        weight.copy_(3 * torch.randn(weight.shape, generator=draws) / weight.shape[1] ** 0.5)
+    return model
 
 
 @dataclass

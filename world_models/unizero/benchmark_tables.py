@@ -30,7 +30,7 @@ GAME = "ALE/Pong-v5"
 def cases(device: str, engines: Sequence[str] = ()) -> list[Case]:
     """The tiny preset on a CPU; on an accelerator the full one in every way. Given engines choose among those."""
     if device == "cpu":
-        ways = [Case("tiny"), Case("tiny", engine="compile")]
+        ways = [Case("tiny"), Case("tiny", asking="action"), Case("tiny", engine="compile")]
         wanted = engines or ("eager",)  # compiling takes minutes
     else:
         full, wanted = Case("full", "cuda"), engines or ("eager", "compile", "cudagraph")
@@ -38,6 +38,7 @@ def cases(device: str, engines: Sequence[str] = ()) -> list[Case]:
             full,
             replace(full, engine="compile"),
             replace(full, engine="cudagraph"),
+            replace(full, engine="cudagraph", asking="action"),
             replace(full, engine="cudagraph", trees="torch"),
             replace(full, engine="compile", precision="tf32"),
             replace(full, engine="cudagraph", precision="tf32"),
@@ -50,20 +51,25 @@ def acting_table(effort: Effort, chosen: Sequence[Case]) -> Table:
     """Milliseconds of an acting step and of its parts."""
     note = (
         "One step of all worlds: draw the numbers of chance, encode, judge the root, expand nodes and walk the trees "
-        "(select and back up; `expand` and `walk` are all simulations of a step), play and remember. Parts are "
-        "measured alone, so they need not add up. `steps_s`: environment steps per second without the time of the "
-        "environment. `trees`: who walks them. `precision`: bfloat16 concerns the learner, where acting has tf32."
+        "(select and back up; `expand` and `walk` are all of a step), play and remember. Parts are measured alone, so "
+        "they need not add up. `asking`: auto asks for all actions of a node at once where trees are compiled; "
+        "`questions`: how often it is asked in a step, by trees of a network whose heads are drawn. `steps_s`: "
+        "environment steps per second without the time of the environment. `trees`: who walks them. `precision`: "
+        "bfloat16 concerns the learner, where acting has tf32."
     )
     return Table("Acting", note, [_acting_row(case, effort) for case in chosen])
 
 
 def _acting_row(case: Case, effort: Effort) -> dict[str, Value]:
     case.set_precision()
-    times = effort.turns(Acting(case).parts())
+    acting = Acting(case)
+    parts = acting.parts()
+    questions, times = len(acting.questions), effort.turns(parts)
     step, size = times["step"], case.size
     full = case.preset == "full" and case.device == "cuda"
     return {
-        **_place(case), "worlds": size.worlds, "simulations": size.simulations,
+        **_place(case), "asking": case.asking, "worlds": size.worlds, "simulations": size.simulations,
+        "questions": questions,
         "step_ms": step.median, "fastest_ms": step.fastest, "spread": step.spread,
         **{f"{name}_ms": times[name].median for name in ("draw", "encode", "root", "expand", "walk")},
         "steps_s": 1000 * size.worlds / step.median,
@@ -78,8 +84,9 @@ def learning_table(effort: Effort, chosen: Sequence[Case]) -> Table:
         "weights (targets, encoders, losses, backward, clipping, AdamW, moving average). `reanalysis`: one search that "
         "finds the policies of all steps of a batch anew."
     )
-    # the trees have no part in learning
-    return Table("Learning", note, [_learning_row(case, effort) for case in chosen if case.trees == "compiled"])
+    # the trees have no part in learning, and in reanalysis all ask alike
+    chosen = [case for case in chosen if case.trees == "compiled" and case.asking == "auto"]
+    return Table("Learning", note, [_learning_row(case, effort) for case in chosen])
 
 
 def _learning_row(case: Case, effort: Effort) -> dict[str, Value]:
@@ -162,7 +169,7 @@ def _projected(acting: Mapping[str, Value], learning: Mapping[str, Value], world
         "evaluation_min": evaluated * step, "worlds_min": (iterations + evaluated) * worlds_ms,
     }  # fmt: skip
     minutes = {name: value / 60_000 for name, value in minutes.items()}
-    place = {name: acting[name] for name in ("preset", "device", "engine", "precision", "trees")}
+    place = {name: acting[name] for name in ("preset", "device", "engine", "precision", "trees", "asking")}
     full = acting["preset"] == "full" and acting["device"] == "cuda"
     return {**place, **minutes, "run_min": sum(minutes.values()), "run_bar": RUN_BAR if full else None}
 

@@ -49,23 +49,101 @@ class Walker:
         _grow(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
 
 
+class Runner:
+    """Trees that grow as far as they can by themselves, where a network judges all actions of a node at once.
+
+    A tree waits when it tries an action of a node that was not judged yet; `advance` returns when all of them wait or
+    are through, so that the network is asked once for each node that has children, not once for each child. The trees
+    are those of `Walker`. `found` (B, S, A, 2 + A) and the numbers of latents have a place for each round of judging.
+    """
+
+    def __init__(self, tree: Tree, config: TreeConfig, ties: Tensor) -> None:
+        batch, nodes, actions = tree.child.shape
+        self.walker, self.ties, self.rounds = Walker(tree, config), ties.numpy(), 0
+        self.made = np.zeros(batch, np.int64)  # simulations
+        self.round = np.full((batch, nodes), -1)  # in which a node was judged
+        self.number = torch.zeros(batch, nodes, dtype=torch.int64)  # of a node's latent: 0 = the root's, then as judged
+        self.found = np.empty((batch, nodes - 1, actions, 2 + actions))
+        self.waiting = np.zeros(batch, np.int64)  # at which node, or -1
+        self.forced = np.full((batch, nodes - 1), -1)
+        self.order = torch.zeros(batch, 2 * tree.taken.shape[2] + 3, dtype=torch.int64)
+
+    def advance(self, begin: int, forced: Tensor) -> Tensor | None:
+        """Make the simulations from `begin` on for which `forced` (B, n) is the root's action, or -1.
+
+        Returns the order (B, 2 W + 3) of the nodes to judge, whose last column means nothing, or None when all of these
+        simulations are made. In the order, latents go by their numbers; rows that are through say anything.
+        """
+        until = begin + forced.shape[1]
+        self.forced[:, begin:until] = forced.numpy()
+        state = (self.made, self.round, self.number.numpy(), self.found, self.waiting)
+        walker = self.walker
+        waits = _run(
+            walker.arrays, walker.discount, walker.rule, self.ties, self.forced, until, state, self.order.numpy()
+        )
+        return self.order if waits else None
+
+    def learn(self, found: Tensor) -> None:
+        """What the network said of all actions of the ordered nodes, (B, A, 2 + A) float64."""
+        self.found[:, self.rounds] = found.numpy()
+        rows = np.flatnonzero(self.waiting >= 0)
+        self.round[rows, self.waiting[rows]] = self.rounds
+        self.rounds += 1
+
+
+@compiled
+def _run(tree, discount, rule, ties, forced, until, state, order):  # type: ignore[no-untyped-def]
+    made, judged, number, found, waiting = state
+    actions, waits = found.shape[2], 0
+    for b in range(len(made)):
+        waiting[b] = -1
+        while made[b] < until:
+            s = made[b]
+            parent, action = _descend(tree, b, discount, rule, ties[b, s], forced[b, s])
+            if judged[b, parent] < 0:
+                _write_order(tree, b, parent, action, order)
+                _renumber(number, b, tree.taken.shape[2], order)
+                waiting[b] = parent
+                waits += 1
+                break
+            node, row = s + 1, judged[b, parent]
+            number[b, node] = 1 + row * actions + action
+            _attach(tree, b, node, parent, action, found[b, row, action])
+            _back_up(tree, b, node, found[b, row, action, 1], discount)
+            made[b] = s + 1
+    return waits
+
+
+@compiled
+def _renumber(number, b, pairs, order):  # type: ignore[no-untyped-def]
+    for w in range(pairs):
+        if order[b, w] >= pairs:  # a node's, not one of the history before the root
+            order[b, w] = pairs + number[b, order[b, w] - pairs]
+    order[b, 2 * pairs + 1] = number[b, order[b, 2 * pairs + 1]]
+
+
 @compiled
 def _select(tree, discount, rule, numbers, forced, order):  # type: ignore[no-untyped-def]
-    scores = np.empty(tree.prior.shape[2])
     for b in range(len(forced)):
-        node, mean, depth = 0, 0.0, 0
-        while True:
-            mean = _mean_q(tree, b, node, mean, discount)
-            if depth == 0 and forced[b] >= 0:
-                chosen = forced[b]
-            else:
-                _score(tree, b, node, mean, discount, rule, scores)
-                chosen = _choose(tree, b, scores, rule[4], numbers[b, depth])
-            following = tree.child[b, node, chosen]
-            if following == 0:
-                break
-            node, depth = following, depth + 1
-        _write_order(tree, b, node, chosen, order)
+        node, action = _descend(tree, b, discount, rule, numbers[b], forced[b])
+        _write_order(tree, b, node, action, order)
+
+
+@compiled
+def _descend(tree, b, discount, rule, numbers, forced):  # type: ignore[no-untyped-def]
+    scores = np.empty(tree.prior.shape[2])
+    node, mean, depth = 0, 0.0, 0
+    while True:
+        mean = _mean_q(tree, b, node, mean, discount)
+        if depth == 0 and forced >= 0:
+            chosen = forced
+        else:
+            _score(tree, b, node, mean, discount, rule, scores)
+            chosen = _choose(tree, b, scores, rule[4], numbers[depth])
+        following = tree.child[b, node, chosen]
+        if following == 0:
+            return node, chosen
+        node, depth = following, depth + 1
 
 
 @compiled
@@ -131,7 +209,7 @@ def _choose(tree, b, scores, tie, number):  # type: ignore[no-untyped-def]
 @compiled
 def _grow(tree, node, order, found, discount):  # type: ignore[no-untyped-def]
     for b in range(len(order)):
-        _attach(tree, b, node, order[b, -2], order[b, -1], found)
+        _attach(tree, b, node, order[b, -2], order[b, -1], found[b])
         _back_up(tree, b, node, found[b, 1], discount)
 
 
@@ -142,8 +220,8 @@ def _attach(tree, b, node, parent, action, found):  # type: ignore[no-untyped-de
     tree.path[b, node, :depth] = tree.path[b, parent, :depth]
     tree.path[b, node, depth] = node
     tree.child[b, parent, action] = node
-    tree.reward[b, node] = found[b, 0]
-    tree.prior[b, node] = found[b, 2:]
+    tree.reward[b, node] = found[0]
+    tree.prior[b, node] = found[2:]
     pairs, count = tree.history.shape[2], tree.remembered[b, parent]
     full = 1 if count == pairs else 0  # then the oldest pair goes
     for w in range(count - full):

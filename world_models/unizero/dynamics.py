@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import POSITIONS
 from world_models.unizero.config import ModelConfig
-from world_models.unizero.layers import AttentionStack, FeedForwardStack, RecurrentStack, place
+from world_models.unizero.layers import AttentionStack, FeedForwardStack, RecurrentStack
 from world_models.unizero.window import Window
 
 Predict = Callable[[Tensor], Tensor]
@@ -48,7 +48,10 @@ class Dynamics(nn.Module, ABC):
     def imagine(
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Features at the action (B,), the next latent they predict, and the features at that latent, (B, D) each."""
+        """Features at each of K actions (B, K), the next latents they predict, and the features at those latents.
+
+        Each (B, K, D). The actions are alternatives at one latent (B, D); what lies before them is read once.
+        """
 
 
 class TokenDynamics(Dynamics):
@@ -77,21 +80,20 @@ class TokenDynamics(Dynamics):
 
     def root(self, window: Window, latent: Tensor) -> Tensor:
         """At most 2 W + 1 tokens."""
+        trunk = self.embed(self.tokens(*window.clean()))  # (B, 2W, D)
         after = 2 * window.count
-        tokens = self.tokens(*window.clean())  # (B, 2W, D)
-        tokens = place(torch.cat((tokens, tokens[:, :1]), 1), latent.to(tokens.dtype), after)
-        return self.stack.last(self.embed(tokens), after + 1)
+        return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
 
     def imagine(
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
         """At most 2 W tokens before the prediction and 2 W + 1 with it, oldest pair first to go."""
-        pushed = window.push(latent, action)
-        after = 2 * pushed.count
-        at_action, memory = self.stack.read(self.embed(self.tokens(*pushed.clean())), after)
+        pushed = window.push(latent, action[:, 0])  # which of the actions is the same: its token is cut off
+        trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
+        after = 2 * pushed.count - 1
+        at_action, memory = self.stack.read(trunk, self._embed_at(self.embedding(action), after), after)
         following = predict(at_action)
-        at_latent = self.stack.extend(memory, self._embed_at(following, after), after)
-        return at_action, following, at_latent
+        return at_action, following, self.stack.extend(memory, self._embed_at(following, after + 1))
 
     def tokens(self, latent: Tensor, action: Tensor) -> Tensor:
         """Interleave latents (B, T, D) with embedded actions (B, T): (B, 2T, D)."""
@@ -103,10 +105,10 @@ class TokenDynamics(Dynamics):
         return self.dropout(self.positions(tokens))
 
     def _embed_at(self, token: Tensor, index: Tensor) -> Tensor:
-        """One token (B, D) at position `index` (B,)."""
+        """Alternatives (B, K, D) for the token at position `index` (B,)."""
         table = getattr(self.positions, "table", None)
         token = token.to(self.embedding.weight.dtype)
-        return self.dropout(token if table is None else token + table[index])
+        return self.dropout(token if table is None else token + table[index][:, None])
 
 
 class MarkovDynamics(Dynamics):
@@ -148,7 +150,7 @@ class MarkovDynamics(Dynamics):
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
         """One step of the recurrence."""
-        at_action = self._at_action(latent, action)
+        at_action = self._at_action(latent[:, None], action)
         following = predict(at_action)
         return at_action, following, self._at_latent(following)
 

@@ -19,7 +19,7 @@ from world_models.unizero.learner import LearnerConfig, learn
 from world_models.unizero.losses import Metrics, losses
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.replay import Sequences
-from world_models.unizero.search import Functions, outcome
+from world_models.unizero.simulations import Functions, outcome
 from world_models.unizero.window import Window
 
 BACKEND = "inductor"  # of torch.compile
@@ -38,12 +38,12 @@ def make_planning(engine: Engine, model: WorldModel, backend: str = BACKEND) -> 
     """A model's functions under the chosen engine; they follow its weights. `cudagraph` needs it on a CUDA device."""
     ask = partial(outcome, model)
     if engine == "cudagraph":
-        return Planning(Captured(model.encode), Functions(_CapturedRoot(model), Captured(ask)))
+        return Planning(Captured(model.encode), Functions(_CapturedRoot(model), Captured(ask), model.causal))
     if engine == "compile":
         compiled = partial(torch.compile, dynamic=False, backend=backend)
         asked = partial(compiled(outcome), model)
-        return Planning(compiled(model.encode), Functions(compiled(model.root), asked))
-    return Planning(model.encode, Functions(model.root, ask))
+        return Planning(compiled(model.encode), Functions(compiled(model.root), asked, model.causal))
+    return Planning(model.encode, Functions(model.root, ask, model.causal))
 
 
 def make_learn(

@@ -6,6 +6,7 @@ Below the root the tree is searched by pUCT, as in the paper's Gumbel MuZero (it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -69,15 +70,17 @@ class Halving:
         self.turns = timetable(min(config.considered, logits.shape[1]), simulations)
         self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
 
-    def action(self, simulation: int, tree: Tree, config: TreeConfig) -> Tensor:
-        """The action of the root that this simulation tries, (B,). Call it for 0, 1, 2, ... in order."""
-        turn = self.turns[simulation]
-        if turn.keep:
-            score = self.start if simulation == 0 else self._score(tree, config)
-            score = score.gather(1, self.standing)
-            order = score.argsort(dim=1, descending=True, stable=True)[:, : turn.keep]
-            self.standing = self.standing.gather(1, order)
-        return self.standing[:, turn.place]
+    def phase(self, simulation: int, tree: Tree, config: TreeConfig) -> Tensor:
+        """The root's actions that this simulation and the next ones try, (B, n), up to the next halving.
+
+        Call it for 0, then for the first simulation that has no action yet, and so on.
+        """
+        keep = self.turns[simulation].keep
+        score = self.start if simulation == 0 else self._score(tree, config)
+        order = score.gather(1, self.standing).argsort(dim=1, descending=True, stable=True)[:, :keep]
+        self.standing = self.standing.gather(1, order)
+        turns = takewhile(lambda turn: not turn.keep, self.turns[simulation + 1 :])
+        return self.standing[:, [self.turns[simulation].place, *(turn.place for turn in turns)]]
 
     def best(self, tree: Tree, config: TreeConfig) -> Tensor:
         """The action to play, (B,): of the most visited ones the best by g + logits + sigma(q)."""

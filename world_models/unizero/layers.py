@@ -1,10 +1,12 @@
-"""Stacks that read a window of tokens and then one token more: attention under a prior, or a recurrence.
+"""Stacks that read training sequences, and for a search a trunk of tokens and branches that part behind it.
 
-    y, memory = stack.read(x[B, S, D], lengths)     # y (B, D): output at the last real token of each row
-    y = stack.extend(memory, new[B, D], lengths)    # y (B, D): output at `new`, placed behind it
+    y = stack(x[B, S, D])                                            # y (B, S, D)
+    y, memory = stack.read(trunk[B, S, D], new[B, K, D], index[B])   # y (B, K, D): outputs at `new`
+    y = stack.extend(memory, following[B, K, D])                     # y (B, K, D): outputs one token further
 
-Both equal the direct forward pass of the same token list. Nothing is kept between calls: memory is what the
-first call computed for the second.
+A row's trunk is its first `index` tokens; each of its K branches places one token behind it, then one more, and sees
+no other branch. Both equal the direct forward pass of each branch's token list. Nothing is kept between expansions:
+memory is what the first call computed for the second.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from dqn_memory.blocks.block import select
 from dqn_memory.blocks.feed_forward import FeedForward
 from dqn_memory.blocks.lane_gelu import Gelu
 from dqn_memory.blocks.recurrence import Recurrence
+from world_models.unizero.branches import Columns, Reach, attend
 from world_models.unizero.config import ModelConfig
 
 
@@ -41,22 +44,10 @@ class AttentionLayer(nn.Module):
         """Encode x (B, S, D)."""
         return self._leave(x, self.attention(self.norms[0](x), lengths))
 
-    def read(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Memory]:
-        """Encode x (B, S, D) and keep its keys and values."""
-        y, memory = self.attention.read(self.norms[0](x), lengths)
-        return self._leave(x, y), memory
-
-    def read_last(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Memory]:
-        """The last real position alone, (B, D), and all keys and values."""
-        normed, index = self.norms[0](x), lengths - 1
-        memory = self.attention.remember(normed)
-        y = self.attention.look(select(normed, index), memory, lengths, index)
-        return self._leave(select(x, index)[:, None], y[:, None])[:, 0], memory
-
-    def extend(self, x: Tensor, memory: Memory, index: Tensor) -> Tensor:
-        """One more position x (B, D) at `index` (B,) against keys and values of S positions, one of them free."""
-        y = self.attention.append(self.norms[0](x), memory, index)
-        return self._leave(x[:, None], y[:, None])[:, 0]
+    def branch(self, x: Tensor, memory: Memory | None, reach: Reach, queries: int) -> tuple[Tensor, Memory]:
+        """The last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
+        y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
+        return self._leave(x[:, -queries:], y), memory
 
     def _leave(self, x: Tensor, y: Tensor) -> Tensor:
         x = self.gates[0](x, self.dropout(y))
@@ -86,27 +77,37 @@ class AttentionStack(nn.Module):
             x = layer(x, lengths)
         return self.norm(x)
 
-    def last(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Output at the last real token, (B, D)."""
-        return self.read(x, lengths)[0]
-
-    def read(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Any]:
+    def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """See the module."""
-        tokens, memories = x, []
-        for layer in self.attention_layers()[:-1]:
-            x, memory = layer.read(x, lengths)
-            memories.append(memory)
-        y, memory = self.attention_layers()[-1].read_last(x, lengths)
-        return self.norm(y), [*memories, memory] if self.causal else tokens
-
-    def extend(self, memory: Any, new: Tensor, lengths: Tensor) -> Tensor:
-        """See the module. Where tokens see later ones, the new token changes the old ones' encodings too."""
+        branches = new.shape[1]
         if not self.causal:
-            return self.last(place(F.pad(memory, (0, 0, 0, 1)), new, lengths), lengths + 1)
-        for layer, (key, value) in zip(self.attention_layers(), memory, strict=True):
-            room = (F.pad(key, (0, 0, 0, 1)), F.pad(value, (0, 0, 0, 1)))  # (B, H, S+1, hd)
-            new = layer.extend(new, room, lengths)
-        return self.norm(new)
+            tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
+            return self._reread(tokens, new, index)
+        columns = Columns.trunk(trunk.shape[1], index).grow(index, branches)
+        x, reach, memories = torch.cat((trunk, new), 1), columns.reach(trunk.shape[1] + branches), []
+        for layer in self.attention_layers():
+            queries = branches if layer is self.layers[-1] else x.shape[1]
+            x, memory = layer.branch(x, None, reach, queries)
+            memories.append(memory)
+        return self.norm(x), (columns, index, memories)
+
+    def extend(self, memory: Any, following: Tensor) -> Tensor:
+        """See the module."""
+        known, index, memories = memory
+        branches = following.shape[1]
+        if not self.causal:
+            return self._reread(known, following, index + 1)[0]
+        reach = known.grow(index + 1, branches).reach(branches)
+        for layer, held in zip(self.attention_layers(), memories, strict=True):
+            following, _ = layer.branch(following, held, reach, branches)
+        return self.norm(following)
+
+    def _reread(self, tokens: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
+        """Where tokens see later ones, a new token changes the old ones' encodings too, so each branch is a row."""
+        branches = new.shape[1]
+        end = index.repeat_interleave(branches)  # (B K,)
+        tokens = place(F.pad(tokens, (0, 0, 0, 1)), new.flatten(0, 1), end)
+        return select(self(tokens, end + 1), end).view_as(new), (tokens, index, None)
 
 
 class RecurrentLayer(nn.Module):
@@ -150,24 +151,23 @@ class RecurrentStack(nn.Module):
             x = layer(x)
         return self.norm(x)
 
-    def last(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Output at the last real token, (B, D)."""
-        return select(self(x), lengths - 1)
-
-    def read(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Any]:
+    def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """See the module; the loop over tokens is the recurrence itself."""
-        states = [torch.zeros_like(x[:, 0]) for _ in self.layers]
-        y = torch.zeros_like(x[:, 0])
-        for place_now, token in enumerate(x.unbind(1)):
-            now, after = self._step(token, states)
-            real = (place_now < lengths)[:, None]
-            states = [torch.where(real, new, old) for new, old in zip(after, states, strict=True)]
-            y = torch.where(real, now, y)
-        return y, states
+        states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
+        for place_now, token in enumerate(trunk.unbind(1)):
+            real = (place_now < index)[:, None]
+            after = self._step(token, states)[1]
+            states = [torch.where(real, now, old) for now, old in zip(after, states, strict=True)]
+        return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
-    def extend(self, memory: Any, new: Tensor, lengths: Tensor) -> Tensor:
+    def extend(self, memory: Any, following: Tensor) -> Tensor:
         """See the module."""
-        return self._step(new, memory)[0]
+        return self._branch(following, memory)[0]
+
+    def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """A step of every branch: new (B, K, D) from states (B K, D)."""
+        y, after = self._step(new.flatten(0, 1), states)
+        return y.view_as(new), after
 
     def _step(self, x: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         after = []

@@ -35,7 +35,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Expansion:
-    """What a search learns from trying an action."""
+    """What a search learns from trying an action at B nodes, or K each: (B, K) in the place of (B,)."""
 
     reward: Tensor  # (B,)
     latent: Tensor  # (B, D)
@@ -96,7 +96,13 @@ class WorldModel(nn.Module):
         return self.heads["policy"](at_latent), self.code.decode(self.heads["value"](at_latent))
 
     def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
-        """The outcome of action (B,) at a node: `latent` (B, D) is the node's own, `history` what lies before it."""
+        """The outcome of action (B,) at a node: `latent` (B, D) is the node's own, `history` what lies before it.
+
+        Of K alternatives, action (B, K), at once: everything is then (B, K, ...).
+        """
+        if action.dim() == 1:
+            only = self.expand(history, latent, action[:, None])
+            return Expansion(**{name: value[:, 0] for name, value in vars(only).items()})
         at_action, following, at_latent = self.dynamics.imagine(history, latent, action, self.predict)
         logits = torch.stack((self.heads["reward"](at_action), self.heads["value"](at_latent)))  # decoded at once
         reward, value = self.code.decode(logits)

@@ -1,53 +1,27 @@
 """Tree search in the latent space of a world model, for a batch of roots (MuZero's, as UniZero uses it).
 
-No node keeps a cache: an expansion hands the model the exact window of its node, gathered from the latents of the
-tree and of the history before the root. One function serves acting, evaluation and reanalysis. All randomness enters
-as tensors, one row per root, so a root's tree depends on nothing but its own row.
+No node keeps a cache of keys and values: an expansion hands the model the exact window of its node, gathered from the
+latents of the tree and of the history before the root. One function serves acting, evaluation and reanalysis. All
+randomness enters as tensors, one row per root, so a root's tree depends on nothing but its own row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from dqn_memory.errors import UserError
 from world_models.run_config import check_not_negative
-from world_models.unizero import compiled_tree, tree
 from world_models.unizero.gumbel import GumbelConfig, Halving
-from world_models.unizero.networks import Expansion
-from world_models.unizero.tree import Tree, TreeConfig, plant, read_order, root_children
+from world_models.unizero.simulations import Functions, SearchModel, Simulations
+from world_models.unizero.tree import Tree, TreeConfig, plant, root_children
 from world_models.unizero.window import Window
 
+MANY = 96  # branches, for which a CPU takes so much longer than for one a root that asking less often hardly pays
 FEW = 64  # roots that one CPU walks sooner than an accelerator starts the operations of the tensor form
-
-
-class SearchModel(Protocol):
-    """What a search needs of a world model; see WorldModel. It must be in evaluation mode."""
-
-    def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy logits (B, A) and value (B,)."""
-        ...
-
-    def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
-        """The outcome of an action (B,) at latents (B, D) behind their history."""
-        ...
-
-
-class Functions(NamedTuple):
-    """What a search asks a model, as functions of tensors: `root` of it, and `outcome` with it as first argument."""
-
-    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]
-    outcome: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-    @classmethod
-    def of(cls, model: SearchModel) -> Functions:
-        """Executed eagerly; `engine` has others."""
-        return cls(model.root, partial(outcome, model))
 
 
 @dataclass(frozen=True)
@@ -69,6 +43,10 @@ class SearchConfig:
     """Who walks the tree: `torch` on the model's device, some hundred small operations per simulation; `compiled` loops
     on the CPU, with two small copies per simulation if the model is elsewhere. `auto` is compiled on a CPU and for few
     roots, else torch. The trees are the same."""
+    asking: Literal["auto", "node", "action"] = "auto"
+    """What the model is asked about at a time: all actions of a `node`, whose answers are kept, or the one `action`
+    that is tried. Trees differ by rounding alone. `auto` is node where trees are compiled, the dynamics read what lies
+    before the actions once, and actions times roots are few (96 on a CPU); else action."""
 
     def check(self) -> None:
         """One sentence for each value that cannot be searched with."""
@@ -83,6 +61,8 @@ class SearchConfig:
         if self.tree.c2 <= 0:
             raise UserError(f"--c2 {self.tree.c2} must be above 0")
         check_not_negative(self.tree, ("c1",))
+        if self.backend == "torch" and self.asking == "node":
+            raise UserError("--asking node needs trees that are walked on the CPU: --backend compiled or auto")
         self.gumbel.check()
 
 
@@ -151,32 +131,13 @@ def search(
     place = torch.device("cpu") if on_host else latent.device  # where the trees are
     prior = _root_prior(logits, numbers, config)
     grown = plant(prior.to(place), config.simulations, history.action.to(place), history.count.to(place))
-    walker = (compiled_tree if on_host else tree).Walker(grown, config.tree)
-    latents, ties = _room(history.latent, latent, config.simulations), numbers.ties.to(place)
-    first = latents.shape[1] - config.simulations  # place of the first node's latent
     halving = _halving(logits, numbers, config, place)
-    forced = torch.full((len(latent),), -1, device=place)
-    for simulation in range(config.simulations):
-        if halving is not None:
-            forced = halving.action(simulation, grown, config.tree)
-        order = walker.select(simulation, ties[:, simulation], forced)
-        found, latents[:, first + simulation] = functions.outcome(latents, order.to(latent.device))
-        walker.grow(simulation, order, found.to(place))
+    work = Simulations(grown, config.tree, numbers.ties.to(place), halving, history.latent, latent)
+    if on_host and _asks_nodes(config, functions, prior):
+        latents = work.by_node(functions)
+    else:
+        latents = work.by_action(functions, on_host)
     return _result(grown, latents, predicted, halving, config)
-
-
-def outcome(model: SearchModel, latents: Tensor, order: Tensor) -> tuple[Tensor, Tensor]:
-    """What the model says to an order (B, 2 W + 3), whose windows are places in `latents` (B, W + 1 + S, D).
-
-    Returns reward, value and policy, (B, 2 + A) float64, and the new latent (B, D).
-    """
-    places, node, action = read_order(order)
-    pairs = places.action.shape[1]
-    before = _take(latents, places.latent.squeeze(-1))
-    here = _take(latents, node.unsqueeze(1) + pairs).squeeze(1)
-    new = model.expand(Window(before, places.action, places.count), here, action)
-    scalars = torch.stack((new.reward, new.value), 1).double()
-    return torch.cat((scalars, new.policy.double().softmax(-1)), 1), new.latent.to(latents.dtype)
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
@@ -207,22 +168,16 @@ def _root_prior(logits: Tensor, numbers: SearchNumbers, config: SearchConfig) ->
     return (1.0 - config.noise_share) * prior + config.noise_share * numbers.noise
 
 
-def _room(history: Tensor, latent: Tensor, simulations: int) -> Tensor:
-    """A row of latents: the history's (B, W, D), the root's (B, D) and room for those to come."""
-    dtype = torch.promote_types(history.dtype, latent.dtype)
-    empty = latent.new_zeros(latent.shape[0], simulations, latent.shape[1])
-    return torch.cat((history.to(dtype), latent.unsqueeze(1).to(dtype), empty.to(dtype)), 1)
-
-
-def _take(latents: Tensor, place: Tensor) -> Tensor:
-    """Latents (B, P, D) at places (B, K): (B, K, D)."""
-    return latents.gather(1, place.unsqueeze(-1).expand(-1, -1, latents.shape[-1]))
-
-
 def _on_host(config: SearchConfig, latent: Tensor) -> bool:
     """Whether the trees of roots (B, D) are walked by compiled loops on the CPU."""
-    few = latent.device.type == "cpu" or len(latent) <= FEW
+    few = latent.device.type == "cpu" or len(latent) <= FEW or config.asking == "node"
     return config.backend == "compiled" or (config.backend == "auto" and few)
+
+
+def _asks_nodes(config: SearchConfig, functions: Functions, prior: Tensor) -> bool:
+    """Whether the model is asked about all actions of a node at once; prior (B, A)."""
+    few = prior.device.type != "cpu" or prior.numel() <= MANY
+    return config.asking == "node" or (config.asking == "auto" and functions.shares and few)
 
 
 def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, place: torch.device) -> Halving | None:
