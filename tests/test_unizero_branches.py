@@ -88,12 +88,13 @@ def test_trees_are_the_same(form, root, rows, simulations, seed, evaluation):
 
 
 def test_questions_are_the_inner_nodes_of_the_tree_that_has_most():
-    net = model("gaussian", noise=1.0)
+    net, unlike = model("gaussian", noise=1.0), 0
     for seed in range(5):
         (result, calls), _ = both(net, 4, SearchConfig(25), seed)
         inner = (result.tree.child > 0).any(-1).sum(1)
         assert len(calls) == inner.max() < 20
-        assert len(set(inner.tolist())) > 1 or seed  # trees differ, so some were through before others
+        unlike += len(inner.unique()) > 1
+    assert unlike  # some trees were through before others
 
 
 def test_whom_auto_asks():
