@@ -210,6 +210,18 @@ class TrainConfig:
                 f"--capacity {self.replay.capacity} must hold at least one window of each world, "
                 f"--worlds {self.world.worlds} x --context {self.network.context}"
             )
+        self._check_updates()
+
+    def _check_updates(self) -> None:
+        """One sentence for a run that would end without having learned."""
+        starts, worlds = max(self.replay.learning_starts, self.exploration.prepopulate), self.world.worlds
+        iterations, every = -(-self.total_steps // worlds), self.replay.every
+        if iterations // every * every < max(-(-starts // worlds), 1):
+            raise UserError(
+                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the network: that begins "
+                f"after {starts} steps (--learning-starts, --prepopulate), every {every} iterations (--every); lower "
+                "those or raise --total-steps"
+            )
 
     def arena(self, device: torch.device) -> Arena:
         """How this run's network is evaluated."""

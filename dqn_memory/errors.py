@@ -1,5 +1,6 @@
 """Errors that a user can cause: one sentence, no traceback."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -8,6 +9,10 @@ from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# How torch (on a CPU, on a GPU, in sizes beyond 64 bits) and numpy say that there is no memory for a tensor.
+SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allocate|storage size calculation", re.I)
+SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
 
 
 class UserError(ValueError):
@@ -37,10 +42,23 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return main(*args, **kwargs)
-        except ValueError as error:
-            if not isinstance(error, _user_errors()):
+        except (ValueError, RuntimeError, MemoryError) as error:
+            sentence = str(error) if isinstance(error, _user_errors()) else _memory_sentence(error)
+            if sentence is None:
                 raise
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {sentence}", file=sys.stderr)
             raise SystemExit(2) from None
 
     return wrapper
+
+
+def _memory_sentence(error: Exception) -> str | None:
+    """What to say where memory did not suffice; None where the error is about something else."""
+    if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
+        return None
+    size = SIZE.search(str(error))
+    asked = f" for a tensor of {size[1]}" if size else ""
+    return (
+        f"not enough memory{asked}: sizes such as --capacity, --worlds, --batch or --width ask for more than this "
+        "machine has; make them smaller"
+    )

@@ -3,7 +3,9 @@
 import sys
 import types
 
+import numpy as np
 import pytest
+import torch
 
 from dqn_memory.errors import UserError, near_names, one_line_errors
 
@@ -51,6 +53,30 @@ def test_defects_keep_their_traceback(error):
     with pytest.raises(type(error)) as caught:
         fails_with(error)()
     assert caught.value is error
+
+
+@pytest.mark.parametrize(
+    ("ask", "size"),
+    [
+        (lambda: torch.empty(10**15), " for a tensor of 4000000000000000 bytes"),
+        (lambda: torch.empty(10**9, 10**9, 10**9), ""),  # more bytes than 64 bits count
+        (lambda: np.empty(10**15), " for a tensor of 7.11 PiB"),
+        (lambda: bytearray(10**17), ""),
+    ],
+)
+def test_memory_that_no_machine_has_is_one_sentence(capsys, ask, size):
+    with pytest.raises(SystemExit) as end:
+        one_line_errors(ask)()
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.count("\n") == 1
+    assert said.startswith(f"error: not enough memory{size}: sizes such as --capacity")
+
+
+def test_a_gpus_memory_is_named_with_the_tensors_size(capsys):
+    full = "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 9 GiB of which 1 GiB is free"
+    with pytest.raises(SystemExit):
+        fails_with(torch.OutOfMemoryError(full))()
+    assert capsys.readouterr().err.startswith("error: not enough memory for a tensor of 20.00 GiB: ")
 
 
 def test_results_pass_through():

@@ -292,7 +292,19 @@ def test_a_finished_run_is_neither_overwritten_nor_trained_on(tmp_path, capsys):
 def test_a_resume_of_another_kind_or_form_is_one_sentence(tmp_path, capsys):
     other, run = tmp_path / "other", trained(tmp_path / "run", steps=36)
     small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch 4 --episodes 1 --final-episodes 1"
-    train_dqn([*small.split(), "--env", "POMDP/MemoryCards-v0", "--total-steps", "20", "--run", str(other)])
+    train_dqn(
+        [
+            *small.split(),
+            "--env",
+            "POMDP/MemoryCards-v0",
+            "--total-steps",
+            "20",
+            "--learning-starts",
+            "8",
+            "--run",
+            str(other),
+        ]
+    )
     assert "use python -m dqn_memory.train" in refused(capsys, ["--resume", str(other)])
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("width = 8", "width = 16"))

@@ -19,6 +19,8 @@ kind = "dqn_memory.train"
 [base]
 config = "demo"
 total-steps = 500
+learning-starts = 64
+prepopulate = 0
 heads = 2
 [axes]
 seed = [1, 2]
@@ -29,7 +31,7 @@ gamma = [0.9]
 world = "car"
 architecture = ["dgfqn"]
 [smoke.base]
-total_steps = 7
+total_steps = 70
 [smoke.axes]
 seed = [3]
 """
@@ -90,7 +92,7 @@ def test_the_config_is_complete_and_says_the_threads():
 
 def test_the_cut_replaces_axes_and_lays_settings_over():
     cut = runs(smoke=True)
-    assert {run.config.seed for run in cut} == {3} and {run.config.total_steps for run in cut} == {7}
+    assert {run.config.seed for run in cut} == {3} and {run.config.total_steps for run in cut} == {70}
     assert cut[0].config.network.heads == 2 and len(cut) == 3
     assert parse_definition(GOOD, "my.toml", "my", smoke=True).name == "my-smoke"
 

@@ -16,6 +16,7 @@ from run_folders import assert_equal, assert_same_run, metrics, refused
 from dqn_memory.agent import load_network
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import parse
+from dqn_memory.errors import UserError
 from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Run
 from dqn_memory.streams import Streams
@@ -215,6 +216,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--final-episodes", "0"], "--final-episodes 0 must be at least 1"),
         (["--episodes", "0"], "--episodes 0 must be at least 1"),
         (["--capacity", "31"], "--capacity 31 must hold at least one window of each world, --worlds 4 x --context 8"),
+        (["--capacity", "1000000000000"], "not enough memory for a tensor of"),
         (["--architecture", "dbgfqn", "--layers", "2", "--positions", "prefixes"], "use --layers 1 or ends:4"),
         (["--plugin", "no_such_module"], "no_such_module"),
         (["--width", "0"], "--width 0 must be at least 1"),
@@ -225,6 +227,9 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--layers", "-1"], "--layers -1 must be at least 0"),
         (["--every", "0"], "--every 0 must be at least 1"),
         (["--updates", "0"], "--updates 0 must be at least 1"),
+        (["--learning-starts", "601"], "--total-steps 600 in --worlds 4 would never update the network"),
+        (["--prepopulate", "601"], "would never update the network"),
+        (["--every", "151"], "every 151 iterations (--every)"),
         (["--seed", "-1"], "--seed -1 must not be negative"),
         (["--learning-rate", "0"], "--learning-rate 0.0 must be above 0"),
         (["--clip-norm", "-1"], "--clip-norm -1.0 must be above 0"),
@@ -247,6 +252,14 @@ def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, argu
     assert stopped.value.code == 2
     assert words in error and error.count("\n") == 1 and "Traceback" not in error
     assert not (tmp_path / "run").exists()
+
+
+def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
+    run = tmp_path / "run"
+    main(flags(run, "--learning-starts", "96", "--prepopulate", "90", "--every", "8", steps=99))  # 25 iterations
+    assert Run.open(run).load().trainer["updates"] == 1
+    with pytest.raises(UserError, match="would never update"):
+        tyro_config(*flags(run, "--learning-starts", "97", "--every", "8", steps=99)).check()
 
 
 def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, monkeypatch):

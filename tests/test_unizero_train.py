@@ -193,6 +193,16 @@ def test_updates_keep_their_ratio_and_start_in_time():
     assert sum(due) == int(400 * 0.3) - int(72 * 0.3)
 
 
+@pytest.mark.parametrize("starts", [0, 30, 81])
+@pytest.mark.parametrize("ratio", [0.0, 0.02, 0.3])
+@pytest.mark.parametrize("every", [1, 7])
+def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
+    config = CollectionConfig(learning_starts=starts, ratio=ratio, every=every)
+    for last in range(1, 60):
+        due = sum(config.updates_due(iteration, 4) for iteration in range(9, last + 1))
+        assert config.updates_within(last, 4, window=9) == due
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     "more",
@@ -256,6 +266,9 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--simulations", "0"], "--simulations 0"),
         (["--worlds", "0"], "--worlds 0"),
         (["--every", "0"], "--every 0"),
+        (["--learning-starts", "201"], "--total-steps 200 in --worlds 4 would never update the model"),
+        (["--ratio", "0"], "would never update the model"),
+        (["--n-step", "46"], "would never update the model"),
         (["--threads", "0"], "--threads 0 must be at least 1"),
         (["--learning-rate", "nan"], "--learning-rate nan must be a finite number"),
         (["--betas", "0.9", "inf"], "--betas inf must be a finite number"),
@@ -293,24 +306,36 @@ def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, argu
 
 def test_a_run_that_is_there_is_neither_overwritten_nor_trained_beyond_its_end(tmp_path, capsys):
     run = tmp_path / "run"
-    main(flags(run, steps=40))
+    main(flags(run, steps=80))
     before = (run / "metrics.jsonl").read_bytes()
-    assert "--resume" in refused(capsys, flags(run, steps=40))
-    assert "complete at 40 steps" in refused(capsys, ["--resume", str(run)])
+    assert "--resume" in refused(capsys, flags(run, steps=80))
+    assert "complete at 80 steps" in refused(capsys, ["--resume", str(run)])
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
-    main(flags(run, steps=40))
+    main(flags(run, steps=80))
     small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch 4 --episodes 1 --final-episodes 1"
-    train_dqn([*small.split(), "--env", "POMDP/MemoryCards-v0", "--total-steps", "20", "--run", str(other)])
+    train_dqn(
+        [
+            *small.split(),
+            "--env",
+            "POMDP/MemoryCards-v0",
+            "--total-steps",
+            "20",
+            "--learning-starts",
+            "8",
+            "--run",
+            str(other),
+        ]
+    )
     for script, arguments in ((main, ["--resume", str(other)]), (evaluate_main, [str(other)])):
         error = refused(capsys, arguments, script)
         assert "dqn-memory q-network" in error and "python -m dqn_memory" in error
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("width = 32", "width = 16"))
-    assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "80"])
+    assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "120"])
     weights = next((run / "checkpoints").rglob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-7])
     assert str(weights.name) in refused(capsys, [str(run)], evaluate_main)
@@ -342,8 +367,9 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
 
 
 def test_random_steps_come_first_and_searches_know_what_they_saw():
-    changes = replace(read_config(TrainConfig, "unizero/smoke").collection, prepopulate=48, learning_starts=1000)
-    training = Training(replace(read_config(TrainConfig, "unizero/smoke"), collection=changes))
+    smoke = read_config(TrainConfig, "unizero/smoke")
+    collection = replace(smoke.collection, prepopulate=48, learning_starts=1000)
+    training = Training(replace(smoke, collection=collection, total_steps=2000))
     while training.steps < 48:
         training.iterate()
     stored = training.replay.columns(0, training.iterations)

@@ -67,7 +67,16 @@ class CollectionConfig:
         """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
         if iteration * worlds < self.learning_starts or iteration % self.every:
             return 0
-        return int(iteration * worlds * self.ratio) - int((iteration - self.every) * worlds * self.ratio)
+        return self._owed(iteration, worlds) - self._owed(iteration - self.every, worlds)
+
+    def updates_within(self, iterations: int, worlds: int, window: int) -> int:
+        """Updates of a whole run, which learns from `window` iterations at a time."""
+        before = max(window, -(-self.learning_starts // worlds)) - 1  # iterations that never learn
+        first, last = (number // self.every * self.every for number in (before, iterations))
+        return max(self._owed(last, worlds) - self._owed(first, worlds), 0)
+
+    def _owed(self, iteration: int, worlds: int) -> int:
+        return int(iteration * worlds * self.ratio)
 
 
 @dataclass(frozen=True)
@@ -172,4 +181,16 @@ class TrainConfig:
             raise UserError(
                 f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "
                 "targets must be the same number"
+            )
+        self._check_updates()
+
+    def _check_updates(self) -> None:
+        """One sentence for a run that would end without having learned."""
+        worlds, told, window = self.world.worlds, self.collection, self.model.horizon + self.learner.n_step
+        if not told.updates_within(-(-self.total_steps // worlds), worlds, window):
+            raise UserError(
+                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the model: that begins "
+                f"after {told.learning_starts} steps (--learning-starts) and sequences of {window} steps of one world "
+                f"(--horizon, --n-step), with --ratio {told.ratio:g} updates a step every {told.every} iterations; "
+                "lower those or raise --total-steps"
             )
