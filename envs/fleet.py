@@ -195,6 +195,8 @@ def make_fleet(
 ) -> Fleet:
     """N worlds by id: a TensorFleet for a world of ours, games for ALE/..., a GymnasiumFleet for any other id."""
     kwargs = env_kwargs or {}
+    if seed < 0:
+        raise UserError(f"seed must not be negative, not {seed}.")
     if observation_key is not None and (id.startswith("ALE/") or id.removeprefix("envs:") in WORLDS):
         raise UserError(
             f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."

@@ -188,7 +188,7 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     except gymnasium.error.UnregisteredEnv as error:
         near = near_names(id, {*WORLDS, *gymnasium.registry})
         raise UserError(f"There is no environment {id!r}; {near}") from error
-    except (gymnasium.error.Error, ImportError) as error:
+    except (gymnasium.error.Error, ImportError, ValueError) as error:
         raise UserError(f"Environment {id!r} cannot be made: {error}") from error
     except TypeError as error:
         if "keyword argument" not in str(error):

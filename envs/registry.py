@@ -8,7 +8,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from envs.errors import UserError
@@ -140,6 +140,7 @@ def _path(value: Any) -> bool:
 # What a keyword takes, by the annotation in its world's signature; others are left to the world.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_whole, "a whole number"),
+    "float": (lambda value: isinstance(value, Real) and not isinstance(value, bool), "a number"),
     "bool": (lambda value: isinstance(value, Integral) and value in (0, 1), "True or False"),
     "str": (lambda value: isinstance(value, str), "a name"),
     "Sequence[int]": (_wholes, "whole numbers, such as (2, 3)"),

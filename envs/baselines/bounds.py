@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,13 +16,14 @@ from envs.catch import BlinkingCatch
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
+from envs.gridverse.tasks import StockWorld
 from envs.gridverse.world import GridWorld
 from envs.memory_cards import MemoryCards
 from envs.tabular import Tabular
 
 SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
 POINT_BASED = "lower by point-based player"
-EXACT, BELIEF_OPTIMAL = "exact", "belief-optimal"
+EXACT, BELIEF_OPTIMAL, RETURN_OPTIMAL = "exact", "belief-optimal", "return belief-optimal, success at most 1"
 ROUNDING = 1e-9
 
 
@@ -95,8 +96,7 @@ def of_tables(world: Tabular, effort: Effort) -> Best:
     """
     model, found, discounted = policy.solve(world.tables, effort.gap, effort.size)
     if world.initial_draws() is not None:
-        optimum = of_few_starts(world).lower
-        return Best(optimum, optimum, discounted)
+        return replace(of_few_starts(world), discounted=discounted)
     outcomes = play(world, policy.belief_player(model, found), effort.episodes, effort.seed)
     return Best(level(outcomes, POINT_BASED), exactly(1.0, full_state(model, world.time_limit), FULL_STATE), discounted)
 
@@ -105,11 +105,15 @@ def of_grid(world: GridWorld, effort: Effort) -> Best:
     """By the layout: an exact search where there are few initial states, a scripted player elsewhere.
 
     Raises:
-        UserError: a scripted player would have to read another observation than the published one.
+        UserError: a scripted player would have to read another observation than the published one, or other rewards
+            than those of the registered worlds are paid.
     """
     layout = world.task.layout
-    if isinstance(layout, Scattered | LockedRoom) and not _published(world):
-        raise UserError("The scripted players read the summed 2 x 3 window; give the world no other view or encoding.")
+    if isinstance(layout, Scattered | LockedRoom):
+        if not isinstance(world, StockWorld):
+            raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
+        if not _published(world):
+            raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
     if isinstance(layout, Scattered):
         return _scattered(world, layout, effort)
     if isinstance(layout, LockedRoom):
@@ -118,14 +122,17 @@ def of_grid(world: GridWorld, effort: Effort) -> Best:
 
 
 def of_few_starts(world: World[Any]) -> Best:
-    """The optimal policy on beliefs, played from every initial state."""
+    """The optimal policy on beliefs, played from every initial state.
+
+    It is optimal in return; who gives some of it up may win more often, unless it always wins.
+    """
     found = search.solve(search.explore(world), world.time_limit)
     outcomes = search.every_start(world, found)
     success, returns = float(outcomes.success.double().mean()), float(outcomes.returns.mean())
     if abs(returns - found.value) > ROUNDING:
         raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
-    optimum = exactly(success, returns, BELIEF_OPTIMAL)
-    return Best(optimum, optimum)
+    upper = exactly(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
+    return Best(exactly(success, returns, BELIEF_OPTIMAL), upper)
 
 
 def _published(world: GridWorld) -> bool:

@@ -47,10 +47,10 @@ class Model:
         """
         if not 0.0 < tables.discount < 1.0:
             raise UserError(f"Bounds need a discount above 0 and below 1, not {tables.discount}.")
-        gain = np.einsum("apz,aspz->asp", tables.O, tables.R)  # expected over observations
-        move = np.where(np.asarray(tables.reset)[:, :, None], 0.0, tables.T)
-        reward = np.einsum("asp,asp->as", tables.T, gain)
-        return cls(move, np.asarray(tables.O, np.float64), reward, np.asarray(tables.start), float(tables.discount))
+        T, O, start = (_normalised(rows) for rows in (tables.T, tables.O, tables.start))  # noqa: E741
+        gain = np.einsum("apz,aspz->asp", O, tables.R)  # expected over observations
+        move = np.where(np.asarray(tables.reset)[:, :, None], 0.0, T)
+        return cls(move, O, np.einsum("asp,asp->as", T, gain), start, float(tables.discount))
 
     def successors(self, belief: Floats) -> Floats:
         """Joint beliefs (A, Z, S') after every action and observation from a belief (S,)."""
@@ -60,6 +60,12 @@ class Model:
         """One linear value (A, S) for each action, where vectors (A, Z, S') are worth it after each observation."""
         after = np.einsum("apz,azp->ap", self.look, vectors)
         return self.reward + self.discount * np.einsum("asp,ap->as", self.move, after)
+
+
+def _normalised(rows: Any) -> Floats:
+    """Chances that sum to 1, as worlds draw them: what a file's rounded ones lack would be lost again in every step."""
+    chances = np.asarray(rows, np.float64)
+    return chances / chances.sum(-1, keepdims=True)
 
 
 def blind(model: Model) -> Floats:

@@ -7,7 +7,7 @@ of states that fit everything seen so far, and the best expected return is a fin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,8 @@ Belief = tuple[int, ...]  # sorted numbers of states, all equally likely
 COUNTERS = ("steps", "returns")  # fields that are no part of where the world stands
 MOST_STATES = 200_000
 SAME = 1e-12  # difference of two values that is taken for rounding
+LOST, WON, PAID = 0, 1, 2  # verdicts on an ending: never a success, always one, one if the whole return is above 0
+FAR, NEAR = 1e9, 1e-6  # returns that decide in any case, and by a hair
 
 
 @dataclass(frozen=True)
@@ -34,17 +36,22 @@ class Graph:
     observation: Array  # (S,) int64, equal where two states look the same
     follower: Array  # (S, A) int64, -1 where the episode ends
     reward: Array  # (S, A) float64
-    success: Array  # (S, A) bool
+    verdict: Array  # (S, A) int64: LOST, WON or PAID
     looks: Mapping[bytes, int]  # the observation's number by its bytes
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The best policy on beliefs: (expected return, action) of each, and where each (action, observation) leads."""
+    """The best policy on beliefs: (expected return, action) of each, and where each (action, observation) leads.
+
+    What is best depends on the steps that are left. `best` has a table for each number of them, from 0 on, up to that
+    from which on nothing changes any more.
+    """
 
     graph: Graph
+    horizon: int
     start: Mapping[int, Belief]  # by first observation
-    best: Mapping[Belief, tuple[float, int]]
+    best: Sequence[Mapping[Belief, tuple[float, int]]]
     following: Mapping[tuple[Belief, int], Mapping[int, Belief]]
     value: float
 
@@ -53,7 +60,8 @@ def explore(world: World[Any]) -> Graph:
     """Number every state that can be reached from `world.initial_draws()`.
 
     Raises:
-        UserError: the world has no such list, which only a deterministic world has, or too many states.
+        UserError: the world has no such list, which only a deterministic world has, or too many states, or its
+            verdict depends on the return otherwise than by its sign.
     """
     draws = world.initial_draws()
     if draws is None:
@@ -62,43 +70,47 @@ def explore(world: World[Any]) -> Graph:
     numbers: dict[bytes, int] = {}
     looks: dict[bytes, int] = {}
     initial = _number(wave, numbers)
-    observation, followers, rewards, wins = [_looks(wave, looks)], [], [], []
+    observation, followers, rewards, verdicts = [_looks(wave, looks)], [], [], []
     while len(wave.steps):
         known = len(numbers)
-        after, reward, ended, won = _every_action(world, wave)
+        after, reward, ended, verdict = _every_action(world, wave)
         names = _number(after, numbers, ~ended)
         followers.append(names.reshape(len(wave.steps), -1))
         rewards.append(reward.reshape(len(wave.steps), -1))
-        wins.append(won.reshape(len(wave.steps), -1))
+        verdicts.append(verdict.reshape(len(wave.steps), -1))
         wave = _pick(after, _first(names, known))
         observation.append(_looks(wave, looks))
         if len(numbers) > MOST_STATES:
             raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
-    look, follower, reward, success = map(np.concatenate, (observation, followers, rewards, wins))
-    return Graph(initial, look, follower, reward, success, looks)
+    look, follower, reward, verdict = map(np.concatenate, (observation, followers, rewards, verdicts))
+    return Graph(initial, look, follower, reward, verdict, looks)
 
 
 def solve(graph: Graph, horizon: int) -> Plan:
     """The greatest expected undiscounted return within `horizon` steps; initial states are equally likely."""
     start = _split(graph, graph.initial.tolist())
     following = _reachable(graph, start.values())
-    best: dict[Belief, tuple[float, int]] = {belief: (0.0, 0) for belief, action in following if action == 0}
+    best: list[dict[Belief, tuple[float, int]]] = [{belief: (0.0, 0) for belief, action in following if action == 0}]
     for _ in range(horizon):
-        improved = {belief: _backup(graph, belief, following, best) for belief in best}
-        settled = all(improved[belief][0] == best[belief][0] for belief in best)
-        best = improved
-        if settled:
+        last = best[-1]
+        best.append({belief: _backup(graph, belief, following, last) for belief in last})
+        if all(best[-1][belief][0] == last[belief][0] for belief in last):
             break
     share = {belief: len(belief) / len(graph.initial) for belief in start.values()}
-    return Plan(graph, start, best, following, sum(share[b] * best[b][0] for b in start.values()))
+    value = sum(share[belief] * best[-1][belief][0] for belief in start.values())
+    return Plan(graph, horizon, start, best, following, value)
 
 
 def planned_player(plan: Plan) -> Player:
     """Act by the plan; every row keeps the set of states that fit what it has seen (N rows)."""
     beliefs: list[Belief] = []
     actions: list[int] = []
+    left = plan.horizon + 1
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
+        nonlocal left
+        left -= 1
+        best = plan.best[min(left, len(plan.best) - 1)]
         if not beliefs:
             beliefs.extend([()] * len(observation))
             actions.extend([0] * len(observation))
@@ -107,7 +119,7 @@ def planned_player(plan: Plan) -> Player:
             look = plan.graph.looks[rows[row].tobytes()]
             last = beliefs[row]
             beliefs[row] = plan.following[last, actions[row]][look] if last else plan.start[look]
-            actions[row] = plan.best[beliefs[row]][1]
+            actions[row] = best[beliefs[row]][1]
         return torch.tensor(actions, device=observation.device)
 
     return act
@@ -122,12 +134,29 @@ def every_start(world: World[Any], plan: Plan) -> Outcomes:
 
 
 def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, Array]:
-    """The followers of M states under all A actions, rewards, endings and successes: M*A rows, a state's together."""
+    """The followers of M states under all A actions, rewards, endings and verdicts: M*A rows, a state's together."""
     rows = len(wave.steps)
     repeated = _pick(wave, np.arange(rows).repeat(world.num_actions))
     action = torch.arange(world.num_actions, device=world.device).repeat(rows)
-    after, _, reward, terminated, success = world.step(repeated, action, no_chance(world, len(action)))
-    return after, reward.cpu().numpy(), terminated.cpu().numpy(), success.cpu().numpy()
+    after, _, reward, terminated, _ = world.step(repeated, action, no_chance(world, len(action)))
+    verdict = _verdict(world, repeated, action, reward)
+    return after, reward.cpu().numpy(), terminated.cpu().numpy(), verdict.cpu().numpy()
+
+
+def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) -> Tensor:
+    """Verdicts (N,) on these steps.
+
+    A state's number leaves its return out, so what the world says of one way there need not hold for another.
+    """
+
+    def won(total: float) -> Tensor:
+        before = dataclasses.replace(state, returns=total - reward)
+        return world.step(before, action, no_chance(world, len(action)))[4]
+
+    paid = won(FAR) & ~won(-FAR)
+    if bool((paid & (won(-NEAR) | ~won(NEAR))).any()) or bool((won(-FAR) & ~won(FAR)).any()):
+        raise UserError(f"The success of {type(world).__name__} depends on the return, but not on its sign.")
+    return torch.where(paid, PAID, won(FAR).long())
 
 
 def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:

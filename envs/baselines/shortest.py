@@ -19,7 +19,8 @@ PICKED, UNLOCKED, CLOSER = 1.0, 1.0, 0.2  # and of Keydoor, besides
 def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     """The shortest ways to the good exit around the bad ones in freshly drawn memory worlds.
 
-    Where the bad exit bars every way it is taken, the least of the costs. `world` is a grid world of the memory task.
+    Where the bad exit bars every way, or the good one is too far for the time limit, the cheaper of the bad exit and of
+    staying till the end. `world` is a grid world of the memory task.
     """
     generator = torch.Generator(world.device).manual_seed(seed)
     u = torch.rand(episodes, world.reset_draws, dtype=torch.float64, generator=generator, device=world.device)
@@ -32,9 +33,11 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
     free = ~blocks_movement(cells)
     to_good, to_bad = walk(free & ~bad, start, good), walk(free & ~good, start, bad)
     reached = (to_good >= 0) & (to_good <= world.time_limit)
-    lengths = torch.where(reached, to_good, to_bad)
-    returns = torch.where(reached, GOOD, BAD) + LIVING * lengths
-    return Outcomes(returns > 0.0, returns, lengths)
+    in_time = (to_bad >= 0) & (to_bad <= world.time_limit)
+    leaving = in_time & (BAD + LIVING * to_bad > LIVING * world.time_limit)
+    lengths = torch.where(reached, to_good, torch.where(leaving, to_bad, world.time_limit))
+    returns = LIVING * lengths + GOOD * reached + BAD * (leaving & ~reached)
+    return Outcomes(reached & (returns > 0.0), returns, lengths)
 
 
 def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:

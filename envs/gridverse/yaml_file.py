@@ -34,11 +34,18 @@ def locate(path: str | Path) -> Path:
     Raises:
         UserError: there is neither.
     """
-    file = Path(path) if Path(path).exists() else stock_files().get(str(path), Path(path))
-    if not file.is_file():
+    file = Path(path) if _is_file(path) else stock_files().get(str(path))
+    if file is None:
         near = near_names(str(path), stock_files())
         raise UserError(f"There is no gridverse file {str(path)!r}; among the files that come along, {near}")
     return file
+
+
+def _is_file(path: str | Path) -> bool:
+    try:
+        return Path(path).is_file()
+    except OSError:  # such as a name that is too long for any file
+        return False
 
 
 def read(path: str | Path) -> tuple[Place, Any]:
@@ -57,6 +64,10 @@ def read(path: str | Path) -> tuple[Place, Any]:
         raise UserError(f"{place} cannot be read as text: {reason}.") from None
     except yaml.YAMLError as error:
         raise UserError(f"{place} is not YAML{_mark(error)}.") from None
+    except UserError:
+        raise
+    except ValueError as error:  # of a date in the 13th month, say
+        raise UserError(f"{place} holds a value that cannot be read: {error}.") from None
     except RecursionError:
         raise UserError(f"{place} is nested too deeply to be a gridverse file.") from None
 

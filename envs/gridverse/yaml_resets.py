@@ -48,8 +48,8 @@ def rooms(device: torch.device, shape: Pair, layout: Pair) -> Ground:
 
 def keydoor(device: torch.device, shape: Pair) -> Ground:
     """Two rooms, a locked door between them, its key in the first, the exit in the second."""
-    if shape == (3, 5):
-        raise UserError("A keydoor grid of [3, 5] has no room for the agent beside the key; one side must be longer.")
+    if shape[0] < 4:
+        raise UserError(f"A keydoor grid must be at least 4 cells high, to have room beside the key, not {shape[0]}.")
     return Ground(LockedRoom(*shape, device), {EXIT: 1, DOOR: 1, KEY: 1}, device, (YELLOW,))
 
 

@@ -73,8 +73,8 @@ def pickndrop(ground: Ground, object_type: int, reward_pick: float = 1.0, reward
 
 def getting_closer(
     ground: Ground,
-    distance_function: str,
     object_type: int,
+    distance_function: str = "manhattan",
     reward_closer: float = 1.0,
     reward_further: float = -1.0,
 ) -> Reward:
@@ -92,7 +92,7 @@ def getting_closer_shortest_path(
 
 
 def proportional_to_distance(
-    ground: Ground, distance_function: str, object_type: int, reward_per_unit_distance: float = -1.0
+    ground: Ground, object_type: int, distance_function: str = "manhattan", reward_per_unit_distance: float = -1.0
 ) -> Reward:
     """So much for every cell of distance, walls aside, from the one object of the type after the step."""
     distance = _measure(ground, distance_function, object_type, "proportional_to_distance")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -12,6 +12,7 @@ from envs.gridverse import objects
 from envs.gridverse.view import Area
 
 T = TypeVar("T")
+FINITE = sys.float_info.max
 FAR = 60  # cells that a window may reach in one direction
 
 KINDS = {
@@ -109,7 +110,7 @@ def whole(value: Any, place: Place) -> int:
 
 def number(value: Any, place: Place) -> float:
     """Check a finite number."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= FINITE:
         raise place.error(f"must be a number, not {value!r:.60}.")
     return float(value)
 

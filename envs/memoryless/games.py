@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.search import explore
+from envs.baselines.search import PAID, WON, Array, Graph, explore
 from envs.core import State, World, where
 
 Looks = Callable[[Tensor], Tensor]
@@ -45,45 +45,54 @@ class Game(Protocol):
 
 
 class Followed:
-    """A deterministic world with a list of starts: exact scores by following its S states."""
+    """A deterministic world with a list of starts: exact scores by following its S states.
+
+    Each of the E ways to end, by verdict and reward, is one more state, in which nothing happens any more.
+    """
 
     exact = True
 
-    def __init__(self, world: World[Any]) -> None:
-        graph = explore(world)
-        count, self.actions = graph.follower.shape
+    def __init__(self, world: World[Any], graph: Graph) -> None:
+        self.states, self.actions = graph.follower.shape
         self.looks, self.limit = len(graph.looks), world.time_limit
-        self.lost, self.won = count, count + 1  # two more states, in which nothing happens any more
-        follower = np.where(graph.follower >= 0, graph.follower, np.where(graph.success, self.won, self.lost))
+        ended = graph.follower < 0
+        kinds = np.stack((graph.verdict[ended], graph.reward[ended]), 1)
+        endings, number = np.unique(kinds, axis=0, return_inverse=True)  # (E, 2)
+        follower = graph.follower.copy()
+        follower[ended] = self.states + number.ravel()
+        self.wins = torch.from_numpy(wins(endings, living(graph), self.limit)).double()  # (E, limit)
         self.follower, self.reward = torch.from_numpy(follower), torch.from_numpy(graph.reward)  # (S, A)
         self.observation, self.initial = torch.from_numpy(graph.observation), torch.from_numpy(graph.initial)
 
     def score(self, tables: Tensor) -> Tensor:
-        """By doubling: where 2 t steps lead, and what they bring, follows from what t steps do."""
+        """By doubling: where 2 t steps lead, what they bring and how many they are, follows from what t steps do."""
         action = tables[:, self.observation]  # (K, S)
-        ends = torch.tensor([self.lost, self.won]).expand(len(tables), 2)
-        leads = torch.cat((self.follower.gather(1, action.T).T, ends), 1)  # (K, S + 2)
+        ends = self.states + torch.arange(len(self.wins)).expand(len(tables), -1)  # (K, E)
+        leads = torch.cat((self.follower.gather(1, action.T).T, ends), 1)  # (K, S + E)
         brings = torch.cat((self.reward.gather(1, action.T).T, torch.zeros(ends.shape, dtype=torch.float64)), 1)
+        takes = torch.cat((torch.ones_like(action), torch.zeros_like(ends)), 1)
         place = self.initial.expand(len(tables), -1)  # (K, M)
-        total = torch.zeros(place.shape, dtype=torch.float64)
+        total, steps = torch.zeros(place.shape, dtype=torch.float64), torch.zeros_like(place)
         left = self.limit
         while left:
             if left & 1:
-                total, place = total + brings.gather(1, place), leads.gather(1, place)
-            brings, leads = brings + brings.gather(1, leads), leads.gather(1, leads)
+                total, steps = total + brings.gather(1, place), steps + takes.gather(1, place)
+                place = leads.gather(1, place)
+            brings, takes = brings + brings.gather(1, leads), takes + takes.gather(1, leads)
+            leads = leads.gather(1, leads)
             left >>= 1
-        return torch.stack(((place == self.won).double().mean(1), total.mean(1)))
+        won = self.wins[(place - self.states).clamp(min=0), steps - 1] * (place >= self.states)
+        return torch.stack((won.mean(1), total.mean(1)))
 
     def expect(self, chances: Tensor) -> Tensor:
-        """By as many steps of dynamic programming as an episode has."""
+        """By as many steps of dynamic programming as an episode has, from its last one back."""
         chance = chances[self.observation]  # (S, A)
         gain = (chance * self.reward).sum(1)
-        worth = torch.zeros(2, self.won + 1, dtype=torch.float64)
-        worth[0, self.won] = 1.0
-        tail = worth[:, self.lost :]
-        for _ in range(self.limit):
-            inner = (chance * worth[:, self.follower]).sum(2) + torch.stack((torch.zeros_like(gain), gain))
-            worth = torch.cat((inner, tail), 1)
+        worth = torch.zeros(2, self.states, dtype=torch.float64)
+        for step in reversed(range(self.limit)):
+            tail = torch.stack((self.wins[:, step], torch.zeros(len(self.wins), dtype=torch.float64)))
+            after = torch.cat((worth, tail), 1)  # (2, S + E)
+            worth = (chance * after[:, self.follower]).sum(2) + torch.stack((torch.zeros_like(gain), gain))
         return worth[:, self.initial].mean(1)
 
     @torch.no_grad()
@@ -173,8 +182,28 @@ class Played:
 
 
 def make_game(world: World[Any], episodes: int, seed: int, fresh: int) -> Game:
-    """Exact where the world has a list of starts."""
-    return Played(world, episodes, seed, fresh) if world.initial_draws() is None else Followed(world)
+    """Exact where the world has a list of starts, and a success that can be told at an episode's end."""
+    if world.initial_draws() is not None:
+        graph = explore(world)
+        if living(graph) is not None or not (graph.verdict == PAID).any():
+            return Followed(world, graph)
+    return Played(world, episodes, seed, fresh)
+
+
+def living(graph: Graph) -> float | None:
+    """The reward of every step that does not end an episode; None where they differ."""
+    rewards = np.unique(graph.reward[graph.follower >= 0])
+    return None if len(rewards) > 1 else float(rewards.sum())
+
+
+def wins(endings: Array, living: float | None, limit: int) -> Array:
+    """Which of these (verdict, reward) endings (E, 2) are a success with the first, second ... step: (E, limit) bool.
+
+    Rewards are added in the order in which a world adds them, so that a return of nearly 0 has the world's own sign.
+    """
+    verdict, reward = endings.T[:, :, None]  # (E, 1) each
+    before = np.cumsum(np.r_[0.0, np.full(limit - 1, living or 0.0)])  # (limit,)
+    return (verdict == WON) | ((verdict == PAID) & (before + reward > 0.0))
 
 
 Looking = tuple[Looks, int, Tensor]

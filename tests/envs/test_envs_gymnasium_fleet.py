@@ -219,12 +219,20 @@ def test_popgym():
         ("no_such_module:Thing-v0", {}, "no_such_module"),
         ("CartPole-v1", {"colour": 1}, "colour"),
         ("Pendulum-v1", {}, "must be Discrete"),
+        ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps"),
+        ("ALE/Pong-v5", {"sticky": "x"}, "sticky of world 'ALE/Pong-v5' must be a number, not 'x'"),
     ],
 )
 def test_what_cannot_be_made_is_one_clear_sentence(id, kwargs, words):
     with pytest.raises(UserError, match=words) as error:
         make_fleet(id, 1, 0, env_kwargs=kwargs)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", "POMDP/CarFlag-v0", "ALE/Pong-v5"])
+def test_a_negative_seed_is_refused(id):
+    with pytest.raises(UserError, match="seed must not be negative, not -1"):
+        make_fleet(id, 2, -1)
 
 
 def test_a_state_of_another_fleet_is_refused():

@@ -150,7 +150,18 @@ CHANGES = [
     ("keydoor.5x5", ("state_space", "objects", 2), "Box", "a Box has a content and cannot be listed"),
     # What does not fit together.
     ("keydoor.5x5", ("reset_function", "shape"), [5, 4], "reset_function: "),
-    ("keydoor.5x5", ("reset_function", "shape"), [3, 5], "reset_function: "),
+    (
+        "keydoor.5x5",
+        ("reset_function", "shape"),
+        [3, 5],
+        "reset_function: A keydoor grid must be at least 4 cells high",
+    ),
+    (
+        "keydoor.5x5",
+        ("reset_function", "shape"),
+        [3, 7],
+        "reset_function: A keydoor grid must be at least 4 cells high",
+    ),
     ("memory.5x5", ("reset_function", "shape"), [5, 6], "reset_function: "),
     ("memory.5x5", ("reset_function", "colors"), ["RED"], "reset_function: "),
     ("memory.5x5", ("reset_function", "colors"), ["RED", "NONE"], "reset_function: "),
@@ -223,6 +234,11 @@ def test_functions_inside_functions_are_named_by_their_whole_path(tmp_path):
     assert text.startswith("FILE: observation_function.visibility_function: partially_occluded needs the agent")
 
 
+def test_a_number_beyond_all_floats(tmp_path):
+    path = broken(tmp_path, "memory.5x5", (*REWARD, "reward_good"), 10**400)
+    assert "reward_functions[0].reward_good: must be a number, not 1000" in complaint(path)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -233,6 +249,8 @@ def test_functions_inside_functions_are_named_by_their_whole_path(tmp_path):
         ("x: !!python/object/apply:os.getcwd []", "is not YAML (line 1, column 4"),
         ("[" * 5000, "is nested too deeply"),
         ("x:\n  a: 1\n  b: 2\n  a: 3\n", "the key 'a' in line 4 stands there twice"),
+        ("a: 2001-99-99", "holds a value that cannot be read: month must be in 1..12"),
+        ("a: !!int abc", "holds a value that cannot be read: invalid literal"),
     ],
 )
 def test_what_is_no_gridverse_file(tmp_path, text, expected):
@@ -245,7 +263,7 @@ def test_bytes_folders_and_missing_files(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert "is not UTF-8" in complaint(path)
-    for wrong in (tmp_path, tmp_path / "other.yaml"):
+    for wrong in (tmp_path, tmp_path / "other.yaml", tmp_path / ("a" * 5000)):
         assert "There is no gridverse file" in complaint(wrong)
     with pytest.raises(UserError, match=r"'keydor.7x7'; among the files that come along, did you mean keydoor.7x7"):
         make_world("Gridverse/Yaml-v0", path="keydor.7x7")

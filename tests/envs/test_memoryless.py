@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from envs.baselines import catch
+from envs.baselines.playing import finish, play, random_player
+from envs.baselines.search import explore
 from envs.core import State, World
 from envs.errors import UserError
 from envs.memoryless import pages
@@ -100,7 +102,7 @@ def test_chances_can_be_worth_more_than_the_best_action():
 def test_playing_agrees_with_following():
     world = Driver(10)
     world.listed = False
-    played, followed = Played(world, 400, 0, 20_000), Followed(Driver(10))
+    played, followed = Played(world, 400, 0, 20_000), make_game(Driver(10), 1, 0, 1)
     assert played.looks == followed.looks + 1  # one for what was never met
     chances = torch.tensor([[0.4, 0.6]], dtype=torch.float64)
     both = chances.expand(2, 2)
@@ -115,10 +117,71 @@ def test_playing_agrees_with_following():
 
 def test_following_equals_stepping_to_the_time_limit():
     world = make_world("Gridverse/Memory-5x5-v0", time_limit=37)
-    game = Followed(world)
+    game = make_game(world, 1, 0, 1)
     tables = game.starts(5, torch.Generator().manual_seed(1))
     exact = torch.stack([game.expect(certain(table, game.actions)) for table in tables], 1)
     torch.testing.assert_close(game.score(tables), exact, atol=1e-9, rtol=0)
+
+
+class Toll(Driver):
+    """Waiting costs 1, going pays 2.5 and ends: a success, if it is done in one of the first three steps."""
+
+    def step(self, state, action, u):
+        reward = torch.where(action == 1, 2.5, -1.0).double()
+        after = Road(state.observation, state.steps + 1, state.returns + reward, state.place)
+        return after, state.observation, reward, action == 1, (action == 1) & (after.returns > 0)
+
+
+def test_a_success_that_depends_on_the_way_there_is_that_of_every_way():
+    game = make_game(Toll(10), 1, 0, 1)
+    assert isinstance(game, Followed) and game.judge(torch.tensor([[0.7, 0.3]]).double())[SUCCESS].item() == (
+        pytest.approx(1 - 0.7**3)
+    )
+    assert game.score(torch.tensor([[0], [1]])).tolist() == [[0, 1], [-10, 2.5]]
+    late = make_game(Toll(2), 1, 0, 1).judge(torch.tensor([[0.7, 0.3]]).double())
+    assert late.tolist() == pytest.approx([1 - 0.7**2, 0.3 * 2.5 + 0.7 * (-1 + 0.3 * 2.5 - 0.7)])
+
+
+def test_random_actions_are_judged_as_they_play():
+    world = make_world("Gridverse/Memory-5x5-v0")  # an exit after the hundredth step is no success any more
+    game = make_game(world, 1, 0, 1)
+    uniform = torch.full((game.looks, game.actions), 1 / game.actions, dtype=torch.float64)
+    outcomes = play(world, random_player(world.num_actions, 1), 20_000, 0)
+    judged = game.judge(uniform)
+    assert judged[SUCCESS].item() == pytest.approx(float(outcomes.success.double().mean()), abs=0.014)
+    assert judged[RETURN].item() == pytest.approx(float(outcomes.returns.mean()), abs=0.2)
+
+
+def test_tables_win_where_the_world_says_so():
+    world = make_world("Gridverse/Memory-5x5-v0")
+    graph = explore(world)
+    tables = make_game(world, 1, 0, 1).starts(300, torch.Generator().manual_seed(0))
+    wins = []
+    for table in tables:
+
+        def act(observation, running, table=table):
+            return table[[graph.looks.get(row.tobytes(), 0) for row in observation.numpy()]]
+
+        wins.append(finish(world, world.reset(world.initial_draws()), act).success.double().mean())
+    scored = make_game(world, 1, 0, 1).score(tables)[SUCCESS]
+    assert scored.tolist() == torch.stack(wins).tolist() and len(scored.unique()) > 3
+
+
+class Errand(Toll):
+    """Waiting costs more in one place than in the other: what a success needs depends on more than the time."""
+
+    def step(self, state, action, u):
+        after, observation, reward, ended, _ = super().step(state, action, u)
+        reward = reward - torch.where(action == 0, state.place, 0).double()
+        after = Road(observation, after.steps, state.returns + reward, 1 - state.place)
+        return after, observation, reward, ended, ended & (after.returns > 0)
+
+
+def test_a_success_that_cannot_be_told_at_the_end_is_played():
+    game = make_game(Errand(10), 4, 0, 2_000)
+    assert isinstance(game, Played) and not game.exact
+    two = torch.tensor([[0.5, 0.5]]).double().expand(game.looks, 2)
+    assert game.judge(two)[SUCCESS].item() == pytest.approx(1 - 0.5**2, abs=0.05)
 
 
 def test_the_best_rule_of_catch_is_found():
