@@ -28,6 +28,20 @@ def read_entries(path: Path, entry: Callable[[str, dict[str, Any]], Entry], what
         raise UserError(f"{path} is no table of {what}; move it away or choose another --folder.") from None
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder, or find out before a long computation that its results could not be written there.
+
+    Raises:
+        UserError: the system refuses.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot write to {folder}: {error.strerror or error}; choose another --folder.") from error
+    if not os.access(folder, os.W_OK):
+        raise UserError(f"Cannot write to {folder}: it is protected; choose another --folder.")
+
+
 def put(path: Path, text: str) -> None:
     """Write a file so that a reader, and a crash, sees the old one or the new one.
 

@@ -22,7 +22,7 @@ from envs.baselines.bounds import SCRIPTED, Effort, best, random_level
 from envs.baselines.known import SHIPPED, Lines, plain
 from envs.baselines.record import Record, as_json, read
 from envs.errors import UserError
-from envs.kept import put
+from envs.kept import make_folder, put
 from envs.machine import cpu, revision
 from envs.registry import WORLDS, make_world, near_names
 
@@ -102,6 +102,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = Path(args.folder)
     records = read(folder / "baselines.json")
+    if args.write:
+        make_folder(folder)
     for id in args.ids():
         records[id] = compute(id, args, command)
         lines = records[id].lines

@@ -26,7 +26,7 @@ import torch
 import tyro
 
 from envs.errors import UserError
-from envs.kept import put
+from envs.kept import make_folder, put
 from envs.machine import cpu, revision
 from envs.memoryless import pages
 from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften
@@ -111,10 +111,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m envs.memoryless")
     args.check()
     torch.set_num_threads(1)
+    folder = Path(args.folder)
+    if args.write:
+        pages.read(folder / "memoryless.json")  # before the search, whose result would be lost with it
+        make_folder(folder)
     record = compute(args, shlex.join(["python", "-m", "envs.memoryless", *argv]))
     print(pages.in_words(args.name, record))
     if args.write:
-        folder = Path(args.folder)
         records = pages.read(folder / "memoryless.json") | {args.name: record}
         plain = {name: asdict(entry) for name, entry in sorted(records.items())}
         put(folder / "memoryless.json", json.dumps(plain, indent=1) + "\n")

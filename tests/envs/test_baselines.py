@@ -190,3 +190,10 @@ def test_a_file_that_is_something_else_is_left_alone(tmp_path):
     with pytest.raises(UserError, match="is no table of baselines"):
         main(["--only", "POMDP/CarFlag-v0", "--episodes", "5", "--folder", str(tmp_path)])
     assert (tmp_path / "baselines.json").read_text() == '{"mine": 1}'
+
+
+def test_a_folder_that_cannot_be_is_told_before_anything_is_computed(tmp_path, monkeypatch):
+    monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="choose another --folder"):
+        main(["--only", "POMDP/CarFlag-v0", "--folder", str(tmp_path / "file" / "results")])

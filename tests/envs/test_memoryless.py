@@ -222,3 +222,14 @@ def test_wrong_input_is_one_sentence(tmp_path):
         with pytest.raises(UserError, match=words):
             main([*flags, "--folder", str(tmp_path)])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_cannot_be_is_told_before_the_search(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("envs.memoryless.__main__.compute", lambda *_: pytest.fail("the search came first"))
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match="choose another --folder"):
+        main(["POMDP/CarFlag-v0", "--folder", str(tmp_path / "file" / "results")])
+    (tmp_path / "memoryless.json").write_text('{"mine": 1}')
+    with pytest.raises(UserError, match="is no table of memoryless policies"):
+        main(["POMDP/CarFlag-v0", "--folder", str(tmp_path)])
+    assert (tmp_path / "file").read_text() == "mine"
