@@ -44,6 +44,11 @@ class AttentionLayer(nn.Module):
         """Encode x (B, S, D)."""
         return self._leave(x, self.attention(self.norms[0](x), lengths))
 
+    def last(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """The last real position alone, (B, D)."""
+        y, index = self.attention(self.norms[0](x), lengths), lengths - 1
+        return self._leave(select(x, index)[:, None], select(y, index)[:, None])[:, 0]
+
     def branch(self, x: Tensor, memory: Memory | None, reach: Reach, queries: int) -> tuple[Tensor, Memory]:
         """The last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
         y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
@@ -106,8 +111,11 @@ class AttentionStack(nn.Module):
         """Where tokens see later ones, a new token changes the old ones' encodings too, so each branch is a row."""
         branches = new.shape[1]
         end = index.repeat_interleave(branches)  # (B K,)
-        tokens = place(F.pad(tokens, (0, 0, 0, 1)), new.flatten(0, 1), end)
-        return select(self(tokens, end + 1), end).view_as(new), (tokens, index, None)
+        x = tokens = place(F.pad(tokens, (0, 0, 0, 1)), new.flatten(0, 1), end)
+        *first, last = self.attention_layers()
+        for layer in first:
+            x = layer(x, end + 1)
+        return self.norm(last.last(x, end + 1)).view_as(new), (tokens, index, None)
 
 
 class RecurrentLayer(nn.Module):
