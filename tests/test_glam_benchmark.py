@@ -4,12 +4,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from run_folders import refused
+from glam_runs import trained
+from run_folders import metrics, refused
 
 from dqn_memory.benchmark_tables import Effort, Table
+from dqn_memory.errors import UserError
 from world_models.glam import benchmark_cases
 from world_models.glam.benchmark import Args, main
 from world_models.glam.benchmark_cases import Case, Phases
+from world_models.glam.benchmark_run import main as benchmark_run
+from world_models.glam.benchmark_run import speed_row
 from world_models.glam.benchmark_tables import (
     STEPS,
     WARM_UP,
@@ -99,3 +103,31 @@ def test_what_cannot_be_measured_is_one_sentence(capsys):
     assert "--repetitions 1" in refused(capsys, ["--repetitions", "1"], main)
     assert "cudagraph" in refused(capsys, ["--device", "cpu", "--engine", "cudagraph"], main)
     assert Args(device="cpu", clock="cpu").check() is None
+
+
+def test_a_whole_run_becomes_a_section(tmp_path, capsys):
+    run = trained(tmp_path / "run", "--evaluate-every", "40", steps=80)
+    capsys.readouterr()
+    benchmark_run([str(run), "--name", "Catch", "--page", str(tmp_path)])
+    assert "'run Catch'" in capsys.readouterr().out
+    section = json.loads((tmp_path / "glam.json").read_text())["sections"]["run Catch"]
+    speed, training, curve = section["tables"]
+    assert "80 of 80 environment steps; finished" in speed["note"] and section["machine"]["engine"] == "eager"
+    lines = metrics(run)
+    assert speed["rows"][0]["steps"] == 80 and speed["rows"][0]["updates"] == lines[-3]["charts/updates"]
+    assert [row["step"] for row in curve["rows"]] == [40, 80, 80]
+    assert curve["rows"][-1]["greedy"] == lines[-1]["final/greedy_episodic_return"]
+    assert len(training["rows"]) == sum("charts/episodic_return" in line for line in lines) > 0
+
+
+def test_a_runs_speed_leaves_evaluations_and_idle_stretches_out():
+    def line(step, updates, elapsed):
+        return {"step": step, "charts/updates": updates, "time/elapsed": elapsed}
+
+    logged = [line(10, 0, 1.0), line(20, 0, 1.1), line(30, 5, 2.1), line(40, 10, 3.3), line(50, 15, 9.0)]
+    evaluated = {"step": 40, "eval/episodic_return": 1.0, "time/elapsed": 7.0}
+    row = speed_row([*logged[:4], evaluated, logged[4]])
+    assert row["step_ms"] == pytest.approx(110) and row["minutes"] == pytest.approx(0.15)
+    assert (row["steps"], row["updates"]) == (50, 15)
+    with pytest.raises(UserError, match="too little yet"):
+        speed_row(logged[:1])

@@ -3,10 +3,13 @@
 # step and of a projected run, and the full size on Pong for as long as there is time, with checkpoints to resume from.
 # PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default: $OUT, else
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
-# 460 seconds each. PARTS="tests benchmark pong" names what is done, for machines that are lent in short pieces.
+# 460 seconds each, so that each part fits a loan of ten minutes: PARTS="tests benchmark pong" names what is done.
+# The folder's glam.json begins as a copy of the one in results/benchmarks, whose section of the GPU and whose section of
+# the Pong run (its speed, its returns, the evaluations reached so far) are made anew: it and glam.md can be put in the
+# place of the old ones. Beside torch, numpy and numba this needs gymnasium, ale-py, tyro, tomli-w and tensorboard.
 # The Pong run lives in RUN (default runs/gpu-glam-pong): its checkpoints hold some 220 MB of weights and moments and the
 # replay of up to 1.2 GB, so they stay there, and what is small of it is copied into the folder. A run that exists is
-# resumed. ENGINE, PRESET, BACKEND and FLAGS define a new Pong run (default: cudagraph, fast, auto, none).
+# resumed. DEVICE, ENGINE, PRESET, BACKEND and FLAGS define a new Pong run (default: cuda, cudagraph, fast, auto, none).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
@@ -15,6 +18,7 @@ PONG=${2:-480}
 RUN=${RUN:-runs/gpu-glam-pong}
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-4} PYTHONUNBUFFERED=1
 mkdir -p "$FOLDER"
+[ -e "$FOLDER/glam.json" ] || cp results/benchmarks/glam.json "$FOLDER"
 
 tests() {
   if "$PYTHON" -c "import pytest" 2>/dev/null; then
@@ -33,8 +37,8 @@ pong() {
   if [ -e "$RUN/config.toml" ]; then
     words=(--resume "$RUN")
   else
-    words=(--config "glam/${PRESET:-fast}" --env ALE/Pong-v5 --device cuda --engine "${ENGINE:-cudagraph}"
-      --backend "${BACKEND:-auto}" --checkpoint-every 2500 --log-every 500 --run "$RUN")
+    words=(--config "glam/${PRESET:-fast}" --env ALE/Pong-v5 --device "${DEVICE:-cuda}" --engine "${ENGINE:-cudagraph}"
+      --backend "${BACKEND:-auto}" --checkpoint-every 2500 --log-every 500 --evaluate-every 7500 --run "$RUN")
     read -r -a flags <<<"${FLAGS:-}"
     words+=("${flags[@]}")
   fi
@@ -43,6 +47,7 @@ pong() {
   for file in metrics.jsonl config.toml environment.json; do
     if [ -e "$RUN/$file" ]; then cp "$RUN/$file" "$FOLDER/glam-pong-$file"; fi
   done
+  "$PYTHON" -m world_models.glam.benchmark_run "$RUN" --name Pong --page "$FOLDER" || echo "no speed yet"
   [ "$status" -eq 0 ] || [ "$status" -eq 124 ]  # 124: time was over, and the last checkpoint is what goes on
 }
 

@@ -10,7 +10,8 @@
 # the replay, so they stay there, and what is small of it is copied into the folder. A run that exists is resumed.
 # ENGINES="eager compile cudagraph" measures the compiled engine too, which needs Triton and minutes of its compiler.
 # DEVICE, ENGINE, PRECISION and FLAGS define a new Pong run (default: cuda, cudagraph, bfloat16, --tf32); all else is the
-# preset unizero/paper as it is, reanalysis and sticky actions among it.
+# preset unizero/paper as it is, reanalysis and sticky actions among it. Beside torch, numpy and numba this needs
+# gymnasium, ale-py, tyro, tomli-w and tensorboard.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 PYTHON=${PYTHON:-python3}
