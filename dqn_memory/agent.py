@@ -82,11 +82,8 @@ def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig,
     interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
-    try:
-        network.load_state_dict(checkpoint.part("average") or checkpoint.part("network"))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"the weights of {run} do not fit its config and world: {reason[:200]}") from None
+    part = "average" if checkpoint.part("average") else "network"
+    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and world")
     return network.to(device).eval(), config, checkpoint.step, interface
 
 

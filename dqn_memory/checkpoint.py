@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from dqn_memory.errors import UserError
 from dqn_memory.files import disk_errors, sha256, write_atomic
@@ -43,6 +43,20 @@ class Checkpoint:
         """The weights of one network, such as "target", by their names within it; empty where it was not saved."""
         named = {full.partition("."): value for full, value in self.weights.items()}
         return {rest: value for (part, _, rest), value in named.items() if part == name}
+
+    def fill(self, network: nn.Module, part: str, misfit: str | None = None) -> None:
+        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form."""
+        weights, own = self.part(part), network.state_dict()
+        for name in (*own, *weights):
+            here, there = (list(held[name].shape) if name in held else None for held in (own, weights))
+            if here != there:
+                begin = misfit or f"the checkpoint's weights do not fit the {part} that its config says"
+                raise UserError(f"{begin}: {name} {_shaped(there)} in the checkpoint and {_shaped(here)} here")
+        network.load_state_dict(weights)
+
+
+def _shaped(shape: list[int] | None) -> str:
+    return "is missing" if shape is None else f"has the shape {shape}"
 
 
 class CheckpointFolder:

@@ -18,7 +18,7 @@ from dqn_memory.acting import make_actor
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import to_toml
 from dqn_memory.engine import make_update
-from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.errors import one_line_errors
 from dqn_memory.evaluation import evaluate
 from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.exploration import Explorer
@@ -181,10 +181,7 @@ class Training:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made; a UserError where its networks are of another form."""
         for part, net in self._networks().items():
-            try:
-                net.load_state_dict(checkpoint.part(part))
-            except RuntimeError as error:
-                raise UserError("the checkpoint's weights do not fit the network that config.toml says") from error
+            checkpoint.fill(net, part)
         state = checkpoint.trainer
         restore_optimizer(self.optimizer, state["optimizer"])
         for name in ("fleet", "actor", "explorer", "meter"):

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -351,7 +352,9 @@ def test_weights_that_do_not_fit_the_config_are_one_sentence(tmp_path, capsys):
     config.write_text(config.read_text().replace("width = 16", "width = 32"))
     with pytest.raises(SystemExit):
         main(["--resume", str(run), "--total-steps", "200"])
-    assert "do not fit the network" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "do not fit the network that its config says: " in said and said.endswith("] here\n")
+    assert re.search(r"\w+ has the shape \[.*\] in the checkpoint and has the shape \[.*32.*\] here", said)
 
 
 def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypatch):

@@ -96,6 +96,7 @@ def test_every_prior_has_a_recorded_form():
     assert {*FORMS, "causal", "local"} == set(PRIORS)
 
 
+@pytest.mark.parametrize("dtype,tolerance", TOLERANCES)
 @pytest.mark.parametrize("name", ["seed", "mixed"])
 @pytest.mark.parametrize(
     "kind,key",
@@ -106,16 +107,16 @@ def test_every_prior_has_a_recorded_form():
         ("gaussian_adaptive_gate", "code_gaam_incremental"),
     ],
 )
-def test_one_query_at_a_time(golden, kind, key, name):
+def test_one_query_at_a_time(golden, kind, key, name, dtype, tolerance):
     """The last query of every prefix; causal forms also equal the full matrix, the released gates do not."""
-    prior = prior_with(kind, torch.float64, raw_values(golden, name, kind))
-    query, keys = (tensor(golden[part], torch.float64) for part in "qk")
-    rows = torch.zeros(4, 12, 12, dtype=torch.float64)
+    prior = prior_with(kind, dtype, raw_values(golden, name, kind))
+    query, keys = (tensor(golden[part], dtype) for part in "qk")
+    rows = torch.zeros(4, 12, 12, dtype=dtype)
     for i in range(12):
         rows[:, i, : i + 1] = maps(prior, query[:, : i + 1], keys[:, : i + 1])[:, -1]
-    assert (rows - tensor(golden[f"{name}/{key}"], torch.float64)).abs().max() < 1e-12
+    assert (rows - tensor(golden[f"{name}/{key}"], dtype)).abs().max() < tolerance
     full = maps(prior, query, keys)
-    assert torch.allclose(rows, full, atol=1e-12) == prior.causal
+    assert torch.allclose(rows, full, rtol=0, atol=tolerance) == prior.causal
 
 
 @pytest.mark.parametrize("dtype,tolerance", TOLERANCES)

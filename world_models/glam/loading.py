@@ -8,13 +8,12 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import torch
-from torch import nn
 
 from dqn_memory import mamba_backend
 from dqn_memory.blocks.scan_backends import Choice
 from dqn_memory.configuration import from_record, load_plugins
 from dqn_memory.errors import UserError
-from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.experiment import Run
 from dqn_memory.kinds import check_kind
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
@@ -67,15 +66,6 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
     actions = checkpoint.trainer["actions"]
     model, agent = build(config, actions, 0, device)
     backend = mamba_backend.settle([model], "auto", device)
-    fit(model, checkpoint, "model")
-    fit(agent, checkpoint, "agent")
+    checkpoint.fill(model, "model")
+    checkpoint.fill(agent, "agent")
     return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)
-
-
-def fit(network: nn.Module, checkpoint: Checkpoint, part: str) -> None:
-    """Load one of the checkpoint's networks; a UserError says that it is of another form."""
-    try:
-        network.load_state_dict(checkpoint.part(part))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"the checkpoint's weights do not fit the {part} of its config: {reason[:200]}") from None

@@ -29,7 +29,7 @@ from world_models.glam.acting import ActingNoise
 from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player
 from world_models.glam.imagination import Imagined, Noise, uniforms
-from world_models.glam.loading import KIND, build, check_frames, fit
+from world_models.glam.loading import KIND, build, check_frames
 from world_models.glam.meter import ModelMeter
 from world_models.glam.replay import Replay
 from world_models.glam.train_config import TrainConfig
@@ -174,8 +174,8 @@ class Training:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made; a UserError where its networks are of another form."""
-        fit(self.model, checkpoint, "model")
-        fit(self.agent, checkpoint, "agent")
+        checkpoint.fill(self.model, "model")
+        checkpoint.fill(self.agent, "agent")
         state = checkpoint.trainer
         for name in ("fleet", "player", "meter"):
             getattr(self, name).load_state_dict(state[name])

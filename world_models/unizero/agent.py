@@ -7,8 +7,7 @@ from pathlib import Path
 import torch
 
 from dqn_memory.configuration import from_record, load_plugins
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Checkpoint, Run
+from dqn_memory.experiment import Run
 from dqn_memory.kinds import check_kind
 from dqn_memory.observations import observation_spec
 from envs.fleet import make_fleet
@@ -35,14 +34,5 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     )
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
-    fit(model, checkpoint, "model")
+    checkpoint.fill(model, "model")
     return model.to(device).eval(), config, checkpoint.step
-
-
-def fit(model: WorldModel, checkpoint: Checkpoint, part: str) -> None:
-    """Load one of the checkpoint's networks; a UserError says that it is of another form."""
-    try:
-        model.load_state_dict(checkpoint.part(part))
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"the checkpoint's weights do not fit the model that its config says: {reason[:200]}") from None

@@ -27,7 +27,7 @@ from envs.fleet import make_fleet
 from envs.streams import restore_generator
 from world_models.unizero import starting
 from world_models.unizero.acting import Planner
-from world_models.unizero.agent import KIND, fit
+from world_models.unizero.agent import KIND
 from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.learner import follow, make_target, optimizer_for
@@ -199,8 +199,8 @@ class Training:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue where the checkpoint was made; a UserError where its networks are of another form."""
-        fit(self.model, checkpoint, "model")
-        fit(self.target, checkpoint, "target")
+        checkpoint.fill(self.model, "model")
+        checkpoint.fill(self.target, "target")
         state = checkpoint.trainer
         restore_optimizer(self.optimizer, state["optimizer"])
         for name in ("fleet", "planner", "meter"):
