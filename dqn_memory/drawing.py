@@ -91,11 +91,20 @@ def attention_maps(
         _whole_numbers(panel)
     for panel in axes.flat[heads:]:
         panel.set_visible(False)
+    lowest(axes)
     figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8, aspect=25)
     figure.supxlabel("key step", fontsize=9)
     figure.supylabel("query step", fontsize=9)
     figure.suptitle(title)
     return figure
+
+
+def lowest(panels: Array) -> list[Axes]:
+    """The lowest visible panel of each column, with the numbers that one below it would have had in its place."""
+    found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in panels.T]
+    for panel in found:
+        panel.tick_params(labelbottom=True)
+    return found
 
 
 def _mark(panel: Axes, extent: tuple[float, float, float, float], query: int | None, key: int | None) -> None:
@@ -184,6 +193,7 @@ def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior w
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     for panel in axes.flat[len(tables) :]:
         panel.set_visible(False)
+    lowest(axes)
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right center")
     figure.supxlabel(f"distance from query back to key ({steps})", fontsize=9)
     figure.supylabel(ylabel, fontsize=9)

@@ -13,7 +13,7 @@ from matplotlib.gridspec import SubplotSpec
 from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 
-from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, MOST, PER_ROW, STYLE, Array, first_steps
+from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, MOST, PER_ROW, STYLE, Array, first_steps, lowest
 
 Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
 Estimate = tuple[float, float | None, float | None]  # mean, low, high
@@ -33,6 +33,7 @@ def episode_attention(maps: Array, title: str, frames: Sequence[Array] = (), con
     more than two windows of `context` steps, how many steps back those were. What was not in the window is grey. Of
     the `frames`, one a step, some are shown on the left, evenly spaced, and their steps are the rows' labels.
     """
+    by_age = context is not None and maps.shape[-1] > 2 * context  # of the whole episode, also where it is cut
     title, maps, frames = first_steps(title, maps.shape[-1]), maps[:, :MOST, :MOST], frames[:MOST]
     heads, length = maps.shape[0], maps.shape[-1]
     across = min(heads, PER_ROW)
@@ -44,10 +45,9 @@ def episode_attention(maps: Array, title: str, frames: Sequence[Array] = (), con
     if len(frames):
         _film(figure, grid[0], frames, steps)
     panels = grid[-1].subgridspec(down, across).subplots(squeeze=False, sharex=True, sharey=True)
-    by_age = context is not None and length > 2 * context
     shown = _by_age(maps, context or length) if by_age else _by_step(maps, context or length)
     image = _heads(panels, shown, steps)
-    for panel in panels[-1]:
+    for panel in lowest(panels):
         panel.set_xlabel("looks back by steps" if by_age else "looks at step")
         if not by_age:
             panel.set_xticks(steps)

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import ConnectionPatch, Rectangle
 
-from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, STYLE, Array
+from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, STYLE, Array, lowest
 
 MAP_TOKENS = "cividis"  # dark blue to yellow as in the thesis, even steps for every kind of colour vision
 FAINT = "#888888"
@@ -85,6 +85,7 @@ def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
             panel.set_title(f"layer {layer}, head {head}")
         else:
             panel.set_visible(False)
+    lowest(axes)
     figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8, aspect=30)
     figure.supxlabel("key: step of the episode (latent, then action)", fontsize=9)
     figure.supylabel("query: step of the episode", fontsize=9)

@@ -45,6 +45,29 @@ def test_attention_maps_show_each_head_over_numbered_steps(tmp_path, heads, leng
     assert pixels(figure, tmp_path).std() > 5
 
 
+@pytest.mark.parametrize("heads", [3, 4, 5, 7, 9, 11])
+def test_every_column_of_heads_has_its_numbers(heads):
+    figure = drawing.attention_maps(maps(heads, 5), "Attention")
+    assert numbered(figure) == [f"head {head}" for head in range(max(0, heads - 4), heads)]
+
+
+@pytest.mark.parametrize("layers", [1, 3, 4, 5, 6])
+def test_every_column_of_priors_has_its_numbers(layers):
+    figure = drawing.prior_tables({f"layer {number}": np.ones((2, 5)) for number in range(layers)}, "Priors")
+    assert numbered(figure) == [f"layer {number}" for number in range(max(0, layers - 3), layers)]
+
+
+def numbered(figure):
+    """Titles of the panels that have numbers along their lower edge."""
+    figure.canvas.draw()
+    shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_title()]
+    return [
+        axes.get_title()
+        for axes in shown
+        if any(label.get_visible() and label.get_text() for label in axes.get_xticklabels())
+    ]
+
+
 def test_a_non_causal_map_hides_nothing():
     figure = drawing.attention_maps(np.full((1, 4, 4), 0.25), "Attention")
     assert not np.ma.getmaskarray(panels(figure)[0].images[0].get_array()).any()

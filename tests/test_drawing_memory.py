@@ -51,6 +51,31 @@ def test_a_long_episode_shows_each_head_by_age():
             assert age > step or image[step, age] == shown[head, step, step - age]
 
 
+@pytest.mark.parametrize(("length", "by_age"), [(120, False), (121, True), (300, True)])
+def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, by_age):
+    shown = maps(2, length, 60)
+    panel = panels(drawing_memory.episode_attention(shown, "Attention", (), context=60))[1]
+    assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
+    image = panel.images[0].get_array()
+    assert image.shape == (100, 60 if by_age else 100)
+    assert image[99, 59 if by_age else 40] == shown[1, 99, 40]
+
+
+@pytest.mark.parametrize("context", [4, None])  # a long episode and a short one
+@pytest.mark.parametrize("heads", [1, 4, 5, 6, 7, 8, 9, 11])
+def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
+    figure = drawing_memory.episode_attention(maps(heads, 12, 4), "Attention", (), context)
+    figure.canvas.draw()
+    labelled = [panel.get_title() for panel in panels(figure) if panel.get_xlabel() and numbers(panel)]
+    assert labelled == [f"head {head}" for head in range(max(0, heads - 4), heads)]
+    assert len([panel for panel in panels(figure) if panel.get_xlabel() or numbers(panel)]) == len(labelled)
+
+
+def numbers(panel):
+    """What is written along a panel's lower edge."""
+    return [label.get_text() for label in panel.get_xticklabels() if label.get_visible() and label.get_text()]
+
+
 def test_pictures_of_the_world_stand_at_the_steps_that_the_rows_name():
     figure = drawing_memory.episode_attention(maps(2, 26, 30), "Attention", frames(26))
     strip = [axes for axes in figure.axes if axes.get_ylabel().startswith("step ")]
@@ -92,7 +117,7 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
         assert "A\n(steps 0 to 99 of 500)" in words
-    assert panels(figures[0])[0].images[0].get_array().shape == (100, 100)
+    assert panels(figures[0])[0].images[0].get_array().shape == (100, 50)
     assert len(figures[2].axes[0].lines[0].get_xdata()) == 100
 
 

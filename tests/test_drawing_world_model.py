@@ -66,5 +66,9 @@ def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
     for axes, weights in zip(shown, maps.reshape(10, 10, 10), strict=True):
         drawn = axes.images[0].get_array()
         assert (drawn.mask == np.triu(np.ones((10, 10), bool), 1)).all() and (drawn == weights)[~drawn.mask].all()
+    figure = shown[0].figure
+    figure.canvas.draw()
+    numbered = [axes for axes in shown if any(label.get_visible() for label in axes.get_xticklabels())]
+    assert [axes.get_title() for axes in numbered] == [f"layer 1, head {head}" for head in range(1, 5)]
     gate = np.full((1, 1, 4, 4), 0.25)
     assert not np.ma.getmaskarray(drawing_world_model.token_maps(gate, "Title").axes[0].images[0].get_array()).any()
