@@ -27,7 +27,7 @@ from dqn_memory.checkpoint import Checkpoint, CheckpointFolder
 from dqn_memory.environment import describe_environment
 from dqn_memory.errors import UserError
 from dqn_memory.files import disk_errors, write_atomic
-from dqn_memory.metrics import Metrics, read_metrics
+from dqn_memory.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.progress import Progress
 from dqn_memory.replay_chunks import Columns, ReplaySource
 from dqn_memory.streams import Streams, generator
@@ -138,14 +138,23 @@ class Run:
     def resume(self) -> Checkpoint | None:
         """Go back to the latest checkpoint: the metrics too, which lose every line after it.
 
-        None: there is no checkpoint, so the run starts over at step 0 with empty metrics.
+        None: there is no checkpoint, so the run starts over at step 0 with empty metrics; a UserError where it was
+        finished, since then it was kept without its checkpoint and its numbers are all there is.
         """
         if not self.has_checkpoint:
+            self._check_unfinished()
             self._metrics.cut(0, -1)
             return None
         checkpoint, length = self._checkpoints.load()
         self._metrics.cut(length, checkpoint.step)
         return checkpoint
+
+    def _check_unfinished(self) -> None:
+        if any(name.startswith(FINAL) for line in self.metrics() for name in line):
+            raise UserError(
+                f"{self.path} is a finished run that was kept without its checkpoint, so it cannot be continued; train "
+                f"it anew with --config {self.path / 'config.toml'} and another --run"
+            )
 
     def close(self) -> None:
         """Write what is pending."""

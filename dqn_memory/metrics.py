@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
 
-EVALUATIONS = ("eval/", "final/", "forgetful/")
+FINAL = "final/"  # how the names of a finished run's last evaluation begin
+EVALUATIONS = ("eval/", FINAL, "forgetful/")
 DIGITS = 8  # significant ones of a training line in a record; float32 has seven
 
 

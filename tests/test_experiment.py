@@ -187,6 +187,18 @@ def test_resume_before_the_first_checkpoint_starts_over(run):
         again.load()
 
 
+def test_a_finished_run_that_was_kept_without_its_checkpoint_keeps_its_numbers(run):
+    run.log(1, {"a": 1.0})
+    run.log(2, {"final/success_rate": 0.5})
+    run.close()
+    kept = (run.path / "metrics.jsonl").read_bytes()
+    with pytest.raises(UserError, match=r"is a finished run that was kept without its checkpoint.*config\.toml"):
+        Run.open(run.path).resume()
+    assert (run.path / "metrics.jsonl").read_bytes() == kept
+    save(run, 2)
+    assert Run.open(run.path).resume() is not None
+
+
 def test_resume_refuses_metrics_that_lost_lines(run):
     run.log(1, {"a": 1.0})
     save(run, 1)
