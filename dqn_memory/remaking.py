@@ -20,8 +20,9 @@ from dqn_memory.parameter_pages import markdown_page
 from dqn_memory.parameter_rows import Row
 from dqn_memory.study import published
 from dqn_memory.study.report_data import collect
+from dqn_memory.study.report_folder import CLAIMS
 from dqn_memory.study.report_page import write_report
-from dqn_memory.study.report_published import PAGE, claims_page
+from dqn_memory.study.report_published import claims_page
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import RECORD, open_source
 from envs import benchmark_pages as world_pages
@@ -100,7 +101,7 @@ def _study(results: Path, folder: Path) -> Unit:
         attention, beside = "\n\nLeft out, as asked.\n" not in before, "\n## Beside the published scores\n" in before
         write_report(target / place / "report", data.source.title, lead(data), sections(data, attention, beside))
         if beside:
-            _write(target / place / "report" / PAGE, claims_page())
+            _write(target / place / "report" / CLAIMS, claims_page())
 
     name = folder.relative_to(results).as_posix()
     return Unit(name, _relative(results, (folder / "report").rglob("*")), make)

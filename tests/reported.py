@@ -24,6 +24,8 @@ kind = "dqn_memory.train"
 about = "Whether reports work."
 [base]
 total_steps = 600
+learning_starts = 100
+prepopulate = 100
 width = 16
 heads = 2
 layers = 1
@@ -43,16 +45,17 @@ def success(run: Planned, step: int) -> float:
 
 def make_study(
     folder: Path,
-    worlds: list[Any],
+    worlds: list[Any] | str,
     architectures: str,
     seeds: list[int],
     level: Callable[[Planned, int], float] = success,
     more: Scalars = lambda run, step: {},
     title: str = "Invented",
 ) -> Study:
-    """A study all of whose runs are finished; `architectures` is the TOML of its axis."""
+    """A study all of whose runs are finished; `architectures` is the TOML of its axis, and `worlds` may be."""
     file = folder.with_suffix(".toml")
-    file.write_text(TEXT.format(title=title, worlds=json.dumps(worlds), architectures=architectures, seeds=seeds))
+    listed = worlds if isinstance(worlds, str) else json.dumps(worlds)
+    file.write_text(TEXT.format(title=title, worlds=listed, architectures=architectures, seeds=seeds))
     definition = read_definition(str(file), False)
     planned = expand(definition)
     study = Study.create(folder, definition, [(run.name, run.axes, run.config.total_steps) for run in planned])

@@ -69,6 +69,14 @@ def test_a_run_for_every_combination_by_a_stable_name():
     assert {run.name for run in runs()} < {run.name for run in runs(more)}
 
 
+def test_two_combinations_never_share_a_name():
+    text = GOOD.replace('name = "car"', 'name = "a__b"').replace('world = "car"\narchitecture', "architecture")
+    text = text.replace('"dgfqn", {', '"dgfqn", { name = "c", architecture = "drqn" }, {')
+    assert len({run.name for run in runs(text)}) == 8
+    text = text.replace(f'"{MEMORY}"', f'{{ name = "A", env = "{MEMORY}" }}').replace('"dtqn, mu 2"', '"b__c"')
+    assert "two combinations would be called a__b__c__gamma-0.9__seed-1; give" in refused(text)
+
+
 def test_settings_reach_the_trainers_config_in_the_order_of_its_command_line():
     first, second, third = [run.config for run in runs()][:3]
     assert (first.world.env, first.network.architecture, first.seed) == (MEMORY, "dgfqn", 1)

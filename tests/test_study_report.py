@@ -19,6 +19,7 @@ from dqn_memory.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import rank_correlation
 from dqn_memory.study.definition import read_definition
+from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import vouch
 from dqn_memory.study.published import scores
 from dqn_memory.study.report import main, unsound
@@ -372,6 +373,25 @@ def test_differences_resample_every_side() -> None:
     assert found.low == pytest.approx((0.8 - 0.2) / 2)  # a quarter of the resamples has the second side's best twice
     assert found.high == pytest.approx((0.8 - 0.1) / 2)
     assert np.isnan(difference([([0.8], [0.1, 0.2])]).low)
+
+
+def test_a_rival_of_several_cells_is_resampled_once_for_all() -> None:
+    rival = [0.2, 0.5, 0.9, 0.4, 0.6]
+    cells = [[level] * 5 for level in (0.7, 0.8, 0.9)]  # they do not vary: all noise is the rival's
+    alone, found = difference([(cells[1], rival)]), difference([(cell, rival) for cell in cells])
+    assert found.point == pytest.approx(alone.point)
+    assert (found.low, found.high) == pytest.approx((alone.low, alone.high), abs=0.01)
+
+
+def test_gains_have_the_interval_of_their_one_rival(tmp_path: Path) -> None:
+    rival = {1: 0.2, 2: 0.6, 3: 0.4}
+
+    def score(run: Planned, step: int) -> float:
+        return rival[int(run.axes["seed"])] if run.axes["architecture"] == "dtqn4" else 0.8
+
+    make_study(tmp_path / "rq2", [MEMORY], '["dtqn4", "drfqn", "dlfqn", "dgfqn"]', [1, 2, 3], score)
+    gain = gains(read(tmp_path / "rq2"), MEMORY)[RECURRENCE]
+    assert gain is not None and (gain.low, gain.high) == pytest.approx((0.2, 0.6))
 
 
 def test_gains_are_correlated_with_properties(tmp_path: Path) -> None:

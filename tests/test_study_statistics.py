@@ -155,6 +155,9 @@ def test_welch_is_scipys_from_samples_and_from_moments(case):
 
 def test_welch_without_variance_is_undefined_and_needs_two_runs():
     assert math.isnan(welch([0.0, 0.0], [1.0, 1.0]).p)
+    for size in range(2, 12):  # where a mean is rounded it differs from the numbers that are all the same
+        assert all(math.isnan(welch([part / 100] * size, [0.5] * size).p) for part in range(101))
+    assert Moments.of([0.1] * 6) == Moments(0.1, 0.0, 6)
     with pytest.raises(UserError, match="at least two runs on each side, not 1"):
         welch([0.5], [0.1, 0.2])
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,14 @@ from dqn_memory.metrics import shortened
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.driver import open_runs, prepare
 from dqn_memory.study.expansion import expand
+from dqn_memory.study.finished import vouch
 from dqn_memory.study.report import main as report
+from dqn_memory.study.report_data import collect
+from dqn_memory.study.report_record import record
+from dqn_memory.study.report_source import open_source
 from dqn_memory.study.run import main as run_study
 from dqn_memory.study.state import Study
-from dqn_memory.study.taking import take_over
+from dqn_memory.study.taking import take_over, takeable
 
 SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
 
@@ -65,6 +71,48 @@ def test_what_is_damaged_is_named_and_left_to_do(kept: Path, tmp_path: Path) -> 
     assert "environment.json is missing" in refused[0] + refused[1]
     assert sorted(left) == [first.name, second.name]
     assert not (tmp_path / "study/runs" / first.name).exists()
+
+
+def test_a_config_that_cannot_be_read_stops_no_other_run(kept: Path, tmp_path: Path) -> None:
+    first, second, third = sorted((kept / "runs").iterdir())[:3]
+    (first / "config.toml").write_text("seed = = 1\n")
+    (second / "config.toml").unlink()
+    (third / "config.toml").write_text("unheard_of = 1\n")
+    study, said, left = taken_over(tmp_path / "study", kept)
+    refused = sorted(line for line in said if line.startswith("not taken"))
+    assert [line.split()[2] for line in refused] == [f"{run.name}:" for run in (first, second, third)]
+    assert all(str(run / "config.toml") in line for run, line in zip((first, second, third), refused, strict=True))
+    assert left == [run.name for run in study.runs() if run.state != "finished"] and len(left) == 3
+    assert len(takeable(tmp_path / "other", study.kind, expand(read_definition("smoke")), [kept])) == 5
+
+
+def test_a_study_is_a_source_whichever_of_its_runs_is_damaged(kept: Path, tmp_path: Path) -> None:
+    study, _, _ = taken_over(tmp_path / "study", kept)
+    first = study.runs()[0]
+    (first.folder / "checkpoints").mkdir()
+    (first.folder / "checkpoints" / "manifest.json").write_text("{}")
+    _, said, left = taken_over(tmp_path / "other", study.folder)
+    assert left == [first.name]
+    assert next(line for line in said if line.startswith("not taken")).startswith(f"not taken {first.name}: ")
+
+
+@pytest.mark.parametrize("name", ['"', "\\x", "we'ird \"q\\x", "größe"])
+def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(kept: Path, tmp_path: Path, name: str) -> None:
+    study, _, left = taken_over(tmp_path / name / "study", kept)
+    assert not left
+    for run in study.runs():
+        assert tomllib.loads((run.folder / "config.toml").read_text())["output"]["run"] == str(run.folder)
+        path = run.folder / "environment.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"place": f"in {study.folder}, there"}))
+        vouch(run.folder)
+    again, _, left = taken_over(tmp_path / "again", study.folder)
+    assert not left
+    record(collect(open_source(study.folder)), tmp_path / "record", attention=False)
+    for run in again.runs():
+        kept_run = tmp_path / "record/runs" / run.name
+        for folder in (run.folder, kept_run):
+            assert json.loads((folder / "environment.json").read_text())["place"] == "in runs/studies/smoke, there"
+        assert (kept_run / "config.toml").read_bytes() == (kept / "runs" / run.name / "config.toml").read_bytes()
 
 
 def test_a_record_does_not_lose_runs_to_a_study_that_lacks_them(kept: Path, tmp_path: Path) -> None:

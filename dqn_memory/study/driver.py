@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from dqn_memory.errors import UserError
-from dqn_memory.files import write_atomic
+from dqn_memory.files import disk_errors, write_atomic
 from dqn_memory.study.backends import Backend
 from dqn_memory.study.definition import Definition, Resources
 from dqn_memory.study.estimate import in_words
 from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import checkpoint, final_metrics, finished, vouch
-from dqn_memory.study.state import RunState, Study
+from dqn_memory.study.report_source import RECORD
+from dqn_memory.study.state import STATE, RunState, Study
 from dqn_memory.study.worker import Order, Outcome
 from dqn_memory.tables import from_record
 
@@ -26,14 +27,13 @@ Say = Callable[[str], object]
 def prepare(folder: Path, definition: Definition, planned: Sequence[Planned]) -> Study:
     """Make or extend the study in `folder`; what is finished there stays.
 
-    Raises UserError where a run of the same name was made with another config: its numbers would not belong here.
+    Raises UserError as `check_place` does.
     """
-    _check_ours(folder)
-    for run in planned:
-        _check_same(folder / "configs" / f"{run.name}.toml", run)
+    check_place(folder, definition, planned)
     listed = [(run.name, run.axes, run.config.total_steps) for run in planned]
-    study = Study.create(folder, definition, listed)
-    (folder / "configs").mkdir(exist_ok=True)
+    with disk_errors(folder):
+        study = Study.create(folder, definition, listed)
+        (folder / "configs").mkdir(exist_ok=True)
     for run in planned:
         path = study.config_of(run.name)
         if not path.exists():
@@ -41,12 +41,41 @@ def prepare(folder: Path, definition: Definition, planned: Sequence[Planned]) ->
     return study
 
 
+def check_place(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
+    """Refuse, with nothing written, a folder in which the study would lie among strangers.
+
+    Raises UserError where the folder is none or holds something else or another study, and where a run of the same
+    name was made with another config: its numbers would not belong here.
+    """
+    with disk_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"--folder {folder} is no folder; name another")
+        _check_ours(folder)
+        _check_study(folder, definition, planned)
+        for run in planned:
+            _check_same(folder / "configs" / f"{run.name}.toml", run)
+
+
 def _check_ours(folder: Path) -> None:
-    """Refuse a folder of something else, in which a study would lie among strangers."""
-    if folder.exists() and not (folder / "study.sqlite3").exists():
-        strange = sorted(path.name for path in folder.iterdir() if path.name != "locks")
-        if strange:
-            raise UserError(f"{folder} is not empty and no study ({strange[0]} is in it); give another --folder")
+    if not folder.exists() or (folder / STATE).exists():
+        return
+    if (folder / RECORD).exists():
+        raise UserError(f"{folder} is the record of a study: give another --folder, and --take-from {folder}")
+    strange = sorted(path.name for path in folder.iterdir() if path.name != "locks")
+    if strange:
+        raise UserError(f"{folder} is not empty and no study ({strange[0]} is in it); give another --folder")
+
+
+def _check_study(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
+    """That a study which is there is this one: of its title, and with a run in common."""
+    if not (folder / STATE).exists():
+        return
+    there, hint = Study.open(folder), "give another --folder"
+    if there.title != definition.title:
+        raise UserError(f"{folder} holds the study '{there.title}', not '{definition.title}'; {hint}")
+    made = {path.stem for path in (folder / "configs").glob("*.toml")}
+    if made and made.isdisjoint(run.name for run in planned):
+        raise UserError(f"the study in {folder} has none of these runs but others, such as {min(made)}; {hint}")
 
 
 def _check_same(path: Path, run: Planned) -> None:

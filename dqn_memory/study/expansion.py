@@ -37,6 +37,7 @@ def expand(definition: Definition) -> list[Planned]:
     A run has as many CPU threads as the study's resources say, unless a setting says otherwise.
     """
     planned: list[Planned] = []
+    names: set[str] = set()
     base = {_path(definition, key): value for key, value in definition.settings.items()}
     for values in product(*definition.axes.values()):
         chosen = dict(zip(definition.axes, values, strict=True))
@@ -44,6 +45,9 @@ def expand(definition: Definition) -> list[Planned]:
         if definition.skips(labels):
             continue
         name = run_name(chosen, definition.source)
+        if name.lower() in names:
+            raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
+        names.add(name.lower())
         presets = [*definition.presets, *(preset for value in values for preset in value.presets)]
         settings = base | dict(_settings(definition, chosen))
         on_cpu = definition.resources.gpus == 0

@@ -53,21 +53,21 @@ def _headline(study: Study, runs: Sequence[RunState]) -> Text:
 def _grid(runs: Sequence[RunState]) -> Table:
     """Finished runs of all runs, by world and architecture."""
     architectures = list(dict.fromkeys(run.architecture for run in runs))
-    table = Table("finished", *architectures, box=SIMPLE)
+    table = Table("finished", *(Column(Text(name)) for name in architectures), box=SIMPLE)
     for world in dict.fromkeys(run.world for run in runs):
-        cells = []
+        cells = [Text(world)]  # labels may have what rich would read as its markup
         for architecture in architectures:
             here = [run for run in runs if (run.world, run.architecture) == (world, architecture)]
             ended = sum(run.state == "finished" for run in here)
             failed = sum(run.state == "failed" for run in here)
-            cells.append(f"{ended}/{len(here)}" + (f" [red]{failed} failed[/red]" if failed else ""))
-        table.add_row(world, *cells)
+            cells.append(Text.assemble(f"{ended}/{len(here)}", (f" {failed} failed" if failed else "", "red")))
+        table.add_row(*cells)
     return table
 
 
 def _table(study: Study, runs: Sequence[RunState]) -> Table:
     others = [axis for axis in study.axes if axis not in AXES]
-    table = Table(*(Column(name, overflow="fold") for name in ("world", "architecture", *others)), box=SIMPLE)
+    table = Table(*(Column(Text(name), overflow="fold") for name in ("world", "architecture", *others)), box=SIMPLE)
     for name in ("seed", "state", "steps", "time", "starts"):
         table.add_column(name, no_wrap=True)
     for run in runs:

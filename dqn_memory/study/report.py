@@ -15,10 +15,11 @@ from pathlib import Path
 import tyro
 
 from dqn_memory.errors import one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.files import write_atomic
 from dqn_memory.study.report_data import Data, collect
+from dqn_memory.study.report_folder import CLAIMS, check_folder
 from dqn_memory.study.report_page import markdown, write_report
-from dqn_memory.study.report_published import PAGE, claims_page, published_section
+from dqn_memory.study.report_published import claims_page, published_section
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead, left_out_rows, sections
 from dqn_memory.study.report_source import open_source
@@ -32,7 +33,8 @@ class Args:
     study: tyro.conf.Positional[Path]
     """A study's folder, or its name where it is in runs/studies; or a record of one."""
     folder: Path | None = None
-    """Where the report goes (None: the folder `report` in the study's own)."""
+    """Where the report goes (None: the folder `report` in the study's own); an earlier report there is replaced, and
+    nothing else."""
     record: Path | None = None
     """Keep the raw numbers of the finished runs here, such as results/studies/smoke; a record of the same study that is
     there is replaced."""
@@ -49,16 +51,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
     study = study_folder(args.study)
     report = args.folder or study / "report"
-    data = collect(open_source(study))
+    source = open_source(study)
+    check_folder(report, args.published)
+    data = collect(source)
     if args.record is not None:
         record(data, args.record, args.attention)
         print(f"{args.record}: {len(data.entries)} runs kept")
-    with disk_errors(report):
-        report.mkdir(parents=True, exist_ok=True)
     parts = sections(data, args.attention, args.published)
     written = write_report(report, data.source.title, lead(data), parts)
     if args.published:
-        write_atomic(report / PAGE, claims_page().encode())
+        write_atomic(report / CLAIMS, claims_page().encode())
         print(markdown("", [], [published_section(data)]).strip("# \n"))
     say(data)
     print("\n".join(f"wrote {path}" for path in written))

@@ -7,17 +7,18 @@ import html
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from dqn_memory.drawing import STYLE, png
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.files import write_atomic
 from dqn_memory.study.papers.aggregates import markdown_table
+from dqn_memory.study.report_folder import HTML, MARKDOWN, PICTURES, make_room
 
-PICTURES = "pictures"
 CSS = """
 :root { color-scheme: light; }
 body { font: 16px/1.5 system-ui, "Segoe UI", "DejaVu Sans", sans-serif; color: #222; background: #fff;
@@ -81,7 +82,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure under a file name that no other of the report has; `small` ones stand side by side."""
+    """A figure and the name of its files, numbered where others have it too; `small` ones stand side by side."""
 
     name: str
     figure: Figure
@@ -134,22 +135,33 @@ def render(figure: Figure) -> Image:
 def write_report(folder: Path, title: str, lead: Sequence[Words], sections: Sequence[Section]) -> list[Path]:
     """Write report.md, report.html and every picture as PNG and SVG; returns the two pages.
 
-    Pictures of an earlier report are removed. A UserError says what the disk refused.
+    Pictures of an earlier report are removed; it is known by its report.md, so that one is written first. A UserError
+    says what the disk refused, or what is there that is of no report.
     """
+    sections = _apart(sections)
     images = {part.name: render(part.figure) for part in _pictures(sections)}
-    pictures = folder / PICTURES
-    with disk_errors(folder):
-        pictures.mkdir(parents=True, exist_ok=True)
-        for stale in (*pictures.glob("*.png"), *pictures.glob("*.svg")):
-            if stale.stem not in images:
-                stale.unlink()
+    make_room(folder, images)
+    write_atomic(folder / MARKDOWN, markdown(title, lead, sections).encode())
     for name, image in images.items():
-        write_atomic(pictures / f"{name}.png", image.png)
-        write_atomic(pictures / f"{name}.svg", image.svg)
-    pages = {"report.md": markdown(title, lead, sections), "report.html": page(title, lead, sections, images)}
-    for name, text in pages.items():
-        write_atomic(folder / name, text.encode())
-    return [folder / name for name in pages]
+        write_atomic(folder / PICTURES / f"{name}.png", image.png)
+        write_atomic(folder / PICTURES / f"{name}.svg", image.svg)
+    write_atomic(folder / HTML, page(title, lead, sections, images).encode())
+    return [folder / MARKDOWN, folder / HTML]
+
+
+def _apart(sections: Sequence[Section]) -> list[Section]:
+    """The sections with -2, -3 behind the name of a picture that another has: two worlds may have one slug."""
+    names: set[str] = set()
+
+    def named(part: Part) -> Part:
+        if not isinstance(part, Picture):
+            return part
+        choices = (part.name if number == 1 else f"{part.name}-{number}" for number in count(1))
+        name = next(choice for choice in choices if choice not in names)
+        names.add(name)
+        return replace(part, name=name)
+
+    return [replace(section, parts=tuple(named(part) for part in section.parts)) for section in sections]
 
 
 def _pictures(sections: Iterable[Section]) -> list[Picture]:

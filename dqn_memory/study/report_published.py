@@ -10,11 +10,11 @@ from dqn_memory.study import published
 from dqn_memory.study.normalisation import game
 from dqn_memory.study.papers import tables
 from dqn_memory.study.report_data import Data, Entry, meaning
+from dqn_memory.study.report_folder import CLAIMS
 from dqn_memory.study.report_page import Grid, Part, Section, Words, counted
 from dqn_memory.study.report_scores import READ, interval
 
 TITLE = "Beside the published scores"
-PAGE = "claims.md"
 PAPERS = {"dbgfqn": tables.DBGFQN, "focus": tables.FOCUS, "thesis": tables.THESIS, "glam": tables.GLAM}
 # By trainer: published tables, and the papers' names of what our studies call otherwise. Names are compared by their
 # letters and digits, so that "Gaussian Adaptive" is gaussian_adaptive.
@@ -71,7 +71,7 @@ def _disagreements(names: set[str]) -> tuple[Part, ...]:
     rows = tuple((claim.place, claim.statement, claim.published, claim.recomputed) for claim in wrong)
     words = Words(
         f"Recomputed from those papers' own tables (aggregates, percentages, p-values): {len(wrong)} of "
-        f"{counted(len(found), 'figure')} disagree. `{PAGE}` beside this report lists all figures of all papers."
+        f"{counted(len(found), 'figure')} disagree. `{CLAIMS}` beside this report lists all figures of all papers."
     )
     return (words, Grid(("where", "claim", "published", "recomputed"), rows)) if rows else (words,)
 

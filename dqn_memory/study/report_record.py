@@ -12,7 +12,7 @@ from dqn_memory.files import METRICS, RAW, disk_errors, sha256, write_atomic
 from dqn_memory.metrics import shortened
 from dqn_memory.study.report_attention import Maps, groups, maps_of
 from dqn_memory.study.report_data import Data, Entry, plain
-from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, READINGS, RECORD, plain_run
+from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, READINGS, RECORD, placeless, plain_run
 
 
 def record(data: Data, folder: Path, attention: bool = True) -> None:
@@ -23,9 +23,8 @@ def record(data: Data, folder: Path, attention: bool = True) -> None:
     _check(data, folder)
     shown = {each.run.name: _maps(data, each) for each in groups(data)} if attention else {}
     files = {"study.toml": (data.source.folder / "study.toml").read_bytes()}
-    here, there = str(data.source.folder.resolve()).encode(), f"runs/studies/{data.source.name}".encode()
     for entry in data.entries:
-        kept = _files(entry, shown, here, there)
+        kept = _files(data, entry, shown)
         files |= {f"runs/{entry.run.name}/{name}": text for name, text in kept.items()}
     content: dict[str, Any] = {
         "format": FORMAT,
@@ -79,10 +78,10 @@ def _maps(data: Data, entry: Entry) -> Maps | None:
         return None
 
 
-def _files(entry: Entry, shown: dict[str, Maps | None], here: bytes, there: bytes) -> dict[str, bytes]:
-    """A run's raw files by name; the study's folder `here` is written as `there`: no machine's paths are kept."""
-    present = [name for name in RAW if (entry.run.folder / name).is_file()]
-    found = {name: (entry.run.folder / name).read_bytes().replace(here, there) for name in present}
+def _files(data: Data, entry: Entry, shown: dict[str, Maps | None]) -> dict[str, bytes]:
+    """A run's raw files by name, without this machine's paths."""
+    source, present = data.source, [name for name in RAW if (entry.run.folder / name).is_file()]
+    found = {name: placeless((entry.run.folder / name).read_bytes(), source.folder, source.name) for name in present}
     found[METRICS] = shortened(found[METRICS])
     found[READINGS] = json.dumps(plain(entry), indent=1).encode()
     maps = shown.get(entry.run.name)

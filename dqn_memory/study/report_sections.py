@@ -41,8 +41,11 @@ def lead(data: Data) -> list[Words]:
 def _commands(data: Data) -> str:
     """What trained the runs, by the definition kept with them (a shipped one may be newer), and what wrote this."""
     cut = " --smoke" if data.source.smoke else ""
-    runs, report = "python -m dqn_memory.study.run FOLDER/study.toml", "python -m dqn_memory.study.report FOLDER"
-    return f"`{runs}{cut}`, then `{report}`, of the study's folder or of its record"
+    runs, report = f"python -m dqn_memory.study.run FOLDER/study.toml{cut}", "python -m dqn_memory.study.report FOLDER"
+    return (
+        f"`{runs} --folder FOLDER`, then `{report}`, of the study's own folder; a record goes on in a new one, with "
+        "`--folder NEW --take-from FOLDER`"
+    )
 
 
 def sections(data: Data, attention: bool, published: bool) -> list[Section]:

@@ -8,7 +8,7 @@ attention.json.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,20 @@ def open_source(folder: Path) -> Source:
     runs = tuple(study.runs())
     facts: dict[str, Any] = {name: getattr(study, name) for name in FACTS}
     return Source(folder=folder, runs=runs, recorded=False, damage=_changed(study, runs), **facts)
+
+
+def placeless(text: bytes, folder: Path, name: str) -> bytes:
+    """A raw file in which a study's folder is told as runs/studies/NAME: no machine's paths are kept.
+
+    The path is looked for as it is, and as TOML and JSON write it.
+    """
+    old, new = str(folder.resolve()), f"runs/studies/{name}"
+    forms: tuple[Callable[[str], str], ...] = (
+        str, lambda path: json.dumps(path, ensure_ascii=False)[1:-1], lambda path: json.dumps(path)[1:-1],
+    )  # fmt: skip
+    for form in forms:
+        text = text.replace(form(old).encode(), form(new).encode())
+    return text
 
 
 def only_numbers(source: Source, run: RunState) -> bool:

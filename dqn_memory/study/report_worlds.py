@@ -28,13 +28,18 @@ PHANTOMS = "Hallucinated structure (RQ5)"
 
 
 def difference(pairs: Sequence[Pair], repetitions: int = REPETITIONS) -> Estimate:
-    """Mean over pairs of the first's mean less the second's, with its interval by resampling the runs of every side."""
+    """Mean over pairs of the first's mean less the second's, with its interval by resampling the runs of every side.
+
+    A sample that is a side of several pairs (the same object) is drawn once for all of them: its noise is shared, and
+    drawn for each pair apart it would be averaged away.
+    """
     point = float(np.mean([np.mean(first) - np.mean(second) for first, second in pairs]))
     if min(len(side) for pair in pairs for side in pair) < 2:
         return Estimate(point, math.nan, math.nan)
     generator = np.random.default_rng(0)
-    draws = [_means(first, generator, repetitions) - _means(second, generator, repetitions) for first, second in pairs]
-    low, high = statistics.percentiles(np.mean(draws, axis=0))
+    samples = {id(side): side for pair in pairs for side in pair}
+    drawn = {name: _means(side, generator, repetitions) for name, side in samples.items()}
+    low, high = statistics.percentiles(np.mean([drawn[id(first)] - drawn[id(second)] for first, second in pairs], 0))
     return Estimate(point, float(low), float(high))
 
 

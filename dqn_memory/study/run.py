@@ -22,14 +22,16 @@ from rich.console import Console
 
 from dqn_memory.configuration import Repeatable
 from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.files import disk_errors
 from dqn_memory.study import locks
 from dqn_memory.study.backends import Backend, Processes, has_ray
 from dqn_memory.study.definition import Definition, read_definition, shipped
-from dqn_memory.study.driver import Drive, open_runs, prepare
+from dqn_memory.study.driver import Drive, check_place, open_runs, prepare
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
 from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.overview import counts, overview
-from dqn_memory.study.state import HOME, RunState, Study, run_folder
+from dqn_memory.study.report_source import DEFINITION, open_source
+from dqn_memory.study.state import HOME, STATE, RunState, Study, run_folder
 from dqn_memory.study.taking import take_over, takeable
 
 
@@ -97,11 +99,24 @@ def make_backend(args: Args, definition: Definition) -> Backend:
 
 def defined(args: Args) -> Definition:
     """The study's file with this machine's --cpus and --gpus."""
-    definition = read_definition(args.study, args.smoke)
+    definition = _known(read_definition(args.study, args.smoke))
     given = {name: getattr(args, name) for name in ("cpus", "gpus")}
     resources = replace(definition.resources, **{name: value for name, value in given.items() if value is not None})
     resources.check(definition.source)
     return replace(definition, resources=resources)
+
+
+def _known(definition: Definition) -> Definition:
+    """The definition under the name of the study or the record that keeps it as DEFINITION, where one does."""
+    path = Path(definition.source)
+    if path.name != DEFINITION:
+        return definition
+    try:
+        kept = open_source(path.parent)
+    except UserError:  # a file of that name that lies by itself
+        return definition
+    name = kept.name.removesuffix("-smoke") if kept.smoke else kept.name
+    return replace(definition, name=f"{name}-smoke" if definition.smoke else name)
 
 
 def announce(
@@ -140,7 +155,7 @@ def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
 
 def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Console) -> None:
     """What would be run, and what --take-from would bring; nothing is written."""
-    known = {run.name: run for run in Study.open(folder).runs()} if (folder / "study.sqlite3").exists() else {}
+    known = {run.name: run for run in Study.open(folder).runs()} if (folder / STATE).exists() else {}
     runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], args.only)
     names = {run.name for run in runs}
     taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], _paths(args.take_from))
@@ -164,12 +179,12 @@ def _unbegun(run: Planned, folder: Path) -> RunState:
 def carry_out(args: Args, definition: Definition, folder: Path, say: Console) -> Study:
     """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
     planned = expand(definition)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--folder {folder} is no folder; name another")
+    check_place(folder, definition, planned)
     if args.dry_run:
         show_plan(args, definition, folder, planned, say)
         raise SystemExit(0)
-    lock = locks.acquire(folder / "locks" / "study.lock", patience=2.0)
+    with disk_errors(folder):
+        lock = locks.acquire(folder / "locks" / "study.lock", patience=2.0)
     if lock is None:
         who = locks.holder(folder / "locks" / "study.lock") or {}
         raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")

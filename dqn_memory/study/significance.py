@@ -31,6 +31,8 @@ class Moments:
         size = len(sample)
         if size < 2:
             raise UserError(f"Welch's test needs at least two runs on each side, not {size}")
+        if min(sample) == max(sample):
+            return cls(float(sample[0]), 0.0, size)  # a rounded mean would differ from it and look like variance
         mean = math.fsum(sample) / size
         variance = math.fsum((value - mean) ** 2 for value in sample) / (size - 1)
         return cls(mean, math.sqrt(variance / size), size)

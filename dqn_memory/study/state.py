@@ -27,6 +27,7 @@ from dqn_memory.study.definition import Definition, Label
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 FORMAT = "dqn-memory study 1"
+STATE = "study.sqlite3"
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 SCHEMA = (
     "create table if not exists study (key text primary key, value text not null)",
@@ -192,7 +193,7 @@ class Study:
 
     @property
     def _path(self) -> Path:
-        return self.folder / "study.sqlite3"
+        return self.folder / STATE
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

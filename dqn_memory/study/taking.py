@@ -7,17 +7,20 @@ goes on where only its raw numbers were kept.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import tomli_w
 
 from dqn_memory.configuration import to_toml
 from dqn_memory.errors import UserError
 from dqn_memory.files import disk_errors
 from dqn_memory.study.expansion import Planned
 from dqn_memory.study.finished import finished, vouch
-from dqn_memory.study.report_source import Source, open_source
+from dqn_memory.study.report_source import Source, open_source, placeless
 from dqn_memory.study.state import RunState, Study, run_folder, study_folder
 from dqn_memory.tables import from_record
 
@@ -29,7 +32,10 @@ def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path],
     and not taken.
     """
     for source in _opened(sources, study.folder):
-        for run, found in _offered(source, study.kind, _missing(study.folder, planned)):
+        offered, unread = _offered(source, study.kind, _missing(study.folder, planned))
+        for name, why in unread.items():
+            say(f"not taken {name}: {why}")
+        for run, found in offered:
             if problems := source.damage.get(found.name):
                 say(f"not taken {run.name}: {problems[0]}")
                 continue
@@ -42,7 +48,7 @@ def takeable(folder: Path, kind: str, planned: Sequence[Planned], sources: Seque
     missing = _missing(folder, planned)
     taken: dict[str, RunState] = {}
     for source in _opened(sources, folder):
-        for run, found in _offered(source, kind, missing):
+        for run, found in _offered(source, kind, missing)[0]:
             if not source.damage.get(found.name):
                 taken.setdefault(run.name, found)
     return taken
@@ -60,18 +66,30 @@ def _opened(sources: Sequence[Path], folder: Path) -> Iterator[Source]:
         yield source
 
 
-def _offered(source: Source, kind: str, planned: Sequence[Planned]) -> Iterator[tuple[Planned, RunState]]:
-    """Each of `planned` that is finished in a source, sound or damaged, beside what the source has."""
-    if source.kind == kind and planned:
-        held = _held(source, type(planned[0].config))
-        yield from ((run, held[run.toml]) for run in planned if run.toml in held)
+def _offered(
+    source: Source, kind: str, planned: Sequence[Planned]
+) -> tuple[list[tuple[Planned, RunState]], dict[str, str]]:
+    """Each of `planned` that is finished in a source, sound or damaged, beside what the source has.
+
+    And of runs that cannot be told from others, by their names, why not.
+    """
+    if source.kind != kind or not planned:
+        return [], {}
+    held, unread = _held(source, type(planned[0].config))
+    return [(run, held[run.toml]) for run in planned if run.toml in held], unread
 
 
-def _held(source: Source, config_class: type) -> Mapping[str, RunState]:
-    """Finished runs of a source by their complete config, as this version writes it."""
-    ended = [run for run in source.runs if run.state == "finished"]
-    done = [run for run in ended if source.recorded or finished(run.folder)]
-    return {to_toml(_placeless(from_record(config_class, _text(run.config), str(run.config)))): run for run in done}
+def _held(source: Source, config_class: type) -> tuple[dict[str, RunState], dict[str, str]]:
+    """Finished runs of a source by their complete config, as this version writes it, and those without one."""
+    held, unread = dict[str, RunState](), dict[str, str]()
+    for run in source.runs:
+        try:
+            if run.state == "finished" and (source.recorded or finished(run.folder)):
+                config: Any = from_record(config_class, _text(run.config), str(run.config))
+                held[to_toml(_placeless(config))] = run
+        except UserError as error:
+            unread[run.name] = str(error)
+    return held, unread
 
 
 def _placeless(config: Any) -> Any:
@@ -88,18 +106,24 @@ def _text(path: Path) -> str:
 
 def _copy(run: RunState, folder: Path, source: Source) -> None:
     """A whole copy or none. Its config names its new folder; its command stays that of the run it was."""
-    told = f"runs/studies/{source.name}"
-    old = f"{told}/runs/{run.name}" if source.recorded else str(run.folder.resolve())
     partial = folder.with_name(f".{folder.name}.partial")
     with disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         shutil.copytree(run.folder, partial)
-        _replace(partial / "config.toml", old, str(folder.resolve()))
-        _replace(partial / "environment.json", str(source.folder.resolve()), told)
+        _place(partial / "config.toml", folder.resolve())
+        _rename(partial / "environment.json", source.folder, source.name)
         vouch(partial)
         partial.replace(folder)
 
 
-def _replace(path: Path, old: str, new: str) -> None:
+def _place(path: Path, folder: Path) -> None:
+    """Let a config say in which folder its run is."""
+    values = tomllib.loads(_text(path))
+    output = values.get("output", {}) | {"run": str(folder)}
+    path.write_text(tomli_w.dumps(values | {"output": output}), encoding="utf-8")
+
+
+def _rename(path: Path, folder: Path, name: str) -> None:
+    """Take the study's folder on this machine out of a file."""
     if path.is_file():
-        path.write_text(_text(path).replace(old, new), encoding="utf-8")
+        path.write_bytes(placeless(path.read_bytes(), folder, name))

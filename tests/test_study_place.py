@@ -1,0 +1,131 @@
+"""A study goes on in its own folder under its own name, and in no other's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from reported import make_study
+
+from dqn_memory.errors import UserError
+from dqn_memory.study.definition import read_definition
+from dqn_memory.study.driver import open_runs, prepare
+from dqn_memory.study.expansion import expand
+from dqn_memory.study.report_data import collect
+from dqn_memory.study.report_record import record
+from dqn_memory.study.report_sections import lead
+from dqn_memory.study.report_source import open_source
+from dqn_memory.study.run import Args, defined, main
+from dqn_memory.study.state import Study
+from dqn_memory.study.taking import take_over
+
+SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
+WORLD = "POMDP/Hallway-v0"
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Study:
+    """A finished study in a folder that is not called as it is."""
+    definition = read_definition("smoke")
+    planned = expand(definition)
+    study = prepare(tmp_path / "elsewhere", definition, planned)
+    take_over(study, planned, [SMOKE], print)
+    assert not open_runs(study, keep_replay=False)
+    return study
+
+
+def held(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
+    with pytest.raises(SystemExit) as end:
+        main(list(flags))
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1
+    return said
+
+
+def test_the_command_that_a_report_prints_continues_the_study(
+    whole: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = collect(open_source(whole.folder))
+    command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1].text)
+    going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1].text)
+    assert command is not None and going_on is not None
+    main(command[1].replace("FOLDER", str(whole.folder)).split())
+    assert "8 runs: 8 finished" in capsys.readouterr().out
+    assert Study.open(whole.folder).name == "smoke"
+    definition, _, rest = command[1].partition(" --folder FOLDER")
+    flags = f"{definition} {going_on[1]}{rest}".replace("NEW", "new").replace("FOLDER", str(SMOKE))
+    main(flags.split())
+    assert "8 runs: 8 finished" in capsys.readouterr().out
+    study = Study.open(tmp_path / "new")
+    assert study.name == "smoke"  # so that it can be recorded in the record's place
+    shutil.copytree(SMOKE, tmp_path / "kept")
+    record(collect(open_source(study.folder)), tmp_path / "kept", attention=False)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path: Path) -> None:
+    for folder in (whole.folder, SMOKE):
+        assert defined(Args(str(folder / "study.toml"))).name == "smoke"
+        assert defined(Args(str(folder / "study.toml"), smoke=True)).name == "smoke-smoke"
+    alone = shutil.copy(SMOKE / "study.toml", tmp_path / "study.toml")
+    assert defined(Args(str(alone))).name == "study"
+    small = tmp_path / "small"
+    prepare(small, definition := read_definition("priors", smoke=True), expand(definition))
+    assert defined(Args(str(small / "study.toml"), smoke=True)).name == "priors-smoke"
+
+
+def test_another_study_is_left_alone(whole: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = held(whole.folder)
+    told = refused(capsys, "priors", "--smoke", "--folder", str(whole.folder))
+    assert f"{whole.folder} holds the study '{whole.title}', not '" in told
+    other = tmp_path / "other.toml"
+    text = (whole.folder / "study.toml").read_text()
+    other.write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
+    told = refused(capsys, str(other), "--folder", str(whole.folder), "--dry-run")
+    assert "has none of these runs but others, such as Gridverse-Memory-5x5-v0__" in told
+    assert held(whole.folder) == before
+
+
+def test_a_record_is_no_studys_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = shutil.copytree(SMOKE, tmp_path / "kept")
+    before = held(kept)
+    assert f"and --take-from {kept}" in refused(capsys, "smoke", "--folder", str(kept))
+    assert held(kept) == before
+
+
+def test_a_refused_folder_keeps_no_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    (photos / "cat.jpg").write_bytes(b"a cat")
+    assert "(cat.jpg is in it)" in refused(capsys, "smoke", "--folder", str(photos))
+    assert [path.name for path in photos.iterdir()] == ["cat.jpg"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+def test_a_folder_that_cannot_be_made_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    folder = tmp_path / place
+    assert f"{folder}" in refused(capsys, "smoke", "--folder", str(folder))
+    assert (tmp_path / "file").read_text() == "x"
+
+
+def test_invented_studies_of_one_title_and_other_runs_are_told_apart(tmp_path: Path) -> None:
+    make_study(tmp_path / "one", [WORLD], '["dtqn4"]', [1])
+    definition = read_definition(str(tmp_path / "one.toml"))
+    prepare(tmp_path / "one", definition, expand(definition))  # its own runs, and now their configs
+    (tmp_path / "one.toml").write_text(definition.text.replace("dtqn4", "dgfqn"))
+    other = read_definition(str(tmp_path / "one.toml"))
+    with pytest.raises(UserError, match="has none of these runs"):
+        prepare(tmp_path / "one", other, expand(other))
+    (tmp_path / "one.toml").write_text(definition.text.replace('["dtqn4"]', '["dtqn4", "dgfqn"]'))
+    more = read_definition(str(tmp_path / "one.toml"))
+    assert len(prepare(tmp_path / "one", more, expand(more)).runs()) == 2
