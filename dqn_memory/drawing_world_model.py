@@ -20,6 +20,7 @@ from dqn_memory.drawing import COLOURS, HIDDEN, INK, MAP, MARK, STYLE, Array, lo
 
 MAP_TOKENS = "cividis"  # dark blue to yellow as in the thesis, even steps for every kind of colour vision
 FAINT = "#888888"
+TITLE = 6.5  # inches that a line of a title needs
 ACROSS = 4  # maps side by side
 LABELS = 10  # most numbers along the side of a map
 SIDE = 0.95  # inches of a small picture
@@ -76,7 +77,8 @@ def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
     """
     layers, heads = maps.shape[:2]
     across, down = min(heads, ACROSS), -(-heads // ACROSS)
-    figure = Figure(figsize=(2.15 * across + 1.3, 2.25 * down * layers + 0.9), layout="constrained")
+    size = max(2.15 * across + 1.3, TITLE), 2.25 * down * layers + 0.9
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(down * layers, across, squeeze=False, sharex=True, sharey=True)
     for number, panel in enumerate(axes.flat):
         layer, head = divmod(number, down * across)

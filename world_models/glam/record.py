@@ -146,7 +146,8 @@ def keep(records: Sequence[Record], folder: Path, title: str) -> None:
         drawing.seed_curves(curves, title, f"return of {' or '.join(policies)} actions"), folder / "returns.png"
     )
     first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
-    drawing.save(pictures.losses(first, f"Parts of the world model's loss\n{title}"), folder / "losses.png")
+    heading = f"Parts of the world model's loss, first seed of each form\n{title}"
+    drawing.save(pictures.losses(first, heading), folder / "losses.png")
 
 
 @one_line_errors
