@@ -142,6 +142,17 @@ def test_the_script_writes_its_page(tmp_path, capsys):
     assert "Acting" in capsys.readouterr().out
 
 
+def test_a_table_that_grows_takes_its_own_place(tmp_path):
+    def measure(_, show):
+        show(Table("First", "", [{"row": 1}]))
+        show(Table("Second", "", [{"row": 1}]))
+        show(Table("Second", "", [{"row": 1}, {"row": 2}]))
+
+    publish(Args, "world_models.unizero.benchmark", ["--folder", str(tmp_path), "--device", "cpu"], "Speed", measure)
+    tables = json.loads((tmp_path / "unizero.json").read_text())["sections"]["cpu"]["tables"]
+    assert [(table["title"], len(table["rows"])) for table in tables] == [("First", 1), ("Second", 2)]
+
+
 def test_a_table_that_fails_loses_none_before_it(tmp_path):
     def measure(args, show):
         show(Table("Acting", "", [{"step_ms": 1.5}]))

@@ -24,7 +24,7 @@ from world_models.unizero.tree import TreeConfig, choose
 
 
 def batches(dtype, seed, simulations=16, rows=6):
-    """Trees of all roots in one batch and of six of them alone and in pairs; a real model, the same numbers each time."""
+    """Trees of all roots in a batch and of six alone or in pairs; a real model, the same numbers each time."""
     model = unizero_models.model("gaussian", seed=seed, noise=1.0).to(dtype)
     config = SearchConfig(simulations=simulations)
     numbers = draw(config, rows, unizero_models.ACTIONS, torch.Generator().manual_seed(seed))

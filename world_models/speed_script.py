@@ -92,7 +92,8 @@ def publish(
 ) -> None:
     """A benchmark's whole course: measure; print and write each table as soon as `measure` shows it.
 
-    A table that fails, or a machine that is taken away, so loses none of those before it.
+    A table that fails, or a machine that is taken away, so loses none of those before it. A table that is shown again
+    with more rows takes its own place.
     """
     argv = sys.argv[1:] if argv is None else argv
     args = parse(kind, argv, prog=f"python -m {module}")
@@ -104,7 +105,7 @@ def publish(
 
     def show(table: Table) -> Table:
         console.print(rich_tables([table]))
-        tables.append(table)
+        tables[:] = [*(earlier for earlier in tables if earlier.title != table.title), table]
         if args.write:
             put_section(Path(args.folder), name, title, args.place, facts, tables)
         return table

@@ -5,9 +5,11 @@
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
 # 460 seconds each. The folder's unizero.json begins as a copy of the one in results/benchmarks, whose section of the GPU and
 # whose section of the Pong run (seconds and steps/s of each phase, the evaluations reached so far) are made anew: it and
-# unizero.md can be put in the place of the old ones. PARTS="tests benchmark pong" names what is done, for machines that are lent in short pieces.
+# unizero.md can be put in the place of the old ones, before the next call. Each part fits a loan of ten minutes:
+# PARTS="tests benchmark pong" names what is done.
 # The Pong run lives in RUN (default runs/gpu-unizero-pong): its checkpoints hold some 400 MB of weights and moments and
 # the replay, so they stay there, and what is small of it is copied into the folder. A run that exists is resumed.
+# ONLY="priors" measures that table of the benchmark alone, into a folder of its own: a section is replaced whole.
 # ENGINES="eager compile cudagraph" measures the compiled engine too, which needs Triton and minutes of its compiler.
 # DEVICE, ENGINE, PRECISION and FLAGS define a new Pong run (default: cuda, cudagraph, bfloat16, --tf32); all else is the
 # preset unizero/paper as it is, reanalysis and sticky actions among it. Beside torch, numpy and numba this needs
@@ -33,6 +35,7 @@ tests() {
 benchmark() {
   local engines=()
   for engine in ${ENGINES:-eager cudagraph}; do engines+=(--engine "$engine"); done
+  for table in ${ONLY:-}; do engines+=(--only "$table"); done
   timeout 460 "$PYTHON" -m world_models.unizero.benchmark --device cuda "${engines[@]}" --folder "$FOLDER"
 }
 

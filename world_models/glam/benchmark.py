@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from dqn_memory.benchmark_tables import Value
 from dqn_memory.errors import one_line_errors
 from dqn_memory.mamba_backend import Backend
 from world_models.glam.benchmark_cases import Case
@@ -49,7 +50,11 @@ def measure(args: Args, show: Show) -> None:
     """All tables that were asked for."""
     effort, chosen = args.effort(), args.cases()
     if args.wants("phases", "projection"):
-        phases = show(phase_table(effort, chosen))
+        rows: list[dict[str, Value]] = []
+        for case in chosen:  # shown after each, as all of them at full size take minutes
+            table = phase_table(effort, [case])
+            rows += table.rows
+            phases = show(replace(table, rows=rows[:]))
     if args.wants("imagination"):
         show(form_table(effort, chosen))
     if args.wants("projection"):
