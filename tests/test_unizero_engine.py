@@ -155,6 +155,14 @@ def test_the_whole_compiler_computes_the_same_attention():
         torch.testing.assert_close(compiled(latents, actions), model(latents, actions).policy, atol=1e-12, rtol=1e-12)
 
 
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+def test_the_whole_compiler_computes_the_same_updates():
+    """Forward, backward and the optimiser's steps of a small transformer in machine code."""
+    ours, theirs = (updates(engine, "gaussian_adaptive", count=2, layers=1) for engine in ("compile", "eager"))
+    assert_same(ours, theirs)
+
+
 def test_compiled_functions_follow_the_weights():
     model = unizero_models.model()
     planning = make_planning("compile", model, "aot_eager")
