@@ -103,16 +103,15 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def shortened(lines: bytes) -> bytes:
-    """A metrics.jsonl for a record: training lines with DIGITS significant digits, evaluations as they are."""
+    """A metrics.jsonl for a record, without spaces: training lines with DIGITS significant digits, others in full."""
     return b"".join(_shorter(line) + b"\n" for line in lines.split(b"\n")[:-1])
 
 
 def _shorter(line: bytes) -> bytes:
     values = json.loads(line)
-    if any(name.startswith(EVALUATIONS) for name in values):
-        return line
-    short = {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in values.items()}
-    return json.dumps(short).encode()
+    if not any(name.startswith(EVALUATIONS) for name in values):
+        values = {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in values.items()}
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
