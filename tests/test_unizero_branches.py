@@ -8,7 +8,7 @@ import unizero_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_oracle import same
-from unizero_models import ACTIONS, model, simplex, windows
+from unizero_models import ACTIONS, GATED, model, simplex, windows
 
 from dqn_memory.blocks import PRIORS
 from dqn_memory.errors import UserError
@@ -22,7 +22,7 @@ SUMS = {"rtol": 1e-10, "atol": 1e-10}  # of many such, on the scale of values
 FORMS = [
     *(pytest.param(prior, {}, id=prior) for prior in PRIORS),
     *(pytest.param(prior, {"rotary": True}, id=f"{prior}-rotary") for prior in ("causal", "gaussian", "adaptive_gate")),
-    pytest.param("gaussian", {"gate": "gru", "layers": 3, "context": 10}, id="gated"),
+    pytest.param("gaussian", GATED, id="gated"),
     pytest.param("causal", {"dynamics": "gru"}, id="gru"),
     pytest.param("causal", {"dynamics": "recurrent"}, id="muzero"),
 ]

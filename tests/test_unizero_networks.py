@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 from torch.nn import functional as F
-from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, row, simplex, windows
+from unizero_models import ACTIONS, GATED, IMAGE, VECTOR, actions, config, model, row, simplex, windows
 
 from dqn_memory.blocks import PRIORS
 from world_models.distributions import simnorm
@@ -16,7 +16,7 @@ FORMS = [
     *(pytest.param(prior, {}, id=prior) for prior in PRIORS),
     *(pytest.param(prior, {"rotary": True}, id=f"{prior}-rotary") for prior in ("causal", "gaussian", "adaptive_gate")),
     pytest.param("causal", {"dynamics": "gru"}, id="gru"),
-    pytest.param("gaussian", {"gate": "gru", "layers": 3, "context": 10}, id="gated"),
+    pytest.param("gaussian", GATED, id="gated"),
     pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer"),
 ]
 CAUSAL = [form for form in FORMS if not form.values[0].endswith("adaptive_gate")]
