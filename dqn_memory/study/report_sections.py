@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dqn_memory.study import report_scores as scores
 from dqn_memory.study.report_attention import attention_section
 from dqn_memory.study.report_data import HEADLINE, PREFERRED, Data, meaning
+from dqn_memory.study.report_evenness import uneven_section
 from dqn_memory.study.report_forgetting import forgetting_section
 from dqn_memory.study.report_page import Grid, Section, Words, counted
 from dqn_memory.study.report_priors import priors_section
@@ -50,9 +51,10 @@ def _commands(data: Data) -> str:
 
 def sections(data: Data, attention: bool, published: bool) -> list[Section]:
     """All sections; those that cannot be filled say why."""
-    forgetting = forgetting_section(data)
+    forgetting, uneven = forgetting_section(data), uneven_section(data)
     found = [
         *([left_out_section(data)] if data.left_out else []),
+        *([uneven] if uneven else []),
         scores.aggregate_section(data),
         scores.table_section(data),
         *([forgetting] if forgetting else []),
