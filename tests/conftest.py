@@ -1,4 +1,7 @@
-"""What tests counted is said at the end, whether they passed or not."""
+"""What several files of tests share: a finished study; and what tests counted is said at the end, passed or not."""
+
+import shutil
+from pathlib import Path
 
 import pytest
 
@@ -9,3 +12,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if report.when == "call" and report.user_properties:
             counted = ", ".join(f"{name} {value}" for name, value in report.user_properties)
             terminalreporter.write_line(f"{report.nodeid}: {counted}")
+
+
+@pytest.fixture(scope="session")
+def finished_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from reported import HALLWAY, MEMORY, TWO, make_study, noisy  # here: tests of the worlds need no core
+
+    folder = tmp_path_factory.mktemp("made") / "small"
+    make_study(folder, [MEMORY, HALLWAY], TWO, [1, 2], noisy({"dgfqn": 0.1}))
+    return folder
+
+
+@pytest.fixture
+def finished(finished_once: Path, tmp_path: Path) -> Path:
+    """A finished study that a test may change."""
+    return Path(shutil.copytree(finished_once, tmp_path / "small"))

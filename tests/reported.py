@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +13,21 @@ import numpy as np
 from dqn_memory.metrics import metrics_line
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.expansion import Planned, expand
+from dqn_memory.study.report import main
+from dqn_memory.study.report_data import Data, collect
+from dqn_memory.study.report_page import Grid, Section, markdown
+from dqn_memory.study.report_sections import lead, sections
+from dqn_memory.study.report_source import open_source
 from dqn_memory.study.state import Study
 
 EVERY, STEPS = 100, 600
+MEMORY, HALLWAY = "Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0"
+TWO = '["dtqn4", "dgfqn"]'
+HEADINGS = (
+    "Over all worlds", "Scores by world", "Learning curves", "Performance profiles", "Probability of improvement",
+    "Parameters beside scores", "Learned priors", "Learned spans", "Attention maps", "Hallucinated structure (RQ5)",
+    "Which worlds reward recurrence (RQ3, RQ4)", "Time and cost",
+)  # fmt: skip
 MACHINE = {"cpu": "a cpu", "device": "cpu", "threads": 1, "torch": "2.0", "revision": "0123456789ab", "dirty": False}
 Scalars = Callable[[Planned, int], Mapping[str, float]]  # what a run logs at a step, beside its success
 
@@ -90,3 +103,29 @@ def noisy(effect: Mapping[str, float], seed: int = 0) -> Callable[[Planned, int]
         return float(np.clip((0.45 + effect.get(architecture, 0.0) + noise) * step / STEPS + 0.3, 0, 1))
 
     return level
+
+
+def report(folder: Path, *flags: str) -> Path:
+    """Make a report without attention maps (these runs have no checkpoints); returns its folder."""
+    main([str(folder), "--no-attention", *flags])
+    return folder / "report"
+
+
+def read(folder: Path) -> Data:
+    return collect(open_source(folder))
+
+
+def table(section: Section, place: int = 0) -> list[dict[str, str]]:
+    """One of a section's tables, rows by the names of its columns."""
+    grid = [part for part in section.parts if isinstance(part, Grid)][place]
+    return [dict(zip(grid.header, row, strict=True)) for row in grid.rows]
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def text_of(data: Data) -> str:
+    """The page as Markdown, without drawing its pictures."""
+    return markdown(data.source.title, lead(data), sections(data, False, False))

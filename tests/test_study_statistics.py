@@ -83,6 +83,13 @@ def test_the_interval_of_a_mean_is_as_wide_as_theory_says():
     assert found.low < narrower.low < found.point < narrower.high < found.high
 
 
+@pytest.mark.parametrize(("runs", "share"), statistics.COVERAGE.items())
+def test_intervals_of_few_runs_hold_the_mean_as_often_as_pages_say(runs, share):
+    samples = np.random.default_rng(runs).normal(size=(1500, runs, 1))
+    found = [statistics.estimate(sample, statistics.mean, repetitions=400) for sample in samples]
+    assert np.mean([low <= 0 <= high for _, low, high in found]) == pytest.approx(share, abs=0.04)
+
+
 def test_aggregates_share_their_resamples_and_are_reproducible():
     scores = np.random.default_rng(1).random((5, 4))
     found = statistics.aggregates(scores, repetitions=300, seed=2)

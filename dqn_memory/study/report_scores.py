@@ -27,6 +27,7 @@ READ: dict[str, Callable[[Entry], float]] = {
     "area": lambda entry: entry.readings.area,
 }  # a finished run has a final evaluation, see `read_entry`
 THRESHOLDS = 101  # of a performance profile
+TABLE = "Mean over seeds with its 95 % bootstrap interval; with one seed there is none."
 NOTHING = Words("No run is finished yet.")
 UNSCALED = Words("There is no finished run in a world whose random and best scores are known.")
 
@@ -61,10 +62,14 @@ def table_section(data: Data) -> Section:
     rival = f"p against {data.series[0]}"
     header = ("world", "series", "seeds", "parameters", "random", "best", *READ, *steps, rival)
     rows = tuple(_row(data, world, name) for world in data.worlds for name in data.series if data.of(world, name))
-    words = Words("Mean over seeds with its 95 % bootstrap interval; with one seed there is none.")
-    return Section(
-        "Scores by world", (words, Grid(header, rows), Grid(("column", "meaning"), _legend(data, data.series[0])))
-    )
+    legend = Grid(("column", "meaning"), _legend(data, data.series[0]))
+    return Section("Scores by world", (Words(f"{TABLE} {_narrow()}"), Grid(header, rows), legend))
+
+
+def _narrow() -> str:
+    """What intervals of few seeds are worth."""
+    shares = ", ".join(f"{100 * share:.0f} with {seeds}" for seeds, share in statistics.COVERAGE.items())
+    return f"It is too narrow where seeds are few: of 100 such intervals of normal scores the mean lies in {shares}."
 
 
 def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:

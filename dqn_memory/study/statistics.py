@@ -21,6 +21,8 @@ Statistic = Callable[[Floats], Floats]  # (..., R, M) -> (...) or (..., S)
 REPETITIONS = 50_000
 LEVEL = 0.95
 _CHUNK = 1_000  # resamples held in memory at a time
+# Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
+COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
 
 class Estimate(NamedTuple):
