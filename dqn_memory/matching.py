@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import torch
 
+from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.counting import count
 from dqn_memory.errors import UserError
 from dqn_memory.networks import NetworkConfig, QNetwork
@@ -64,7 +65,7 @@ def _widths(config: NetworkConfig) -> tuple[int, int]:
     row = config.row()
     if config.heads < 1:
         raise UserError(f"--heads {config.heads} must be at least 1")
-    step = math.lcm(config.heads, 2) if row.memory.startswith("bi") else config.heads
+    step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
     return step, step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 
 

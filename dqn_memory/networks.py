@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,12 +12,16 @@ from torch import Tensor, nn
 from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import select
+from dqn_memory.blocks.contract import build_memory
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
+from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.embeddings import ActionHistoryEmbedding, observation_embedding
 from dqn_memory.errors import UserError, near_names
 from dqn_memory.observations import ObservationSpec
+
+HEADS = ("mlp", "linear")
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,10 @@ class NetworkConfig:
     def row(self) -> Architecture:
         """The architecture's row with this config's changes; a UserError names an unknown word."""
         _known("architecture", self.architecture, ARCHITECTURES)
-        row = ARCHITECTURES[self.architecture]
+        row: object = ARCHITECTURES[self.architecture]
+        if not isinstance(row, Architecture):  # a plugin can put anything there
+            kind = type(row).__name__
+            raise UserError(f"architecture {self.architecture} is a {kind}; ARCHITECTURES takes Architecture(...) rows")
         changes: dict[str, Any] = {
             "layers": self.layers,
             "gate": self.gate,
@@ -77,6 +85,7 @@ class NetworkConfig:
         row = self.row()
         _known("gate", row.gate, GATES)
         _known("encoding", row.positions, POSITIONS)
+        _known("head", row.head, HEADS)
         _known("prior", self.prior.kind, PRIORS)
         if row.memory != "none":
             _known("memory", row.memory, MEMORY)
@@ -84,7 +93,7 @@ class NetworkConfig:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
         if row.attention and self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
-        if row.memory.startswith("bi") and self.width % 2:
+        if row.memory in BIDIRECTIONAL and self.width % 2:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
@@ -103,8 +112,8 @@ class NetworkConfig:
     def _check_prior(self) -> None:
         prior = self.prior
         used: dict[str, float] = {"window": prior.window} if prior.kind == "local" else {}
-        used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
-        used |= {"span": prior.span} if "adaptive" in prior.kind else {}
+        learns = getattr(PRIORS[prior.kind], "learns", ())  # an entry from outside may be any callable
+        used |= {name: getattr(prior, name) for name in ("mu", "span") if name in learns}
         for name, value in used.items():
             if value >= self.context:
                 raise UserError(
@@ -121,7 +130,7 @@ class NetworkConfig:
             raise UserError(str(error)) from error
 
 
-def _known(what: str, name: str, table: dict[str, Any]) -> None:
+def _known(what: str, name: str, table: Collection[str]) -> None:
     if name not in table:
         raise UserError(near_names(what, name, table))
 
@@ -250,7 +259,7 @@ class QNetwork(nn.Module):
 def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
     projection = config.form == "paper_equations"
     if not row.wrapped:
-        return MEMORY[row.memory](config.width, config.dropout, projection)
+        return build_memory(row.memory, config.width, config.dropout, projection)
     layer = LayerConfig(
         memory=row.memory, attention=row.attention, heads=config.heads, prior=config.prior, gate=row.gate,
         order=row.order, activation=row.activation, projection=projection, dropout=config.dropout,

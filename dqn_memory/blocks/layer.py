@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention
 from dqn_memory.blocks.block import Block, State, lookup, select
+from dqn_memory.blocks.contract import build_memory
 from dqn_memory.blocks.gates import GATES
-from dqn_memory.blocks.memory import MEMORY
 from dqn_memory.blocks.priors import PriorConfig
 
 
@@ -52,8 +52,7 @@ class LayerConfig:
             prior = self.prior.build(self.heads, max_length)
             blocks.append(Attention(width, self.heads, prior, self.dropout))
         if self.memory != "none":
-            build = lookup(MEMORY, self.memory, "memory")
-            blocks.append(build(width, self.dropout, self.projection))
+            blocks.append(build_memory(self.memory, width, self.dropout, self.projection))
         gate = lookup(GATES, self.gate, "gate")
         return [Sublayer(block, gate(width), width, self) for block in blocks]
 

@@ -29,6 +29,8 @@ def _darqn(replace: bool) -> Builder:
     return lambda width, dropout, projection: DarqnLSTM(width, replace, dropout, projection)
 
 
+BIDIRECTIONAL = ("birnn", "bilstm", "bigru")  # half of the width for each direction
+
 MEMORY: dict[str, Builder] = {
     "feedforward_x1": _feed_forward(1),
     "feedforward_x2": _feed_forward(2),

@@ -60,6 +60,11 @@ class Prior(nn.Module, ABC):
         # Integers, because a module cast to bfloat16 must not round its distances.
         self.register_buffer("distance", torch.arange(max_length), persistent=False)
         starts = {"mu": config.mu, "sigma": config.sigma, "span": min(config.span, self.cap)}
+        if unknown := [name for name in self.learns if name not in starts]:
+            raise ValueError(
+                f"prior {config.kind!r} learns {', '.join(unknown)}, but `learns` names mu, sigma and span alone; make "
+                "other parameters in __init__ and give their values in learned()"
+            )
         self.raw = nn.ParameterDict(
             {name: nn.Parameter(torch.full((heads,), inverse_softplus(starts[name]))) for name in self.learns}
         )

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 
 from dqn_memory.blocks.block import lookup
+from dqn_memory.blocks.contract import check_prior
 from dqn_memory.blocks.prior_base import PENALTIES, Prior, Tables
 
 
@@ -59,7 +60,11 @@ class PriorConfig:
     def build(self, heads: int, max_length: int) -> Prior:
         """A prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""
         self._check()
-        return lookup(PRIORS, self.kind, "prior")(self, heads, max_length)
+        build = lookup(PRIORS, self.kind, "prior")
+        prior = build(self, heads, max_length)
+        if SHIPPED.get(self.kind) is not build:
+            check_prior(self.kind, prior, heads, max_length)
+        return prior
 
     def _check(self) -> None:
         for name in ("mu", "sigma", "span", "ramp", "cap", "max_norm", "mu_max"):
@@ -203,3 +208,4 @@ PRIORS: dict[str, type[Prior]] = {
     "adaptive_gate": AdaptiveGate,
     "gaussian_adaptive_gate": GaussianAdaptiveGate,
 }
+SHIPPED = dict(PRIORS)  # before any plugin

@@ -1,0 +1,226 @@
+"""Memories and priors from outside: what keeps the contract is built, what breaks it is named in one sentence."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from dqn_memory.architectures import ARCHITECTURES, Architecture
+from dqn_memory.blocks import MEMORY, PRIORS, Block, Prior, PriorConfig
+from dqn_memory.blocks.contract import check_memory, check_prior
+from dqn_memory.errors import UserError
+from dqn_memory.networks import NetworkConfig
+from dqn_memory.observations import ObservationSpec
+
+SPEC = ObservationSpec("discrete", (2,), 5, torch.uint8)
+
+
+class Mine(Block):
+    """A decaying sum h_t = h_(t-1) / 2 + W x_t, with all that a block can say of itself."""
+
+    stateful = True
+
+    def __init__(self, width, dropout=0.0, projection=False):
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x, lengths=None):
+        time = torch.arange(x.shape[1])
+        decay = 0.5 ** (time[:, None] - time).clamp(min=0) * (time[:, None] >= time)  # (T, T)
+        return decay @ self.linear(x)
+
+    def initial_state(self, batch, device=None, dtype=None):
+        return (torch.zeros(batch, self.linear.out_features, device=device, dtype=dtype),)
+
+    def step(self, x, state, reset):
+        h = state[0].masked_fill(reset[:, None], 0) / 2 + self.linear(x)
+        return h, (h,)
+
+
+class Ahead(Mine):
+    stateful = False
+
+    def forward(self, x, lengths=None):
+        real = torch.ones(x.shape[:2]) if lengths is None else (torch.arange(x.shape[1]) < lengths[:, None]).float()
+        return x + (x * real[..., None]).sum(1, keepdim=True) / real.sum(1)[:, None, None]
+
+
+class Labelled(Ahead):
+    causal = False
+
+
+class Padded(Labelled):
+    def forward(self, x, lengths=None):
+        return x + x.mean(1, keepdim=True)
+
+
+class Neighbour(Mine):
+    stateful = False
+
+    def forward(self, x, lengths=None):
+        return x + x.mean(0, keepdim=True)
+
+
+class Narrow(Mine):
+    def forward(self, x, lengths=None):
+        return super().forward(x, lengths)[..., :1]
+
+
+class Pair(Mine):
+    def forward(self, x, lengths=None):
+        return super().forward(x, lengths), None
+
+
+class Pointwise(Mine):
+    pointwise = True
+
+
+class Forgetful(Mine):
+    def step(self, x, state, reset):
+        return super().step(x, state, torch.zeros_like(reset))
+
+
+class WrongAt(Mine):
+    def at(self, x, lengths, index):
+        return super().at(x, lengths, index) + 1
+
+
+class Silent(Ahead):
+    """At its start it does nothing, as residual branches often do."""
+
+    def __init__(self, width, dropout=0.0, projection=False):
+        super().__init__(width)
+        self.scale = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x, lengths=None):
+        return self.scale * super().forward(x, lengths)
+
+
+class Ends(Labelled):
+    has_ends = True
+
+    def at_ends(self, x, lengths=None):
+        return x
+
+
+@pytest.mark.parametrize("name", MEMORY)
+@pytest.mark.parametrize("projection", [False, True])
+def test_the_projects_own_memories_pass(name, projection):
+    check_memory(name, MEMORY[name], 8, projection)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("kind", PRIORS)
+def test_the_projects_own_priors_pass(kind, heads):
+    check_prior(kind, PriorConfig(kind=kind).build(heads, 5), heads, 5)
+
+
+@pytest.mark.parametrize("block", [Mine, Labelled])
+def test_memories_that_keep_the_contract_pass(block):
+    check_memory("mine", block)
+
+
+@pytest.mark.parametrize(("builder", "words"), [
+    (lambda width: Mine(width), r"must be a builder\(width, dropout, projection\) -> Block; .* too many positional"),
+    (lambda width, *_: nn.Linear(width, width), "builds a Linear; it must build a dqn_memory.blocks.Block"),
+    (Narrow, r"x \(3, 6, 8\) must return that shape, not \(3, 6, 1\)"),
+    (Pair, r"must return that shape, not tuple"),
+    (Ahead, "says that it is causal, but outputs depend on later inputs"),
+    (Silent, "says that it is causal, but outputs depend on later inputs"),
+    (Padded, "an output depends on padding or on other rows"),
+    (Neighbour, "an output depends on padding or on other rows"),
+    (Pointwise, "says that it is pointwise"),
+    (Forgetful, "a reset row does not begin anew"),
+    (WrongAt, r"at\(\) differs from forward"),
+    (Ends, "at_ends differs from forward of each prefix"),
+])  # fmt: skip
+def test_what_a_memory_breaks_is_one_sentence(builder, words):
+    with pytest.raises(ValueError, match=f"memory 'mine'.*{words}") as caught:
+        check_memory("mine", builder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trial_leaves_the_global_generator_alone():
+    before = torch.get_rng_state()
+    check_memory("mine", Mine)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_network_tries_memories_that_others_registered(monkeypatch, wrapped):
+    row = Architecture(memory="x", attention=wrapped, wrapped=wrapped, positions="none", layers=1)
+    monkeypatch.setitem(ARCHITECTURES, "x", row)
+    config = NetworkConfig(architecture="x", width=16, heads=2, context=4)
+    monkeypatch.setitem(MEMORY, "x", Mine)
+    config.build(SPEC, 3)
+    monkeypatch.setitem(MEMORY, "x", Ahead)
+    with pytest.raises(UserError, match="memory 'x': it says that it is causal"):
+        config.build(SPEC, 3)
+    monkeypatch.setitem(MEMORY, "x", MEMORY["gru"])
+    monkeypatch.setitem(MEMORY, "gru", Ahead)  # one that takes a known name is from outside too
+    with pytest.raises(UserError, match="memory 'gru'"):
+        dataclasses.replace(config, architecture="dgfqn").build(SPEC, 3)
+
+
+def prior(tables=None, **members):
+    members = {"learns": (), **members}
+    return type("Own", (Prior,), {**members, "tables": tables or (lambda self, length: (None, None))})
+
+
+def zeros(*shape):
+    return lambda self, length: (None, torch.zeros(*(length if n is None else n for n in shape)))
+
+
+@pytest.mark.parametrize(("own", "words"), [
+    (prior(zeros(None)), r"the bias of tables\(\d\) must be None or .* = \(2, \d\), not torch.float32 \(\d,\)"),
+    (prior(zeros(2, 3)), r"not torch.float32 \(2, 3\)"),
+    (prior(lambda self, length: (None, torch.zeros(2, length).long())), "not torch.int64"),
+    (prior(lambda self, length: (None, torch.full((2, length), -torch.inf))), "finite at distance 0"),
+    (prior(lambda self, length: (torch.full((2, length), torch.nan), None)), "the scale .* finite at distance 0"),
+    (prior(lambda self, length: torch.zeros(2, length)), r"must return \(scale, bias\), not Tensor"),
+    (prior(future_logit_zero=True), "must give a scale and no bias"),
+    (prior(learns=("slope",)), r"learns slope, but `learns` names mu, sigma and span alone"),
+    (lambda config, heads, length: None, "builds a NoneType; it must build a dqn_memory.blocks.Prior"),
+])  # fmt: skip
+def test_what_a_prior_breaks_is_one_sentence(monkeypatch, own, words):
+    monkeypatch.setitem(PRIORS, "own", own)
+    with pytest.raises(UserError, match=f"prior 'own'.*{words}") as caught:
+        NetworkConfig(width=16, heads=2, context=6, prior=PriorConfig(kind="own")).build(SPEC, 3)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_prior_with_a_value_of_its_own_is_built_and_shown(monkeypatch):
+    class Slope(Prior):
+        def __init__(self, config, heads, max_length):
+            super().__init__(config, heads, max_length)
+            self.slope = nn.Parameter(torch.ones(heads))
+
+        def tables(self, length):
+            return None, -self.slope[:, None] * self._distances(length)
+
+        def learned(self):
+            return {"slope": self.slope}
+
+    monkeypatch.setitem(PRIORS, "slope", Slope)
+    network = NetworkConfig(width=16, heads=2, context=6, prior=PriorConfig(kind="slope")).build(SPEC, 3)
+    assert network.memory_scalars()["memory/0.1.slope"] == 1
+    assert len(network.prior_parameters()) == 2  # one a layer
+
+
+def test_wrong_rows_of_architectures_are_one_sentence(monkeypatch):
+    monkeypatch.setitem(ARCHITECTURES, "x", "gru")
+    with pytest.raises(UserError, match=r"architecture x is a str; ARCHITECTURES takes Architecture\(...\) rows"):
+        NetworkConfig(architecture="x").build(SPEC, 3)
+    monkeypatch.setitem(ARCHITECTURES, "x", Architecture(head="dueling"))
+    with pytest.raises(UserError, match="unknown head 'dueling'"):
+        NetworkConfig(architecture="x").build(SPEC, 3)
+
+
+def test_a_name_decides_nothing(monkeypatch):
+    """Only half-width directions need an even width, and only learned values must fit the context."""
+    monkeypatch.setitem(MEMORY, "bilinear", Mine)
+    monkeypatch.setitem(PRIORS, "my_gaussian_adaptive", prior())
+    monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="bilinear"))
+    config = NetworkConfig(architecture="x", width=15, heads=3, context=4, prior=PriorConfig("my_gaussian_adaptive"))
+    config.build(SPEC, 3)
