@@ -13,7 +13,6 @@ Fields of nested classes need defaults; a field of the top one without a default
 """
 
 import argparse
-import importlib
 import inspect
 import sys
 from collections.abc import Iterable, Sequence
@@ -90,24 +89,18 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import modules that register blocks or worlds from outside the package.
+    """Import modules that register blocks or worlds from outside the package: see `envs.plugins.load_plugins`.
 
-    The working directory is looked in too, as for a script. Raises UserError where one is missing; an
-    error inside a plugin keeps its traceback, which is for the plugin's author.
+    Raises UserError where one is missing or registers what cannot be; any other error inside a plugin keeps its
+    traceback.
     """
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-                raise UserError(f"--plugin {name}: it needs the module '{error.name}', which is missing") from None
-            raise UserError(f"--plugin {name}: no module of that name here or installed") from None
-        except (TypeError, ValueError) as error:
-            if name and not name.startswith("."):
-                raise
-            raise UserError(f"--plugin '{name}': give a module's full name ({error})") from None
+    from envs import UserError as WorldsError  # here, because Gymnasium takes its time and --help needs no world
+    from envs import plugins
+
+    try:
+        plugins.load_plugins(names)
+    except WorldsError as error:
+        raise UserError(str(error)) from None
 
 
 def _config_names(arguments: list[str]) -> list[str]:

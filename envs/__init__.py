@@ -1,5 +1,10 @@
 """Worlds that hide their state. Importing this package registers them with Gymnasium and imports no torch."""
 
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
 import gymnasium
 
 from envs.errors import UserError
@@ -7,20 +12,56 @@ from envs.registry import WORLDS, Entry
 
 __all__ = ["WORLDS", "Entry", "UserError", "register"]
 
+ADAPTER = "envs.adapters:WorldEnv"
+ID = re.compile(r"([\w-]+/)?[\w.-]+")
+
 
 def register(id: str, entry: Entry) -> None:
-    """Make a world known by `id` to `make_world`, `gymnasium.make` and `gymnasium.make_vec`.
+    """Make a world known by `id` to `make_world`, `gymnasium.make`, `gymnasium.make_vec` and every trainer.
 
-    A module of your own adds a world with one line: `envs.register("Mine/Maze-v0", Entry("my_module:Maze"))`.
+    A module of your own adds a world in four steps:
+
+    1. Write the class, `my_module:MyWorld`, under `envs.core.World`, whose docstring lists what it must have, or
+       under `envs.tabular.Tabular`, which needs tables of probabilities only.
+    2. `envs.register("Mine/World-v0", envs.Entry("my_module:MyWorld", {"size": 5}))` at the end of the module.
+    3. `envs.checker.check_registered("Mine/World-v0")` plays whole episodes and names the first difference.
+    4. `--plugin my_module` makes every script import it.
+
+    To register the same entry again is allowed, as a module may be imported twice.
+
+    Raises:
+        UserError: the id is taken, or holds what Gymnasium does not allow there.
     """
+    if not isinstance(entry, Entry):
+        raise UserError(f'The entry of world {id!r} must be an envs.Entry("module:Class", {{...}}), not {entry!r}.')
+    if not isinstance(id, str) or not ID.fullmatch(id):
+        raise UserError(f'The id of a world must be like "Mine/World-v0", of letters, digits, _ . and -, not {id!r}.')
+    if id in WORLDS and not _same(WORLDS[id], entry):
+        raise UserError(f"There is a world {id!r} already, {WORLDS[id].entry!r}; register yours by another id.")
+    if id in gymnasium.registry and gymnasium.registry[id].entry_point != ADAPTER:
+        raise UserError(f"{id!r} is a world of Gymnasium's already; register yours by another id.")
     WORLDS[id] = entry
-    gymnasium.register(
-        id,
-        entry_point="envs.adapters:WorldEnv",
-        vector_entry_point="envs.adapters:WorldVectorEnv",
-        kwargs={"world": id},
-    )
+    if id not in gymnasium.registry:
+        _tell_gymnasium(id)
 
 
-for _id, _entry in list(WORLDS.items()):
-    register(_id, _entry)
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal; those of arrays, which say so of each place, and of what holds them, too."""
+    if type(one) is not type(other) or getattr(one, "shape", None) != getattr(other, "shape", None):
+        return False
+    if isinstance(one, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        return _same(vars(one), vars(other))
+    equal = one == other
+    return bool(equal.all() if hasattr(equal, "all") else equal)
+
+
+def _tell_gymnasium(id: str) -> None:
+    gymnasium.register(id, entry_point=ADAPTER, vector_entry_point="envs.adapters:WorldVectorEnv", kwargs={"world": id})
+
+
+for _id in WORLDS:
+    _tell_gymnasium(_id)

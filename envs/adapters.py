@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from envs.contract import probe
 from envs.core import State, UserError, World
 from envs.engines import engine
 from envs.forms import form, row, rows
@@ -223,7 +224,9 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
 def _world(world: str | World[Any], render_mode: str | None, kwargs: dict[str, Any]) -> World[Any]:
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise UserError(f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
-    return make_world(world, **kwargs) if isinstance(world, str) else world
+    made = make_world(world, **kwargs) if isinstance(world, str) else world
+    probe(made)  # `forms` would bring observations of a wrong shape into the right one
+    return made
 
 
 def _render(world: World[Any], state: State, index: int, render_mode: str | None) -> Any:

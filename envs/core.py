@@ -37,15 +37,31 @@ S = TypeVar("S", bound=State)
 class World(ABC, Generic[S]):
     """N independent episodes as pure functions of tensors: static shapes, no global randomness.
 
+    What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
+    part, and whoever resets or steps a world first refuses wrong tensors (`envs.contract`);
+    `envs.checker.check_registered(id)` plays whole episodes. Where chances can be written as tables there is a short
+    way: `super().__init__(tables, time_limit, device)` in a subclass of `envs.tabular.Tabular` is all.
+
+    1. A state: a dataclass under `State` with all that an episode is, tensors with the leading axis N.
+    2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1.
+    3. `reset_draws` and `step_draws`: uniforms per row that `reset` and `step` consume, 0 where nothing is drawn.
+    4. `observation_space`: the Gymnasium space of ONE world, a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of
+       these; what is counted is counted from 0. The observation tensor has the dtype of the space (a Box is float32
+       unless told, a Discrete int64) and is always one flat row (N, d); for a Dict it holds the flattened entries in
+       the space's order, for a Discrete d is 1, and the adapters give it the space's form. Only an image, a Box of
+       three axes, has that form in the world already, (N, C, H, W), as trainers read it from a fleet.
+    5. `__init__(self, ..., time_limit=100, device="cpu")`, whose first line is `super().__init__(time_limit, device)`.
+       `device` is always given by keyword; all tables are made there. Other keywords are what `Entry.kwargs`,
+       `--env-kwargs` and `gymnasium.make` set, so each needs a default or a value in the Entry.
+    6. `reset(u)`: N first states, with steps and returns from `self.counters(N)`.
+    7. `step(state, action, u)`: a new state and four more, see below; the given state stays as it is. `steps` grows
+       by one and `returns` by the reward. The world truncates by itself at `time_limit`.
+    8. `frame(state, row)` and `text(state, row)`: one row as a picture and as text, for videos and terminals.
+
     Attributes:
-        num_actions: size A of the discrete action set.
+        num_actions, reset_draws, step_draws, observation_space: as above.
         action_names: a name for each action, for pictures; empty where numbers say it all.
         time_limit: an episode that has not terminated after this many steps is truncated.
-        reset_draws, step_draws: uniforms per row that `reset` and `step` consume.
-        observation_space: the Gymnasium space of ONE world. The observation tensor is always one flat row
-            (N, d); for a Dict it holds the flattened entries in the space's order, for a Discrete d is 1, and
-            the adapters give it the space's form. Only an image, a Box of three axes, has that form in the world
-            already, (N, C, H, W), as trainers read it from a fleet.
         state_space: the space of what `observe_state` shows; None where a world does not say what its state is.
         device: where all tables live and all tensors are expected.
         runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.arrays` and operators alone, and all
@@ -80,7 +96,8 @@ class World(ABC, Generic[S]):
         """Advance every row by one action (N,) int64 with uniforms u (N, step_draws) float64.
 
         Returns (state, observation (N, d), reward (N,) float64, terminated (N,) bool, success (N,) bool);
-        success is the world's own verdict on a terminated episode and False before.
+        the observation is that of the state, and success is the world's own verdict on a terminated episode and
+        False before.
         """
 
     @abstractmethod

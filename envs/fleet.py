@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.contract import check_members, checked
 from envs.core import State, UserError, World, put, where
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.streams import restore_generator
@@ -113,7 +114,9 @@ class TensorFleet:
             initial[i]. With `world.initial_draws()` the first episodes cover every initial state.
 
     Raises:
-        UserError: `initial` has more rows than there are worlds, or rows of another width.
+        UserError: `initial` has more rows than there are worlds, or rows of another width; the world breaks the
+            contract of `envs.core.World` in its members or, found with the first reset and the first step, in what
+            its functions give.
     """
 
     exact_resume = True
@@ -121,10 +124,13 @@ class TensorFleet:
     def __init__(self, world: World[Any], num_worlds: int, seed: int, initial: Tensor | None = None) -> None:
         if num_worlds < 1:
             raise UserError(f"num_worlds must be at least 1, not {num_worlds}.")
+        check_members(world)
         if initial is not None and (len(initial) > num_worlds or initial.shape[1:] != (world.reset_draws,)):
             wanted = f"at most {num_worlds} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
         self.world, self.num_worlds, self.initial = world, num_worlds, initial
+        # A look at values waits for the device: the first call only is looked at, and later ones cost what they did.
+        self._resetting = self._stepping = checked(world)
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device = world.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -140,13 +146,14 @@ class TensorFleet:
         u = self.draws(self.world.reset_draws)
         if self.initial is not None:
             u = torch.cat([self.initial.to(u), u[len(self.initial) :]])
-        self.state = self.world.reset(u)
+        self.state = self._reset(u)
         return self.state.observation
 
     def step(self, action: Tensor) -> Step:
         """One action (N,) int64 in every world."""
         u = self.draws(self.world.step_draws + self.world.reset_draws)
-        self.state, step = self._advance(self.world, self._started(), action, u)
+        self.state, step = self._advance(self._stepping, self._started(), action, u)
+        self._stepping = self.world
         return step
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -165,7 +172,7 @@ class TensorFleet:
         Raises:
             UserError: the state belongs to another world or another number of worlds.
         """
-        template = self.world.reset(self.draws(self.world.reset_draws))
+        template = self._reset(self.draws(self.world.reset_draws))
         names = [field.name for field in dataclasses.fields(template)]
         saved = state.get("state", {})
         if sorted(saved) != sorted(names) or any(saved[n].shape != getattr(template, n).shape for n in names):
@@ -178,6 +185,11 @@ class TensorFleet:
 
     def close(self) -> None:
         """There is nothing to close."""
+
+    def _reset(self, u: Tensor) -> State:
+        state: State = self._resetting.reset(u)
+        self._resetting = self.world
+        return state
 
     def _started(self) -> State:
         if self.state is None:

@@ -21,10 +21,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a world's class stands ("module:Class") and the arguments that make this id of it."""
+    """Where a world's class stands and the arguments that make this id of it.
+
+    Attributes:
+        entry: "module:Class", a string, so that a world's module is imported when the world is made and not before.
+            The class is an `envs.core.World`, whose docstring says what that must have.
+        kwargs: keywords for the class, or `observe`; what a user gives overrides them. `device` is always given.
+
+    Raises:
+        UserError: `entry` has another form.
+    """
 
     entry: str
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what can be seen to be wrong without an import."""
+        wanted = 'a string "module:Class" such as "my_module:MyWorld"'
+        module, colon, name = self.entry.partition(":") if isinstance(self.entry, str) else ("", "", "")
+        if not (colon and name and all(part.isidentifier() for part in module.split("."))):
+            raise UserError(f"The entry of a world must be {wanted}, not {self.entry!r}.")
+        if not isinstance(self.kwargs, Mapping):
+            raise UserError(f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")
 
 
 def _rooms(size: int, across: int, **kwargs: int) -> Entry:
@@ -77,13 +95,39 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     name = id.removeprefix("envs:")
     if name not in WORLDS:
         raise UserError(f"There is no world {id!r}; {near_names(name, WORLDS)}")
-    module, _, attribute = WORLDS[name].entry.partition(":")
-    build = getattr(importlib.import_module(module), attribute)
+    build = _named(name, WORLDS[name].entry)
     _check_device(device)
-    observe = kwargs.pop("observe", "world")
-    check_keywords(name, build, kwargs)
-    world: World[Any] = build(device=device, **{**WORLDS[name].kwargs, **kwargs})
+    given = {**WORLDS[name].kwargs, **kwargs}
+    observe = given.pop("observe", "world")
+    from envs.contract import check_class, check_members  # here, because it needs torch
+
+    check_class(name, build, _parameters(build))
+    check_keywords(name, build, given)
+    _check_complete(name, build, given)
+    world: World[Any] = build(device=device, **given)
+    check_members(world)
     return _observed(name, world, observe)
+
+
+def _named(id: str, entry: str) -> Any:
+    """What an entry names; an error inside its module keeps its traceback, which is for the module's author.
+
+    Raises:
+        UserError: there is no such module, or nothing of that name in it.
+    """
+    path, _, attribute = entry.partition(":")
+    try:
+        module = importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+            raise
+        raise UserError(f"World {id!r} has the entry {entry!r}, but there is no module {error.name!r}.") from None
+    named = getattr(module, attribute, None)
+    if not callable(named):
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        near = near_names(attribute, own)
+        raise UserError(f"World {id!r} has the entry {entry!r}, but {path} has no class {attribute!r}; {near}")
+    return named
 
 
 def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
@@ -101,19 +145,33 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
     for name, value in kwargs.items():
         if name not in known:
             raise UserError(f"World {id!r} takes no keyword {name!r}; {near_names(name, known)}")
-        fits, wanted = KINDS.get(str(known[name].annotation).removesuffix(" | None"), (None, ""))
+        kind = known[name].annotation  # a string where its module postpones annotations, as ours do
+        written = kind.__name__ if isinstance(kind, type) else str(kind)
+        fits, wanted = KINDS.get(written.removesuffix(" | None"), (None, ""))
         optional = value is None and known[name].default is None
         if fits is not None and not optional and not fits(value):
             raise UserError(f"{name} of world {id!r} must be {wanted}, not {value!r}.")
 
 
+def _check_complete(id: str, build: Any, given: Mapping[str, Any]) -> None:
+    own = set(inspect.signature(build).parameters)  # a class gives what only its base needs
+    needed = [name for name, each in _keywords(build).items() if name in own and each.default is each.empty]
+    missing = [name for name in needed if name not in given]
+    if missing:
+        raise UserError(f"World {id!r} needs the keyword {missing[0]!r}; give it by name or in the world's Entry.")
+
+
 def _keywords(build: Any) -> dict[str, inspect.Parameter]:
-    """What can be given by name, but for the device; a class that takes any keywords hands them to its base."""
+    """What can be given by name, but for the device."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {name: each for name, each in _parameters(build).items() if each.kind in named and name != "device"}
+
+
+def _parameters(build: Any) -> dict[str, inspect.Parameter]:
+    """All that `build` takes; a class that takes any keywords hands them to its base."""
     own = inspect.signature(build).parameters
     passes_on = inspect.isclass(build) and any(each.kind is each.VAR_KEYWORD for each in own.values())
-    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    known = {name: each for name, each in own.items() if each.kind in named and name != "device"}
-    return (_keywords(build.__base__) if passes_on else {}) | known
+    return (_parameters(build.__base__) if passes_on and build.__base__ is not object else {}) | dict(own)
 
 
 def _check_device(device: Any) -> None:

@@ -9,22 +9,27 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 import torch
 import tyro
 
 from envs.baselines import report
-from envs.baselines.bounds import SCRIPTED, Effort, best, random_level
-from envs.baselines.known import SHIPPED, Lines, plain
+from envs.baselines.bounds import SCRIPTED, Best, Effort, best, random_level
+from envs.baselines.known import SHIPPED, UNKNOWN, Lines, plain
 from envs.baselines.record import Record, as_json, read
+from envs.contract import probe
+from envs.core import World
 from envs.errors import UserError
 from envs.kept import make_folder, put
 from envs.machine import cpu, revision
-from envs.registry import WORLDS, make_world, near_names
+from envs.plugins import load_plugins
+from envs.registry import WORLDS, make_world
+from envs.script_flags import Options, Plugins, check_id, keywords, named
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,10 @@ class Args:
 
     only: tuple[str, ...] = ()
     """Ids of the worlds to compute (none given: all that need no file)."""
+    options: Options = ()
+    """Keywords of the one world that --only names and their values, such as path my.pomdp; it has a row of its own."""
+    plugin: Plugins = ()
+    """A module that registers worlds of your own, by its name without .py; repeatable."""
     episodes: int = 4_000
     """Episodes of random actions, and of all that plays many at once."""
     scripted_episodes: int = 1_000
@@ -60,28 +69,43 @@ class Args:
         if not self.gap > 0.0 or self.size < 1:
             raise UserError(f"--gap {self.gap} must be above 0 and --size {self.size} at least 1.")
         for id in self.only:
-            if id.removeprefix("envs:") not in WORLDS:
-                raise UserError(f"There is no world {id!r}; {near_names(id, WORLDS)}")
+            check_id(id, self.plugin)
+        if self.options and len(self.ids()) != 1:
+            raise UserError("--options belong to one world; name it with --only.")
+        if self.ship and (self.options or self.plugin):
+            raise UserError("--ship writes the lines of the package's own worlds; leave out --options and --plugin.")
 
     def ids(self) -> list[str]:
         """What is to be computed, in the order of the table; worlds that are made from a file have no one answer."""
         wanted = [id.removeprefix("envs:") for id in self.only]
         return [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
 
+    def worlds(self) -> dict[str, World[Any]]:
+        """The same as worlds by the names of their rows, made and looked at before any of them is computed."""
+        given = keywords(self.options)
+        made = {named(id, given): make_world(id, **given) for id in self.ids()}
+        for world in made.values():
+            probe(world)
+        return made
+
 
 FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")
 
 
-def compute(id: str, args: Args, command: str) -> Record:
-    """The record of one world with its default options."""
+def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
+    """The record of one world: without bounds, and with one line that says why, where nobody has a player for it."""
     begin = time.perf_counter()
-    world = make_world(id)
     effort = Effort(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
-    found = best(world, effort)
+    random = random_level(world, effort)
+    try:
+        found = best(world, effort)
+    except UserError as error:
+        print(f"{id}: no best. {error}", flush=True)
+        found = Best(UNKNOWN, UNKNOWN)
     lines = Lines(
         id=id,
         time_limit=world.time_limit,
-        random=random_level(world, effort),
+        random=random,
         lower=found.lower,
         upper=found.upper,
         episodes=args.episodes,
@@ -97,19 +121,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compute, print, write after every world, so that nothing is lost when it is stopped."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.baselines")
+    load_plugins(args.plugin)
     args.check()
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = Path(args.folder)
     records = read(folder / "baselines.json")
+    worlds = args.worlds()
     if args.write:
         make_folder(folder)
-    for id in args.ids():
-        records[id] = compute(id, args, command)
+    for id, world in worlds.items():
+        records[id] = compute(id, world, args, command)
         lines = records[id].lines
         print(f"{id:<48} random {report.show(lines.random.success):<16} best {report.best(lines)}", flush=True)
         if args.write:
-            write(folder, {id: records[id] for id in WORLDS if id in records}, args.ship)
+            write(folder, ordered(records), args.ship)
+
+
+def ordered(records: Mapping[str, Record]) -> dict[str, Record]:
+    """In the order of the registry; behind it rows with options, and of worlds that no module has registered now."""
+    return {id: records[id] for id in [*(id for id in WORLDS if id in records), *sorted(set(records) - set(WORLDS))]}
 
 
 def write(folder: Path, records: dict[str, Record], ship: bool) -> None:
@@ -118,7 +149,8 @@ def write(folder: Path, records: dict[str, Record], ship: bool) -> None:
     put(folder / "baselines.csv", report.as_csv(records))
     put(folder / "baselines.md", report.markdown(records))
     if ship:
-        put(SHIPPED, tomli_w.dumps({id: plain(record.lines) for id, record in records.items()}))
+        own = {id: plain(record.lines) for id, record in records.items() if id in WORLDS and record.lines.bounded}
+        put(SHIPPED, tomli_w.dumps(own))
 
 
 if __name__ == "__main__":

@@ -54,16 +54,18 @@ def random_level(world: World[Any], effort: Effort) -> Level:
 
 
 def best(world: World[Any], effort: Effort) -> Best:
-    """The best that is known of a world, found by what the world is made of.
+    """The best that is known of a world, found by what the world is made of: see `BOUNDS`, to which a module may add.
 
     Raises:
         UserError: nobody has written a player for such a world.
     """
-    for kind, bound in BOUNDS.items():
-        if isinstance(world, kind):
-            return bound(world, effort)
+    for kind in type(world).__mro__:  # the nearest class first, so that a subclass may have a player of its own
+        if kind in BOUNDS:
+            return BOUNDS[kind](world, effort)
+    name = type(world).__name__
     raise UserError(
-        f"No player is known for {type(world).__name__}; known are {', '.join(k.__name__ for k in BOUNDS)}."
+        f"No player is known for {name}; give one with envs.baselines.bounds.BOUNDS[{name}] = f, where "
+        "f(world, effort) returns a Best, or make it a subclass of envs.tabular.Tabular."
     )
 
 

@@ -6,6 +6,7 @@ The numbers were computed by `python -m envs.baselines` and are shipped in `line
 from __future__ import annotations
 
 import dataclasses
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,11 +36,15 @@ class Level:
     kind: str
 
 
+UNKNOWN = Level(Measure(math.nan), Measure(math.nan), "")  # a bound that nobody knows; files leave it out
+BOUNDLESS = {"lower": UNKNOWN, "upper": UNKNOWN}
+
+
 @dataclass(frozen=True)
 class Lines:
     """What is known of a world: `lower` and `upper` bound the best expected success and the best expected return.
 
-    The best success and the best return need not be one player's.
+    The best success and the best return need not be one player's. Both bounds are UNKNOWN where nobody has a player.
     """
 
     id: str
@@ -54,8 +59,15 @@ class Lines:
     discounted: Mapping[str, float] | None = None  # discount, and bounds lower and upper on the discounted value
 
     @property
+    def bounded(self) -> bool:
+        """Whether anything is known but random actions."""
+        return self.lower.kind != UNKNOWN.kind
+
+    @property
     def words(self) -> str:
         """Success in a few words: "random 0.45, best known 1.00", or "... 0.35 to 0.99" where it is only bounded."""
+        if not self.bounded:
+            return f"random {self.random.success.mean:.2f}"
         lower, upper = (f"{level.success.mean:.2f}" for level in (self.lower, self.upper))
         best = upper if lower == upper else f"{lower} to {upper}"
         return f"random {self.random.success.mean:.2f}, best known {best}"
@@ -96,13 +108,14 @@ def parse(text: str) -> dict[str, Lines]:
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
     """Lines from plain dicts and numbers, as `plain` gives them."""
     fields: dict[str, Any] = {name: _level(value) if name in LEVELS else value for name, value in entry.items()}
-    return Lines(id=id, **fields)
+    return Lines(id=id, **(fields if {"lower", "upper"} & set(fields) else fields | BOUNDLESS))
 
 
 def plain(lines: Lines) -> dict[str, Any]:
     """Plain dicts and numbers, without the id."""
     entry = dataclasses.asdict(lines)
-    return {name: value for name, value in entry.items() if name != "id" and value is not None}
+    empty = {"id"} if lines.bounded else {"id", *BOUNDLESS}
+    return {name: value for name, value in entry.items() if name not in empty and value is not None}
 
 
 def _level(entry: Mapping[str, Any]) -> Level:

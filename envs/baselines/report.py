@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 
 from envs.baselines.known import DOUBT, LEVELS, Lines, Measure
@@ -110,7 +111,9 @@ def as_csv(records: Records) -> str:
 
 
 def show(value: Measure) -> str:
-    """Three decimals, and the error where there is one."""
+    """Three decimals, and the error where there is one; a dash for what nobody knows."""
+    if math.isnan(value.mean):
+        return "-"
     return f"{value.mean:.3f}" + (f" ± {value.error:.3f}" if value.error else "")
 
 
@@ -155,8 +158,9 @@ def _flat(lines: Lines) -> dict[str, object]:
     for name in LEVELS:
         level = getattr(lines, name)
         for measure in ("success", "returns"):
-            row[f"{name}_{measure}"] = getattr(level, measure).mean
-            row[f"{name}_{measure}_error"] = getattr(level, measure).error
+            value = getattr(level, measure)
+            known = not math.isnan(value.mean)
+            row[f"{name}_{measure}"], row[f"{name}_{measure}_error"] = (value.mean, value.error) if known else ("", "")
         row[f"{name}_kind"] = level.kind
     for name in ("discount", "lower", "upper"):
         row[f"discounted_{name}".replace("discounted_discount", "discount")] = (lines.discounted or {}).get(name, "")

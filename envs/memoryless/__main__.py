@@ -18,13 +18,14 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import tyro
 
+from envs.contract import probe
 from envs.errors import UserError
 from envs.kept import make_folder, put
 from envs.machine import cpu, revision
@@ -32,7 +33,9 @@ from envs.memoryless import pages
 from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften
 from envs.memoryless.games import Game, make_game
 from envs.memoryless.pages import Found, Record
-from envs.registry import WORLDS, make_world, near_names
+from envs.plugins import load_plugins
+from envs.registry import make_world
+from envs.script_flags import Options, Plugins, check_id, keywords, named
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,10 @@ class Args:
 
     id: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="WORLD_ID")]
     """The world."""
-    options: dict[str, int] = field(default_factory=dict)
-    """Keywords of the world and their values, such as grid 5 blink 4."""
+    options: Options = ()
+    """Keywords of the world and their values, such as grid 5 blink 4, or path my.pomdp."""
+    plugin: Plugins = ()
+    """A module that registers worlds of your own, by its name without .py; repeatable."""
     restarts: int = 16
     """Searches from tables of their own."""
     sweeps: int = 8
@@ -64,8 +69,8 @@ class Args:
 
     def check(self) -> None:
         """One sentence for what cannot work."""
-        if self.id.removeprefix("envs:") not in WORLDS:
-            raise UserError(f"There is no world {self.id!r}; {near_names(self.id, WORLDS)}")
+        check_id(self.id, self.plugin)
+        keywords(self.options)
         for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name} {getattr(self, name)} must be at least 1.")
@@ -75,8 +80,7 @@ class Args:
     @property
     def name(self) -> str:
         """The world with its keywords."""
-        given = ", ".join(f"{key}={value}" for key, value in self.options.items())
-        return self.id.removeprefix("envs:") + (f" ({given})" if given else "")
+        return named(self.id, keywords(self.options))
 
 
 def search(game: Game, measure: int, climbed: Climbed, effort: Effort) -> Found:
@@ -91,7 +95,8 @@ def search(game: Game, measure: int, climbed: Climbed, effort: Effort) -> Found:
 def compute(args: Args, command: str) -> Record:
     """Both searches in one world."""
     begin = time.perf_counter()
-    world = make_world(args.id, "cpu", **args.options)
+    world = make_world(args.id, "cpu", **keywords(args.options))
+    probe(world)
     game = make_game(world, args.episodes, args.seed, args.fresh)
     effort = Effort(args.restarts, args.sweeps, args.patience, args.updates, args.seed)
     found, climbed = {}, None
@@ -109,6 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Search, print, write."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.memoryless")
+    load_plugins(args.plugin)
     args.check()
     torch.set_num_threads(1)
     folder = Path(args.folder)

@@ -1,0 +1,210 @@
+"""The contract of `envs.core.World`, held against a world: what it must have, and what its functions must give back.
+
+Nothing later looks at these things again: a replay takes observations of any shape that it can broadcast, and an
+embedding any number. So a world is looked at once, in its members when it is made, and in its tensors when it is first
+reset and stepped. Every difference is told in one sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.appearance import Appearance, appearance, brief
+from envs.core import State, World
+from envs.errors import UserError
+from envs.observed import StateObserved
+
+MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
+RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"
+FIVE = "(state, observation, reward, terminated, success)"
+LOOKED_AT = 1024  # rows whose values are compared; rows are alike, and pictures in many of them are a lot of memory
+FLOATS = (torch.float32, torch.float64)
+
+
+def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
+    """A UserError where `build`, which takes these parameters, cannot make a world; a function may make one, too."""
+    if inspect.isclass(build) and not issubclass(build, World):
+        raise UserError(f"{build.__name__}, the class of world {id!r}, is no world: {RULE}.")
+    missing = sorted(getattr(build, "__abstractmethods__", ()))
+    if missing:
+        raise UserError(f"{build.__name__}, the class of world {id!r}, has no {_listed(missing)}: {RULE}.")
+    if "device" not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        raise UserError(
+            f"{getattr(build, '__name__', build)} of world {id!r} takes no keyword device; "
+            'give its __init__ device="cpu" as last parameter and hand it to super().__init__(time_limit, device).'
+        )
+
+
+def check_members(world: Any) -> None:
+    """A UserError for the first thing that every world has and this one has not."""
+    name = kind(world)
+    if not isinstance(world, World):
+        raise UserError(f"{name} is no world: {RULE}.")
+    missing = [each for each in ("time_limit", "device", "one", "nothing") if not hasattr(world, each)]
+    if missing:
+        raise UserError(f"{name} has no {missing[0]}; its __init__ must call super().__init__(time_limit, device).")
+    for member, least in (("num_actions", 1), ("reset_draws", 0), ("step_draws", 0)):
+        _check_count(world, member, least)
+    if not hasattr(world, "observation_space"):
+        raise UserError(f"{name} has no observation_space: {RULE}.")
+    appearance(f"The observation_space of {name}", world.observation_space)
+    for function, wanted in ((world.reset, "u"), (world.step, "state, action, u")):
+        _check_call(f"{name}.{function.__name__}", function, wanted)
+
+
+def checked(world: World[Any]) -> World[Any]:
+    """The same world, whose `reset` and `step` raise a UserError where they give something else than they must."""
+    return cast("World[Any]", _Checked(world))
+
+
+@torch.no_grad()
+def probe(world: World[Any], rows: int = 3) -> None:
+    """One reset and one step with numbers of its own, for callers that see neither tensors nor a fleet.
+
+    Raises:
+        UserError: the first difference from the contract.
+    """
+    check_members(world)
+    numbers = torch.Generator().manual_seed(0)
+    start, chance = (
+        torch.rand(rows, count, dtype=torch.float64, generator=numbers).to(world.device)
+        for count in (world.reset_draws, world.step_draws)
+    )
+    action = torch.zeros(rows, dtype=torch.int64, device=world.device)
+    subject = checked(world)
+    subject.step(subject.reset(start), action, chance)
+
+
+def kind(world: Any) -> str:
+    """The name of a world's class, for a sentence."""
+    if isinstance(world, StateObserved):
+        return f"{kind(world.world)} with observe='state'"
+    return type(world).__name__
+
+
+class _Checked:
+    """A world with a look at everything that it gives back."""
+
+    def __init__(self, world: World[Any]) -> None:
+        self.world, self.name = world, kind(world)
+        self.looks = appearance(f"The observation_space of {self.name}", world.observation_space)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.world, name)
+
+    def reset(self, u: Tensor) -> State:
+        state = self.world.reset(u)
+        _check_state(f"{self.name}.reset", "return", state, len(u))
+        _check_observation(f"{self.name}.reset", state.observation, self.looks, len(u))
+        return state
+
+    def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
+        before = {name: value[:LOOKED_AT].clone() for name, value in vars(state).items()}
+        result: Any = self.world.step(state, action, u)
+        where, rows = f"{self.name}.step", len(action)
+        if not isinstance(result, tuple) or len(result) != 5:
+            count = f"{len(result)} values" if isinstance(result, tuple) else _form(result)
+            raise UserError(f"{where} must return five values {FIVE}, not {count}.")
+        after, observation, reward, terminated, success = result
+        _check_state(where, "return first", after, rows)
+        _check_observation(where, observation, self.looks, rows)
+        _check_column(f"The reward of {where}", reward, rows, FLOATS)
+        _check_column(f"terminated of {where}", terminated, rows, (torch.bool,))
+        _check_column(f"success of {where}", success, rows, (torch.bool,))
+        _check_pure(where, state, before)
+        _check_sums(where, before, after, reward)
+        if not torch.equal(after.observation[:LOOKED_AT], observation[:LOOKED_AT]):
+            raise UserError(f"The observation that {where} returns must be that of the state it returns.")
+        if bool((success & ~terminated).any()):
+            raise UserError(f"{where} tells a success where terminated is False; success belongs to an episode's end.")
+        return after, observation, reward, terminated, success
+
+
+def _check_count(world: World[Any], member: str, least: int) -> None:
+    if not hasattr(world, member):
+        raise UserError(f"{kind(world)} has no {member}: {RULE}.")
+    value = getattr(world, member)
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise UserError(f"{member} of {kind(world)} must be a whole number of at least {least}, not {value!r}.")
+
+
+def _check_call(where: str, function: Any, wanted: str) -> None:
+    try:
+        inspect.signature(function).bind(*wanted.split(", "))
+    except TypeError:
+        raise UserError(f"{where} must take ({wanted}), not {inspect.signature(function)}.") from None
+
+
+def _check_state(where: str, gives: str, state: Any, rows: int) -> None:
+    if not isinstance(state, State):
+        raise UserError(f"{where} must {gives} a state, a dataclass under envs.core.State, not {_form(state)}.")
+    name = type(state).__name__
+    stray = sorted(set(vars(state)) - {field.name for field in dataclasses.fields(state)})
+    if stray:
+        raise UserError(f"The state {name} of {where} keeps {stray[0]} in no field; put @dataclass over its class.")
+    for field, value in vars(state).items():
+        if not isinstance(value, Tensor) or value.shape[:1] != (rows,):
+            raise UserError(
+                f"{field} of the state {name} of {where} must be a tensor ({rows}, ...), not {_form(value)}."
+            )
+    _check_column(f"steps of the state {name} of {where}", state.steps, rows, (torch.int64,))
+    _check_column(f"returns of the state {name} of {where}", state.returns, rows, (torch.float64,))
+
+
+def _check_column(what: str, value: Any, rows: int, dtypes: tuple[torch.dtype, ...]) -> None:
+    if not isinstance(value, Tensor) or value.shape != (rows,) or value.dtype not in dtypes:
+        wanted = " or ".join(_plain(dtype) for dtype in dtypes)
+        raise UserError(f"{what} must be a tensor ({rows},) of {wanted}, not {_form(value)}.")
+
+
+def _check_observation(where: str, observation: Any, looks: Appearance, rows: int) -> None:
+    shape, space = (rows, *looks.shape), brief(looks.space)
+    fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == looks.dtype
+    if not fits:
+        wanted = f"a tensor {shape} of {looks.dtype}, as its observation_space {space} says"
+        raise UserError(f"The observation of {where} must be {wanted}, not {_form(observation)}.")
+    shown = observation[:LOOKED_AT].detach().cpu().flatten(1).numpy()
+    outside = ~((shown >= looks.low) & (shown <= looks.high))  # not the other way round, so that nan is outside
+    if outside.any():
+        row, column = np.argwhere(outside)[0]
+        limits = f"{looks.low[column]} to {looks.high[column]}"
+        raise UserError(
+            f"The observation of {where} holds {shown[row, column]} in place {column}, "
+            f"but its observation_space {space} says {limits} there."
+        )
+
+
+def _check_pure(where: str, state: State, before: Mapping[str, Tensor]) -> None:
+    for field, value in before.items():
+        now = getattr(state, field)[:LOOKED_AT]
+        if not torch.equal(now.nan_to_num(), value.nan_to_num()):
+            raise UserError(f"{where} must not write into the state it is given ({field}), but return a new one.")
+
+
+def _check_sums(where: str, before: Mapping[str, Tensor], after: State, reward: Tensor) -> None:
+    if not torch.equal(after.steps[:LOOKED_AT], before["steps"] + 1):
+        raise UserError(f"steps of the state that {where} returns must be one more than before in every row.")
+    if not torch.allclose(after.returns[:LOOKED_AT], before["returns"] + reward[:LOOKED_AT], rtol=1e-4, atol=1e-4):
+        raise UserError(f"returns of the state that {where} returns must be those before and the reward in every row.")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
+
+
+def _form(value: Any) -> str:
+    """Shape and dtype of a tensor, the type of anything else."""
+    if isinstance(value, Tensor):
+        return f"one {tuple(value.shape)} of {_plain(value.dtype)}"
+    return f"a {type(value).__name__}"
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

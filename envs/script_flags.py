@@ -1,0 +1,59 @@
+"""Flags that the scripts of this package share: modules with worlds of one's own, and options of a world."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import tyro
+
+from envs.errors import UserError
+from envs.registry import WORLDS, near_names
+
+Plugins = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
+Options = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY VALUE ...")]
+PLAIN = (bool, int, float, str, list)
+TRUTH = {"True": True, "False": False}
+
+
+def check_id(id: str, plugins: Sequence[str]) -> None:
+    """A UserError for an id that no world has; a namespace that nobody has used is a world of one's own."""
+    plain = id.removeprefix("envs:")
+    if plain in WORLDS:
+        return
+    spaces = {known.partition("/")[0] for known in WORLDS}
+    if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
+        raise UserError(f"There is no world {id!r}; {near_names(id, WORLDS)}")
+    raise UserError(f"There is no world {id!r}; name the module that registers it with --plugin MODULE.")
+
+
+def keywords(options: Sequence[str]) -> dict[str, Any]:
+    """KEY VALUE KEY VALUE ... as keywords of a world, which checks them itself.
+
+    A value is read as TOML, so 5, 0.5, true and [3,3] are what they look like, and anything else is a string.
+
+    Raises:
+        UserError: a key without a value, or twice.
+    """
+    keys, values = options[::2], options[1::2]
+    if len(keys) > len(values):
+        raise UserError(f"--options takes pairs KEY VALUE, but {keys[-1]!r} has no value.")
+    twice = [key for place, key in enumerate(keys) if key in keys[:place]]
+    if twice:
+        raise UserError(f"--options gives {twice[0]!r} twice; give it once.")
+    return {key: _value(text) for key, text in zip(keys, values, strict=True)}
+
+
+def named(id: str, given: Mapping[str, Any]) -> str:
+    """The name of a row: the world with its options."""
+    told = ", ".join(f"{key}={value}" for key, value in given.items())
+    return id.removeprefix("envs:") + (f" ({told})" if told else "")
+
+
+def _value(text: str) -> Any:
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return TRUTH.get(text, text)  # a bare word is a string
+    return value if isinstance(value, PLAIN) else text

@@ -1,0 +1,205 @@
+"""Worlds of one's own in the scripts `envs.memoryless` and `envs.baselines`: plugins, options, no known player."""
+
+import json
+import sys
+from dataclasses import replace
+
+import gymnasium
+import own_worlds
+import pytest
+from world_keywords import DATA
+
+from envs import UserError
+from envs.baselines import bounds, known, record
+from envs.baselines.__main__ import main as baselines
+from envs.memoryless.__main__ import main as memoryless
+from envs.plugins import load_plugins
+from envs.registry import WORLDS, make_world
+from envs.script_flags import keywords
+from envs.tabular import Tabular
+
+ID, TIGER = "Mine/Cue-v0", str(DATA / "pomdp" / "tiger.pomdp")
+FEW = ("--restarts", "2", "--sweeps", "1", "--updates", "1", "--episodes", "10", "--fresh", "20")
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """The name of a module that registers ID; what it did is undone afterwards."""
+    folder = tmp_path / "plugins"
+    folder.mkdir()
+    (folder / "cue_plugin.py").write_text(f"import envs\nenvs.register('{ID}', envs.Entry('own_worlds:Cue'))\n")
+    monkeypatch.syspath_prepend(folder)
+    yield "cue_plugin"
+    sys.modules.pop("cue_plugin", None)
+    WORLDS.pop(ID, None)
+    gymnasium.registry.pop(ID, None)
+
+
+def rows(folder, name="baselines"):
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def few(folder):
+    return ["--episodes", "40", "--folder", str(folder)]
+
+
+# Plugins
+
+
+def test_a_policy_without_a_memory_is_searched_in_a_plugins_world(plugin, tmp_path, capsys):
+    memoryless([ID, "--plugin", plugin, *FEW, "--folder", str(tmp_path)])
+    assert "Mine/Cue-v0 without a memory: best success" in capsys.readouterr().out
+    assert rows(tmp_path, "memoryless")[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
+
+
+@pytest.mark.parametrize(
+    "main", [lambda *flags: memoryless([ID, *flags]), lambda *flags: baselines(["--only", ID, *flags])]
+)
+def test_an_unknown_namespace_is_that_of_a_plugin(main, plugin, tmp_path):
+    with pytest.raises(UserError, match=r"There is no world 'Mine/Cue-v0'; name the module .* with --plugin MODULE\.$"):
+        main("--folder", str(tmp_path))
+    with pytest.raises(UserError, match="--plugin no_such_plugin: no module of that name"):
+        main("--plugin", "no_such_plugin")
+    with pytest.raises(UserError, match=r"--plugin cue_plugin.py: give the module's name without \.py, cue_plugin$"):
+        main("--plugin", "cue_plugin.py")
+
+
+def test_a_misspelt_world_of_a_plugin_is_told_its_name(plugin, tmp_path):
+    with pytest.raises(UserError, match="did you mean Mine/Cue-v0"):
+        memoryless(["Mine/Cu-v0", "--plugin", plugin, "--folder", str(tmp_path)])
+
+
+def test_a_path_is_no_modules_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"without \.py, folder\.my_module$"):
+        load_plugins(["folder/my_module.py"])
+
+
+def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch):
+    monkeypatch.setattr(own_worlds, "Cue", own_worlds.FourValues)
+    with pytest.raises(UserError, match=r"FourValues\.step must return five values"):
+        memoryless([ID, "--plugin", plugin, "--folder", str(tmp_path)])
+    monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
+    with pytest.raises(UserError, match=r"FourValues\.step must return five values"):
+        baselines(["--only", "POMDP/CarFlag-v0", ID, "--plugin", plugin, *few(tmp_path)])
+
+
+# A world that nobody has a player for
+
+
+def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugin, tmp_path, capsys, monkeypatch):
+    shortened = {ID: None, "POMDP/CarFlag-v0": None}  # the world without a player first
+    monkeypatch.setattr("envs.baselines.__main__.Args.ids", lambda args: list(shortened))
+    baselines(["--only", ID, "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
+    said = capsys.readouterr().out
+    line = next(line for line in said.splitlines() if "No player is known for Cue" in line)
+    assert "envs.baselines.bounds.BOUNDS[Cue] = f" in line and "subclass of envs.tabular.Tabular" in line
+    made = rows(tmp_path)
+    assert set(made) == set(shortened) and 0.2 < made[ID]["random"]["success"]["mean"] < 0.8
+    assert "lower" not in made[ID] and "upper" not in made[ID] and made["POMDP/CarFlag-v0"]["lower"]["kind"] == "exact"
+    page, sheet = (tmp_path / "baselines.md").read_text(), (tmp_path / "baselines.csv").read_text()
+    assert "nan" not in page + sheet
+    row = next(line for line in page.splitlines() if line.startswith(f"| {ID} | 0."))
+    assert row.split(" | ")[2] == row.split(" | ")[4] == "-"
+    assert f"{ID},10," in sheet and "measured,,,,,,,,,,,,," in sheet
+
+
+def test_what_was_written_without_bounds_is_read_back(plugin, tmp_path):
+    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
+    read = record.read(tmp_path / "baselines.json")[ID].lines
+    assert not read.bounded and read.words == f"random {read.random.success.mean:.2f}"
+    assert known.plain(read) == known.plain(known.from_plain(ID, known.plain(read)))
+    assert record.as_json(record.read(tmp_path / "baselines.json")) == (tmp_path / "baselines.json").read_text()
+    full = known.shipped()["POMDP/CarFlag-v0"]
+    half = {name: value for name, value in known.plain(full).items() if name != "upper"}
+    with pytest.raises(TypeError, match="upper"):  # a row that has lost one bound is a damaged one
+        known.from_plain(ID, half)
+
+
+def test_rows_of_plugins_stay_when_others_are_computed_without_them(plugin, tmp_path):
+    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
+    del WORLDS[ID]
+    baselines(["--only", "POMDP/CarFlag-v0", *few(tmp_path)])
+    assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", ID]
+
+
+def test_a_player_of_ones_own_is_asked(plugin, tmp_path, monkeypatch):
+    optimum = bounds.exactly(1.0, 1.0, bounds.EXACT)
+    monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, effort: bounds.Best(optimum, optimum))
+    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
+    assert rows(tmp_path)[ID]["upper"]["success"]["mean"] == 1.0
+
+
+def test_a_player_of_a_subclass_comes_before_that_of_its_base(monkeypatch):
+    class MyTables(Tabular):
+        pass
+
+    world, mine = make_world("POMDP/File-v0", path=TIGER), bounds.Best(known.UNKNOWN, known.UNKNOWN)
+    monkeypatch.setitem(bounds.BOUNDS, MyTables, lambda world, effort: mine)
+    assert bounds.best(MyTables(world.tables), bounds.Effort(2, 2, 0, 0.1, 10)) is mine
+
+
+def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
+    for flags in (["--plugin", plugin], ["--only", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
+        with pytest.raises(UserError, match="leave out --options and --plugin"):
+            baselines([*flags, "--ship", *few(tmp_path)])
+    monkeypatch.setattr("envs.baselines.__main__.SHIPPED", tmp_path / "lines.toml")
+    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
+    del WORLDS[ID]
+    baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
+    shipped = known.parse((tmp_path / "lines.toml").read_text())
+    assert list(shipped) == ["POMDP/CarFlag-v0"]
+    assert replace(shipped["POMDP/CarFlag-v0"], revision="") == replace(
+        record.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"].lines, revision=""
+    )
+
+
+# Options
+
+
+def test_a_file_of_ones_own_has_a_search_and_a_row(tmp_path, capsys):
+    options, name = ["--options", "path", TIGER, "time_limit", "4"], f"POMDP/File-v0 (path={TIGER}, time_limit=4)"
+    memoryless(["POMDP/File-v0", *options, *FEW, "--folder", str(tmp_path)])
+    baselines(["--only", "POMDP/File-v0", *options, "--size", "20", *few(tmp_path)])
+    baselines(["--only", "POMDP/CarFlag-v0", *few(tmp_path)])
+    assert list(rows(tmp_path, "memoryless")) == [name] and name in capsys.readouterr().out
+    assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", name]
+    assert rows(tmp_path)[name]["time_limit"] == 4 and f"path {TIGER} time_limit 4" in rows(tmp_path)[name]["command"]
+    assert f"| {name} | " in (tmp_path / "baselines.md").read_text()
+
+
+def test_values_are_read_and_never_run():
+    given = keywords(["a", "5", "b", "0.5", "c", "true", "d", "False", "e", "[3, 3]", "f", "x.pomdp", "g", '"5"'])
+    assert given == {"a": 5, "b": 0.5, "c": True, "d": False, "e": [3, 3], "f": "x.pomdp", "g": "5"}
+    strings = ["__import__('os')", "2024-01-01", "{a = 1}", "", "1 + 1", "a=b"]
+    assert list(keywords([word for each in enumerate(strings) for word in map(str, each)]).values()) == strings
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
+        (["path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
+        (["path", "5"], "path of world 'POMDP/File-v0' must be the name of a file, not 5."),
+        (["pth", "a"], "World 'POMDP/File-v0' takes no keyword 'pth'; did you mean path?"),
+        (
+            ["time_limit", "x", "path", TIGER],
+            "time_limit of world 'POMDP/File-v0' must be a whole number, not 'x'.",
+        ),
+    ],
+)
+def test_wrong_options_are_one_sentence(options, message, tmp_path):
+    for work in (
+        lambda: memoryless(["POMDP/File-v0", "--options", *options, "--folder", str(tmp_path)]),
+        lambda: baselines(["--only", "POMDP/File-v0", "--options", *options, *few(tmp_path)]),
+    ):
+        with pytest.raises(UserError) as caught:
+            work()
+        assert str(caught.value) == message
+
+
+def test_options_belong_to_one_world(tmp_path):
+    for only in ([], ["--only", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"]):
+        with pytest.raises(UserError, match="--options belong to one world; name it with --only"):
+            baselines([*only, "--options", "time_limit", "5", *few(tmp_path)])
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,325 @@
+"""Worlds of one's own that break the contract of `envs.core.World` are told so in one sentence, not trained."""
+
+import gymnasium
+import own_worlds
+import pytest
+import torch
+from own_worlds import Cue
+from world_keywords import IDS, build
+
+import envs
+from envs import contract
+from envs.adapters import WorldEnv, WorldVectorEnv
+from envs.checker import check_registered
+from envs.core import State, World
+from envs.errors import UserError
+from envs.fleet import TensorFleet, make_fleet
+from envs.registry import WORLDS, Entry, make_world
+
+ID = "Mine/Cue-v0"
+
+
+def right_init(self, time_limit=10, device="cpu"):
+    World.__init__(self, time_limit, device)
+
+
+MEMBERS = {**{name: value for name, value in vars(Cue).items() if not name.startswith("_")}, "__init__": right_init}
+
+
+@pytest.fixture
+def register():
+    """Registers one world under ID, and takes it away afterwards."""
+
+    def register(entry, **kwargs):
+        envs.register(ID, Entry(entry, kwargs))
+        return ID
+
+    yield register
+    WORLDS.pop(ID, None)
+    gymnasium.registry.pop(ID, None)
+
+
+def sentence(caught):
+    said = str(caught.value)
+    assert "\n" not in said and said.endswith((".", "?"))
+    return said
+
+
+def told(work, *args, **kwargs):
+    with pytest.raises(UserError) as caught:
+        work(*args, **kwargs)
+    return sentence(caught)
+
+
+def start(kind, rows=5):
+    fleet = TensorFleet(kind(), rows, 0)
+    fleet.reset()
+    fleet.step(torch.zeros(rows, dtype=torch.int64))
+    return fleet
+
+
+# What reset and step give
+
+
+WRONG = {
+    "Narrow": ("observation of Narrow.reset", "(5, 4) of float32", "Box(0.0, 2.0, (4,), float32)", "one (5, 1)"),
+    "Padded": ("observation of Padded.step holds 2 in place 0", "Discrete(2)", "0 to 1"),
+    "FromOne": ("observation_space of FromOne must count from 0", "start=1"),
+    "Halves": ("observation of Halves.reset", "(5, 1) of int64", "Discrete(3)", "one (5, 1) of float32"),
+    "NotANumber": ("observation of NotANumber.reset holds nan", "-9.0 to 9.0"),
+    "NoState": ("NoState.reset must return a state", "envs.core.State", "not a tuple"),
+    "FourValues": ("FourValues.step must return five values", "terminated, success", "not 4 values"),
+    "ColumnRewards": ("reward of ColumnRewards.step", "(5,) of float32 or float64", "one (5, 1) of float64"),
+    "WholeRewards": ("reward of WholeRewards.step", "one (5,) of int64"),
+    "NumberEnds": ("terminated of NumberEnds.step", "(5,) of bool", "int64"),
+    "OneSuccess": ("success of OneSuccess.step", "(5,) of bool", "one (1,)"),
+    "EarlySuccess": ("EarlySuccess.step tells a success where terminated is False",),
+    "StandingClock": ("steps of the state that StandingClock.step returns", "one more"),
+    "LostReturns": ("returns of the state that LostReturns.step returns", "reward"),
+    "OldSights": ("observation that OldSights.step returns must be that of the state",),
+    "Scribbler": ("Scribbler.step must not write into the state", "(returns)"),
+    "OneForAll": ("score of the state Single of OneForAll.reset", "(5, ...)", "one () of float32"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_fleet_of_a_wrong_world_says_what_is_wrong(name):
+    said = told(start, getattr(own_worlds, name))
+    assert all(part in said for part in WRONG[name]), said
+
+
+def test_every_wrong_world_is_tried():
+    assert {each.__name__ for each in Cue.__subclasses__() if each.__module__ == "own_worlds"} == set(WRONG)
+
+
+def test_a_fleet_of_a_right_world_plays():
+    fleet = start(Cue, 200)
+    fleet.step(torch.zeros(200, dtype=torch.int64))
+    last = fleet.step(torch.zeros(200, dtype=torch.int64))
+    assert last.terminated.all() and 60 < last.success.sum() < 140
+
+
+def test_a_wrong_first_step_stays_wrong():
+    fleet = TensorFleet(own_worlds.FourValues(), 2, 0)
+    fleet.reset()
+    for _ in range(2):
+        assert "five values" in told(fleet.step, torch.zeros(2, dtype=torch.int64))
+
+
+def test_only_the_first_reset_and_the_first_step_are_looked_at(monkeypatch):
+    looks = []
+    look = contract._check_observation
+    monkeypatch.setattr(contract, "_check_observation", lambda *args: (looks.append(args[0]), look(*args)))
+    fleet = TensorFleet(Cue(), 3, 0)
+    fleet.reset()
+    assert looks == ["Cue.reset"]
+    for _ in range(12):  # four episodes
+        fleet.step(torch.zeros(3, dtype=torch.int64))
+    fleet.reset()
+    assert looks == ["Cue.reset", "Cue.step"]
+
+
+def test_looking_changes_no_random_stream():
+    fleet, stream = start(Cue), torch.Generator().manual_seed(0)
+    torch.rand(5, 1, dtype=torch.float64, generator=stream)
+    torch.rand(5, 1, dtype=torch.float64, generator=stream)
+    before = torch.get_rng_state()
+    assert torch.equal(fleet.generator.get_state(), stream.get_state())
+    contract.probe(Cue())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_resumed_fleet_is_looked_at_too():
+    saved = start(Cue).state_dict()
+    assert "holds 2" in told(resume, own_worlds.Padded(), saved)
+
+
+def resume(world, saved):
+    fleet = TensorFleet(world, 5, 0)
+    fleet.load_state_dict(saved)
+    fleet.step(torch.zeros(5, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("id", IDS)
+@pytest.mark.parametrize("observe", ["world", "state"])
+def test_our_own_worlds_keep_the_contract(id, observe):
+    contract.probe(build(id, observe=observe))
+
+
+def test_a_wrong_view_of_the_state_is_named_with_its_world():
+    class Shy(Cue):
+        state_space = gymnasium.spaces.Discrete(2)
+
+        def observe_state(self, state):
+            return state.side
+
+    assert "Shy with observe='state'.reset" in told(start, lambda: envs.observed.StateObserved(Shy()))
+
+
+# Where neither a fleet nor a tensor is seen
+
+
+@pytest.mark.parametrize("make", [WorldEnv, WorldVectorEnv])
+def test_gymnasium_environments_of_a_wrong_world_are_refused(make):
+    assert "(3, 4) of float32" in told(make, own_worlds.Narrow())
+    assert "five values" in told(make, own_worlds.FourValues())
+
+
+def test_the_checker_says_it_in_one_sentence(register):
+    register("own_worlds:Narrow")
+    assert "The observation of Narrow.reset must be a tensor (3, 4) of float32" in told(check_registered, ID)
+
+
+def test_the_checker_plays_on_where_the_first_step_shows_nothing(register):
+    register("own_worlds:Cue")
+    check_registered(ID, steps=30)
+
+
+# What a world must have
+
+
+def without(*names, base=World, **others):
+    """A class with what a world must have, but for some of it."""
+    members = {name: value for name, value in MEMBERS.items() if name not in names} | others
+    return type("Mine", (base,), members)
+
+
+def plain_init(self, time_limit=10, device="cpu"):
+    self.time_limit = time_limit
+
+
+LACKING = {
+    "num_actions": (without("num_actions"), "Mine has no num_actions: a world is a subclass of envs.core.World with"),
+    "draws": (without("reset_draws"), "Mine has no reset_draws"),
+    "space": (without("observation_space"), "Mine has no observation_space"),
+    "pictures": (without("frame", "text"), "has no frame and text: a world is a subclass of envs.core.World with"),
+    "base": (without(base=object, __init__=plain_init), "is no world: a world is a subclass of envs.core.World"),
+    "super": (without(__init__=plain_init), "Mine has no device; its __init__ must call super().__init__"),
+    "device": (
+        without(__init__=lambda self, time_limit=10: World.__init__(self, time_limit)),
+        "Mine of world 'Mine/Cue-v0' takes no keyword device",
+    ),
+    "actions": (without(num_actions=2.0), "num_actions of Mine must be a whole number of at least 1, not 2.0"),
+    "reset": (without(reset=lambda self: None), "Mine.reset must take (u), not ()"),
+    "step": (without(step=lambda self, action: None), "Mine.step must take (state, action, u), not (action)"),
+    "text space": (
+        without(observation_space=gymnasium.spaces.Text(3)),
+        "The observation_space of Mine must be Box, Discrete",
+    ),
+    "keyword": (without("__init__"), "World 'Mine/Cue-v0' needs the keyword 'time_limit'"),
+}
+
+
+def named(kind):
+    """A function's name is that of its place, for sentences."""
+    for name, value in vars(kind).items():
+        if callable(value) and getattr(value, "__name__", "") == "<lambda>":
+            value.__name__ = name
+    return kind
+
+
+@pytest.mark.parametrize("lack", LACKING)
+def test_what_is_missing_is_named(lack, register, monkeypatch):
+    kind, part = LACKING[lack]
+    monkeypatch.setattr(own_worlds, "Mine", named(kind), raising=False)
+    register("own_worlds:Mine")
+    assert part in told(make_fleet, ID, 2, 0)
+
+
+def test_the_whole_of_the_members_is_a_world(register, monkeypatch):
+    monkeypatch.setattr(own_worlds, "Mine", without(), raising=False)
+    assert make_fleet(register("own_worlds:Mine"), 2, 0).reset().shape == (2, 1)
+
+
+def test_a_function_may_make_a_world_as_well(register, monkeypatch):
+    monkeypatch.setattr(own_worlds, "make", lambda device: Cue(device=device), raising=False)
+    assert make_fleet(register("own_worlds:make"), 2, 0).reset().shape == (2, 1)
+    monkeypatch.setattr(own_worlds, "make", lambda device: 3, raising=False)
+    assert "int is no world" in told(make_world, ID)
+
+
+# Where a world stands
+
+
+ENTRIES = {
+    "own_worlds:Cu": "but own_worlds has no class 'Cu'; did you mean Cue?",
+    "own_wrlds:Cue": "but there is no module 'own_wrlds'.",
+    "envs.none:Cue": "but there is no module 'envs.none'.",
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_an_entry_that_leads_nowhere_says_where_it_breaks_off(entry, register):
+    register(entry)
+    said = told(make_world, ID)
+    assert said.startswith(f"World 'Mine/Cue-v0' has the entry '{entry}', ") and said.endswith(ENTRIES[entry])
+
+
+@pytest.mark.parametrize("entry", ["own_worlds", "own_worlds.Cue", ":Cue", "own_worlds:", "own worlds:Cue", Cue, None])
+def test_an_entry_of_another_form_is_refused(entry):
+    assert 'must be a string "module:Class" such as "my_module:MyWorld", not' in told(Entry, entry)
+
+
+def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, monkeypatch, register):
+    (tmp_path / "needy_world.py").write_text("import not_there_at_all\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    register("needy_world:Cue")
+    with pytest.raises(ModuleNotFoundError, match="not_there_at_all"):
+        make_world(ID)
+
+
+def test_the_keywords_of_an_entry_are_checked(register):
+    register("own_worlds:Cue", time_limt=4)
+    assert "takes no keyword 'time_limt'; did you mean time_limit?" in told(make_world, ID)
+    assert "takes no keyword 'device'" in told(make_world, register_again(device="cpu"))
+    assert "time_limit of world 'Mine/Cue-v0' must be a whole number" in told(
+        make_world, register_again(time_limit="9")
+    )
+    assert make_world(register_again(time_limit=4)).time_limit == 4
+    assert make_world(ID, time_limit=5).time_limit == 5
+
+
+def register_again(**kwargs):
+    WORLDS[ID] = Entry("own_worlds:Cue", kwargs)
+    return ID
+
+
+def test_an_id_that_is_taken_stays_what_it_is(register):
+    car = WORLDS["POMDP/CarFlag-v0"]
+    said = told(envs.register, "POMDP/CarFlag-v0", Entry("own_worlds:Cue"))
+    assert "There is a world 'POMDP/CarFlag-v0' already" in said and WORLDS["POMDP/CarFlag-v0"] is car
+    assert "world of Gymnasium's already" in told(envs.register, "CartPole-v1", Entry("own_worlds:Cue"))
+    assert "CartPole-v1" not in WORLDS
+
+
+def test_the_same_entry_may_be_registered_again(register):
+    for _ in range(2):  # as when a module is imported twice
+        register("own_worlds:Cue", sizes=(3, 3), tables=[torch.zeros(3)], state=State(*torch.zeros(3, 2)))
+    zeros, ones = torch.zeros(3, 2), torch.ones(3, 2)
+    for tables, state in (([torch.zeros(2)], zeros), ([torch.ones(3)], zeros), ([torch.zeros(3)], ones), ([], zeros)):
+        assert "already" in told(register, "own_worlds:Cue", sizes=(3, 3), tables=tables, state=State(*state))
+
+
+def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
+    class Sized(Cue):
+        def __init__(self, size, time_limit=10, device="cpu"):
+            super().__init__(time_limit, device)
+
+    class Small(Sized):
+        def __init__(self, **kwargs):
+            super().__init__(size=1, **kwargs)
+
+    monkeypatch.setattr(own_worlds, "Mine", Small, raising=False)
+    assert make_world(register("own_worlds:Mine"), time_limit=3).time_limit == 3
+    monkeypatch.setattr(own_worlds, "Mine", Sized)
+    assert "needs the keyword 'size'" in told(make_world, ID)
+
+
+@pytest.mark.parametrize("id", ["Mine/My World-v0", "", 3, "a/b/c-v0"])
+def test_an_id_that_gymnasium_cannot_hold_is_refused(id):
+    assert 'must be like "Mine/World-v0"' in told(envs.register, id, Entry("own_worlds:Cue"))
+    assert id not in WORLDS
+
+
+def test_what_is_no_entry_is_refused():
+    assert "must be an envs.Entry" in told(envs.register, ID, "own_worlds:Cue")
