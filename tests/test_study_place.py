@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,12 +14,15 @@ from dqn_memory.errors import UserError
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.driver import open_runs, prepare
 from dqn_memory.study.expansion import expand
+from dqn_memory.study.place import place_of
+from dqn_memory.study.report import main as report_main
 from dqn_memory.study.report_data import collect
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.run import Args, defined, main
 from dqn_memory.study.state import Study
+from dqn_memory.study.status import main as status_main
 from dqn_memory.study.taking import take_over
 
 SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
@@ -129,3 +133,40 @@ def test_invented_studies_of_one_title_and_other_runs_are_told_apart(tmp_path: P
     (tmp_path / "one.toml").write_text(definition.text.replace('["dtqn4"]', '["dtqn4", "dgfqn"]'))
     more = read_definition(str(tmp_path / "one.toml"))
     assert len(prepare(tmp_path / "one", more, expand(more)).runs()) == 2
+
+
+@pytest.mark.parametrize("script", [report_main, status_main])
+def test_reports_take_what_study_run_takes(
+    whole: Study,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    script: Callable[[list[str]], None],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.toml"
+    mine.write_bytes((whole.folder / "study.toml").read_bytes())
+    for name in ("mine.toml", str(mine), "smoke"):
+        with pytest.raises(SystemExit):
+            script([name])
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: the study {name} was not run yet: there is no folder runs/studies/")
+        assert f"`python -m dqn_memory.study.run {name}` runs it" in told and told.count("\n") == 1
+    for name in ("mine", "smoke"):
+        shutil.copytree(whole.folder, tmp_path / "runs/studies" / name)
+    extra = ["--no-attention"] if script is report_main else []
+    for name in ("mine.toml", str(mine), "mine", "smoke", str(whole.folder / "study.toml")):
+        script([name, *extra])
+        assert whole.title in capsys.readouterr().out
+    made = {path.parent.name for path in tmp_path.rglob("report.md")}
+    assert made == ({"report"} if extra else set())
+    assert not (whole.folder / "report").exists()  # its study.toml is of the study smoke, which lies in runs/studies
+
+
+def test_a_definition_that_is_none_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('title = "Mine"')
+    with pytest.raises(UserError, match=r"mine\.toml: the key 'kind' is missing"):
+        place_of(tmp_path / "mine.toml")
+    with pytest.raises(UserError, match="no such study file"):
+        place_of(tmp_path / "nothing.toml")
+    assert place_of(tmp_path / "folder") == tmp_path / "folder"  # whoever opens it says that it is none

@@ -22,6 +22,10 @@
     world = "Car Flag"
     architecture = ["dtqn4", "dgfqn"]
 
+    [lines."Car Flag"]                        # of worlds of your own, by label: what counts as 0 and as 1 in a report
+    random = 0.25                             # score of random actions
+    best = 1.0                                # of the best player known
+
     [smoke.base]                              # laid over by --smoke: a cut for seconds
     [smoke.axes]
 
@@ -38,6 +42,7 @@ from typing import Any
 
 from dqn_memory.configuration import from_toml, study_files
 from dqn_memory.errors import UserError, near_names
+from dqn_memory.study.lines import Line
 
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
 FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
@@ -93,6 +98,7 @@ class File:
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     resources: Resources = Resources()
     skip: tuple[dict[str, Any], ...] = ()
+    lines: dict[str, Line] = field(default_factory=dict)
     smoke: Cut = Cut()
 
 
@@ -155,12 +161,14 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
     missing = [axis for axis in AXES if axis not in axes]
     if missing:
         raise UserError(f"{source}: the axis 'axes.{missing[0]}' is missing; every study has {', '.join(AXES)}")
-    return Definition(
+    definition = Definition(
         name=f"{name}-smoke" if smoke else name, title=file.title, about=file.about, kind=file.kind, smoke=smoke,
         presets=_presets(base, f"{source}: base"), settings=_without_presets(base),
         axes={axis: _values(axis, values, source) for axis, values in axes.items()},
         skip=tuple(_rule(rule, file, source) for rule in file.skip), resources=resources, source=source, text=text,
     )  # fmt: skip
+    _check_lines(file, source)
+    return definition
 
 
 def _small(cut: Resources, whole: Resources) -> Resources:
@@ -192,6 +200,18 @@ def _check_cut(file: File, source: str) -> None:
     for axis in file.smoke.axes:
         if axis not in file.axes:
             raise UserError(f"{source}: smoke: {near_names('axis', axis, file.axes)}")
+
+
+def _check_lines(file: File, source: str) -> None:
+    """That each of the lines is a scale, and of a world of the study or its cut: a misspelt one would scale nothing."""
+    if not file.lines:
+        return
+    worlds = (*file.axes["world"], *file.smoke.axes.get("world", ()))
+    known = {str(_value("world", value, f"{source}: axes.world").label) for value in worlds}
+    for world, line in file.lines.items():
+        if world not in known:
+            raise UserError(f"{source}: lines: {near_names('world', world, known)}")
+        line.check(f"{source}: lines.{world}")
 
 
 def _rule(rule: dict[str, Any], file: File, source: str) -> dict[str, tuple[Label, ...]]:

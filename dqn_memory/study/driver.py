@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from dqn_memory.study.report_source import RECORD
 from dqn_memory.study.state import STATE, RunState, Study
 from dqn_memory.study.worker import Order, Outcome
 from dqn_memory.tables import from_record
+from envs.registry import WORLDS
 
 POLL = 1.0  # seconds between looks at the room for more runs
 Say = Callable[[str], object]
@@ -170,7 +172,7 @@ class Drive:
         if outcome.result == "finished":
             self.done += 1
             seconds = note_finished(self.study, run, self.keep_replay)
-            self.say(f"finished {run.name} in {in_words(seconds)} ({self.done} of {self.total}){_score(run.folder)}")
+            self.say(f"finished {run.name} in {in_words(seconds)} ({self.done} of {self.total}){_score(run)}")
         elif outcome.result == "killed" and self._worth_another(run):
             self.study.mark(run.name, "stopped", outcome.error)
             self.waiting.append(run)
@@ -190,11 +192,11 @@ class Drive:
         return self._vain[run.name][1] <= self.retries
 
 
-def _score(folder: Path) -> str:
-    final = final_metrics(folder)
-    told = [
-        f"{name} {final[key]:.3g}"
-        for name, key in (("success", "final/success_rate"), ("return", "final/episodic_return"))
-        if final.get(key) is not None
-    ]
+def _score(run: RunState) -> str:
+    """What its last evaluation says, as the report will read it: success only of worlds that tell what it is."""
+    final = final_metrics(run.folder)
+    env = tomllib.loads(run.config.read_text(encoding="utf-8"))["world"]["env"]
+    named = {"success": "final/success_rate"} if env.removeprefix("envs:") in WORLDS else {}
+    named["return"] = "final/episodic_return"
+    told = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]
     return f": {', '.join(told)}" if told else ""

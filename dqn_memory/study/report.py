@@ -16,6 +16,7 @@ import tyro
 
 from dqn_memory.errors import one_line_errors
 from dqn_memory.files import write_atomic
+from dqn_memory.study.place import place_of
 from dqn_memory.study.report_data import Data, collect
 from dqn_memory.study.report_folder import CLAIMS, check_folder
 from dqn_memory.study.report_page import markdown, write_report
@@ -23,7 +24,6 @@ from dqn_memory.study.report_published import claims_page, published_section
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead, left_out_rows, sections
 from dqn_memory.study.report_source import open_source
-from dqn_memory.study.state import study_folder
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ class Args:
     """Report what a study has shown so far."""
 
     study: tyro.conf.Positional[Path]
-    """A study's folder, or its name where it is in runs/studies; or a record of one."""
+    """A study's folder, its name where it is in runs/studies, or the TOML file that study.run was given; or a record of
+    one."""
     folder: Path | None = None
     """Where the report goes (None: the folder `report` in the study's own); an earlier report there is replaced, and
     nothing else."""
@@ -49,7 +50,7 @@ class Args:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, measure, draw, write; exit code 1 where files of the study are damaged or missing."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.report")
-    study = study_folder(args.study)
+    study = place_of(args.study)
     report = args.folder or study / "report"
     source = open_source(study)
     check_folder(report, args.published)

@@ -120,7 +120,8 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     shown = slice(STEPS)
     maps = episode_attention(network, episode.observation[shown], episode.previous_action[shown], config.acting)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
-    return Maps(layers, len(episode), episode.success) if layers else None
+    total = None if episode.told else episode.episode_return
+    return Maps(layers, len(episode), episode.success, total) if layers else None
 
 
 def attention_section(data: Data, wanted: bool) -> Section:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from dqn_memory.experiment import Run
 from dqn_memory.study.normalisation import HUMAN as HUMAN_SCALES
 from dqn_memory.study.normalisation import OTHERS, Scale, game, world_scale
 from dqn_memory.study.readings import MEANINGS, Curve, Readings, read_curve, readings
-from dqn_memory.study.report_source import CONFIG, READINGS, Source, only_numbers
+from dqn_memory.study.report_source import CONFIG, DEFINITION, READINGS, Source, only_numbers
 from dqn_memory.study.state import RunState
 from dqn_memory.study.statistics import Floats
 from dqn_memory.study.trainers import config_class
@@ -92,6 +92,8 @@ class Data:
     def scale(self, world: str) -> Scale | None:
         """Scores that count as 0 and as 1 in a world, None where they are not known."""
         found = self.of(world)
+        if world in self.source.lines:
+            return own_scale(self.source, world, found)
         return scale_of(found[0]) if found else None
 
 
@@ -106,6 +108,18 @@ def series_of(source: Source, run: RunState) -> str:
     """What a run is compared as: its architecture, and every other axis but world and seed."""
     others = [f"{axis} {run.axes[axis]}" for axis in source.axes if axis not in ("world", "architecture", "seed")]
     return ", ".join([run.architecture, *others])
+
+
+def own_scale(source: Source, world: str, runs: Sequence[Entry]) -> Scale:
+    """The scale that the study's definition gives; a UserError where it is none of what the runs are read by."""
+    line = source.lines[world]
+    assert line.random is not None and line.best is not None  # read_lines has seen to it
+    if any(run.success for run in runs) and not (line.random >= 0 and line.best <= 1):
+        raise UserError(
+            f"{source.folder / DEFINITION}: lines.{world}: random {line.random} and best {line.best} must lie within "
+            "0 and 1, as this world tells success and the study's scores are success rates"
+        )
+    return Scale(line.random, line.best)
 
 
 def scale_of(entry: Entry) -> Scale | None:

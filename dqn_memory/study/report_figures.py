@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter, StrM
 from dqn_memory.drawing import STYLE
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import FEWEST
-from dqn_memory.study.normalisation import HUMAN, Scale
+from dqn_memory.study.normalisation import HUMAN, OTHERS, Scale
 from dqn_memory.study.report_data import Entry
 from dqn_memory.study.report_panels import FAINT as FAINT
 from dqn_memory.study.report_panels import FEW_SERIES, GREY, multiples, short_steps, single, titled
@@ -49,7 +49,8 @@ def curves_figure(
             panel.set_title(name, fontsize=9.5)
     _axes_of_curves(panels, success, [curve[0] for curve in curves.values()])
     if scale is not None:
-        _levels(panels, scale, "best known" if success else "human" if scale in HUMAN.values() else "most possible")
+        best = {**dict.fromkeys(HUMAN.values(), "human"), **dict.fromkeys(OTHERS.values(), "most possible")}
+        _levels(panels, scale, "best known" if success else best.get(scale, "best known"))
     titled(figure, panels, "environment steps", "success rate" if success else "return", title)
     return figure
 

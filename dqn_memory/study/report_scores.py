@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 
@@ -77,6 +78,8 @@ def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
         "score of random actions, and of the best player known; in Atari games a human's, in CartPole the most that an "
         "episode can give"
     )
+    own = _own_lines(data, data.worlds).strip()
+    lines += f". {own}" if own else ""
     p = f"Welch's t-test of the final scores against {rival}, two-sided, not corrected for the number of tests"
     return (
         ("random, best", lines),
@@ -159,7 +162,12 @@ def _unshared(data: Data) -> str:
     if not data.entries:
         return NOTHING.text
     if all(data.scale(world) is None for world in data.worlds):
-        return "No scores of random and of best play are known for these worlds, so nothing can be normalised."
+        return (
+            "No scores of random and of best play are known for these worlds, so nothing can be normalised. Who knows "
+            f"them puts them into the study's file, as a table `[lines.{json.dumps(data.worlds[0])}]` with `random = "
+            "...` and `best = ...` for each world, and gives `study.run` that file again: it repeats no finished run. "
+            "`python -m envs.baselines` measures them in worlds written as this suite's are."
+        )
     return "No world with a known scale has finished runs of every series yet."
 
 
@@ -178,9 +186,15 @@ def aggregate_section(data: Data) -> Section:
     words = (
         f"Final scores over {counted(len(shared), 'world')}, normalised: 0 is random play, 1 the "
         "best player known (in Atari games a human). 95 % intervals by stratified bootstrap over seeds; the worlds are "
-        f"taken as given. {'; '.join(remarks)}{'.' if remarks else ''}"
+        f"taken as given. {_own_lines(data, shared)}{'; '.join(remarks)}{'.' if remarks else ''}"
     )
     return Section("Over all worlds", (Words(words.strip()), Grid(header, tuple(rows))))
+
+
+def _own_lines(data: Data, worlds: Sequence[str]) -> str:
+    """Which worlds' random and best play nobody but the study's author vouches for."""
+    own = [world for world in worlds if world in data.source.lines]
+    return f"Random and best play as the study's definition says: {', '.join(own)}. " if own else ""
 
 
 def profile_section(data: Data) -> Section:

@@ -17,12 +17,14 @@ from dqn_memory.errors import UserError
 from dqn_memory.files import METRICS, RAW, sha256
 from dqn_memory.metrics import read_metrics
 from dqn_memory.study.finished import HASHES, vouched
+from dqn_memory.study.lines import Line, read_lines
 from dqn_memory.study.state import RunState, Study, run_folder
 
 RECORD = "record.json"
 FORMAT = "dqn-memory study record 1"
 READINGS, ATTENTION, CONFIG = "readings.json", "attention.json", "config.toml"
 DEFINITION = "study.toml"
+Damage = Mapping[str, tuple[str, ...]]
 FACTS = ("name", "title", "about", "kind", "smoke", "axes")
 
 
@@ -39,7 +41,8 @@ class Source:
     axes: tuple[str, ...]
     runs: tuple[RunState, ...]
     recorded: bool
-    damage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    lines: Mapping[str, Line] = field(default_factory=dict)  # of the study's own definition, by world
+    damage: Damage = field(default_factory=dict)
 
     @property
     def worlds(self) -> list[str]:
@@ -56,7 +59,8 @@ def open_source(folder: Path) -> Source:
     study = Study.open(folder)
     runs = tuple(study.runs())
     facts: dict[str, Any] = {name: getattr(study, name) for name in FACTS}
-    return Source(folder=folder, runs=runs, recorded=False, damage=_changed(study, runs), **facts)
+    lines, damage = _lines(folder, _changed(study, runs))
+    return Source(folder=folder, runs=runs, recorded=False, lines=lines, damage=damage, **facts)
 
 
 def placeless(text: bytes, folder: Path, name: str) -> bytes:
@@ -91,7 +95,16 @@ def _open_record(folder: Path) -> Source:
     if not known:
         raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
     facts["axes"] = tuple(facts["axes"])
-    return Source(folder=folder, runs=runs, recorded=True, damage=damaged(folder, files), **facts)
+    lines, damage = _lines(folder, damaged(folder, files))
+    return Source(folder=folder, runs=runs, recorded=True, lines=lines, damage=damage, **facts)
+
+
+def _lines(folder: Path, damage: Damage) -> tuple[Mapping[str, Line], Damage]:
+    """Lines of the kept definition, and the damage, with what is wrong with them."""
+    try:
+        return read_lines(folder / DEFINITION), damage
+    except UserError as error:
+        return {}, {**damage, "": (*damage.get("", ()), str(error))}
 
 
 def _run(folder: Path, entry: Mapping[str, Any]) -> RunState:

@@ -30,8 +30,8 @@ from dqn_memory.study.driver import Drive, check_place, open_runs, prepare
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
 from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.overview import counts, overview
-from dqn_memory.study.report_source import DEFINITION, open_source
-from dqn_memory.study.state import HOME, STATE, RunState, Study, run_folder
+from dqn_memory.study.place import home, kept_name
+from dqn_memory.study.state import STATE, RunState, Study, run_folder
 from dqn_memory.study.taking import take_over, takeable
 
 
@@ -99,24 +99,11 @@ def make_backend(args: Args, definition: Definition) -> Backend:
 
 def defined(args: Args) -> Definition:
     """The study's file with this machine's --cpus and --gpus."""
-    definition = _known(read_definition(args.study, args.smoke))
+    definition = kept_name(read_definition(args.study, args.smoke))
     given = {name: getattr(args, name) for name in ("cpus", "gpus")}
     resources = replace(definition.resources, **{name: value for name, value in given.items() if value is not None})
     resources.check(definition.source)
     return replace(definition, resources=resources)
-
-
-def _known(definition: Definition) -> Definition:
-    """The definition under the name of the study or the record that keeps it as DEFINITION, where one does."""
-    path = Path(definition.source)
-    if path.name != DEFINITION:
-        return definition
-    try:
-        kept = open_source(path.parent)
-    except UserError:  # a file of that name that lies by itself
-        return definition
-    name = kept.name.removesuffix("-smoke") if kept.smoke else kept.name
-    return replace(definition, name=f"{name}-smoke" if definition.smoke else name)
 
 
 def announce(
@@ -212,7 +199,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     args.check()
     definition = defined(args)
-    folder = args.folder or HOME / definition.name
+    folder = args.folder or home(definition)
     say = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:

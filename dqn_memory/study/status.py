@@ -11,7 +11,8 @@ from rich.console import Console
 
 from dqn_memory.errors import one_line_errors
 from dqn_memory.study.overview import overview
-from dqn_memory.study.state import Study, study_folder
+from dqn_memory.study.place import place_of
+from dqn_memory.study.state import Study
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Args:
     """Show how far a study is; nothing is changed."""
 
     study: tyro.conf.Positional[Path]
-    """The study's folder, or its name where it is in runs/studies."""
+    """The study's folder, its name where it is in runs/studies, or the TOML file that study.run was given."""
     all: bool = False
     """Show every run, also of a large study."""
 
@@ -28,7 +29,7 @@ class Args:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read and show."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.status")
-    Console().print(overview(Study.open(study_folder(args.study)), args.all))
+    Console().print(overview(Study.open(place_of(args.study)), args.all))
 
 
 if __name__ == "__main__":
