@@ -67,14 +67,24 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
 
     Returns it with the run's config and the environment step it was saved at; nothing is written.
-    Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, or weights that
-    do not fit the config.
+    Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, weights that do not
+    fit the config, or a device that is not there.
     """
-    network, config, step, _ = _load(Path(run), device)
+    network, config, step, _ = _load(Path(run), _device(device))
     return network, config, step
 
 
-def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig, int, Interface]:
+def _device(device: torch.device | str) -> torch.device:
+    """The device, if it computes here; torch would name all its kinds of device, or fail much later."""
+    try:
+        found = torch.device(device)
+        torch.zeros(1, device=found).cpu()
+    except (RuntimeError, AssertionError, TypeError):
+        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
+    return found
+
+
+def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, Interface]:
     checkpoint = Run.open(run, tensorboard=False).load(with_replay=False)
     config = _config(run, checkpoint)
     load_plugins(config.plugin)
@@ -110,6 +120,7 @@ class Agent:
         self.network, self.config, self.interface = network, config, interface
         self.device = next(network.parameters()).device
         self.q = np.zeros((0, network.num_actions), np.float32)
+        self._sizes = _sizes(interface.encoded)
         self._actor: Actor | None = None
         self._previous = torch.zeros(0, dtype=torch.int64)
         if rows is not None:
@@ -121,30 +132,30 @@ class Agent:
 
         Raises UserError as `load_network` does.
         """
-        network, config, _, interface = _load(Path(run), device)
+        network, config, _, interface = _load(Path(run), _device(device))
         return cls(network, config, interface, rows)
 
     def act(self, observation: Any, reset: Any) -> Any:
         """Choose an action for each observation and remember both.
 
         Args:
-            observation: of one environment, as its observation space says, or stacked (N, ...).
-            reset: True where it is the first one of an episode; one bool or (N,).
+            observation: of one environment, as its observation space says, or stacked (N, ...): the first of the
+                two that its `reset` returns.
+            reset: True where it is the first one of an episode; one bool or bools (N,), as array, tensor or list.
 
         Returns:
             An int for one environment, else an int64 array (N,): the environment's own action numbers.
 
         Raises:
-            UserError: the observation has another form, or N differs from before.
+            UserError: the observation has another form or lies outside its space, a reset is no bool, or N differs
+                from before.
         """
         batch, single = self._batch(observation)
         rows = len(batch)
+        again = _resets(reset, rows).to(self.device)
         actor = self._actor or self._start(rows)
         if rows != len(self._previous):
             raise UserError(f"the agent remembers {len(self._previous)} environments, but got observations of {rows}")
-        if np.shape(reset) not in ((), (rows,)):
-            raise UserError(f"reset has shape {np.shape(reset)}; it must be one bool or ({rows},)")
-        again = torch.as_tensor(np.broadcast_to(reset, rows).astype(bool), device=self.device)
         actor.observe(torch.from_numpy(batch).to(self.device), self._previous, again)
         q = actor.q_values()  # (N, A)
         self.q, self._previous = q.float().cpu().numpy(), q.argmax(1)
@@ -172,15 +183,58 @@ class Agent:
         """Encoded observations (N, ...) and whether there was one without the axis N."""
         if isinstance(observation, dict):
             observation = self._entry(observation)
-        given, wanted = np.asarray(observation), self.interface.raw.shape or ()
+        given, wanted = _array(observation), self.interface.raw.shape or ()
         if (given.shape != wanted and given.shape[1:] != wanted) or given.ndim < len(wanted):
             raise UserError(f"the observation has shape {given.shape}; it must be {wanted}, or (N, ...) for a batch")
+        self._check_numbers(given)
         single = given.shape == wanted
         rows = given[None] if single else given
         batch = np.stack([self.interface.encode(row) for row in rows])  # (N, ...)
-        vocabulary = self.network.spec.vocabulary
-        if vocabulary and (batch.min() < 0 or batch.max() >= vocabulary):
+        if self._sizes is not None and ((batch < 0) | (batch >= self._sizes)).any():
             raise UserError(
-                f"the observation holds {batch.min()} .. {batch.max()}; it must be within {self.interface.raw}"
+                f"the observation holds {given.min()} .. {given.max()}; it must be within {self.interface.raw}"
             )
         return batch, single
+
+    def _check_numbers(self, given: Array) -> None:
+        """That there are only numbers, and only whole ones where they name something: else they would be cut off."""
+        if given.dtype.kind not in "biuf":
+            raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
+        if given.dtype.kind != "f":
+            return
+        if not np.isfinite(given).all():
+            raise UserError("the observation holds NaN or infinity; it must hold finite numbers")
+        if self._sizes is not None and (given != np.trunc(given)).any():
+            raise UserError(f"the observation holds fractions; it must hold whole numbers within {self.interface.raw}")
+
+
+def _sizes(space: gymnasium.Space[Any]) -> Array | None:
+    """How many values each component of an encoded observation has; None where it is continuous or an image."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return np.array([space.n])
+    return space.nvec.flatten() if isinstance(space, gymnasium.spaces.MultiDiscrete) else None
+
+
+def _array(observation: Any) -> Array:
+    """The observation as one array; a UserError for what is none, above all both that `reset` returns."""
+    if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+        raise UserError(
+            "the observation is a pair with a dictionary: reset returns (observation, info); give the first"
+        )
+    try:
+        return np.asarray(observation.cpu() if isinstance(observation, torch.Tensor) else observation)
+    except ValueError:  # ragged, or of several kinds
+        raise UserError("the observation is no array: its rows must all have the same shape") from None
+
+
+def _resets(reset: Any, rows: int) -> torch.Tensor:
+    """Bools (N,); nothing else is taken for one, as any text is true and None is false."""
+    try:
+        given = np.asarray(reset.cpu() if isinstance(reset, torch.Tensor) else reset)
+    except ValueError:
+        given = np.asarray(None)
+    if given.dtype != np.bool_:
+        raise UserError(f"reset is {reset!r}; it must be True or False, or an array of {rows} bools")
+    if given.shape not in ((), (rows,)):
+        raise UserError(f"reset has shape {given.shape}; it must be one bool or ({rows},)")
+    return torch.tensor(np.broadcast_to(given, rows))

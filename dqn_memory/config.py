@@ -89,7 +89,9 @@ class EvaluationConfig:
     episodes: int = 100
     """Episodes of each evaluation, unless every initial state can be tried."""
     stop_at: float | None = None
-    """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). Where episodes are
+    """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The world says what
+    a success is, a Gymnasium world by `success` or `is_success` in the info of an episode's last step; where it says
+    nothing, a return above 0 counts, which may tell little, and printed lines say `positive return`. Where episodes are
     drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
     final_episodes: int = 1_000

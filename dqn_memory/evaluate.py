@@ -2,7 +2,8 @@
 
 Plays greedy episodes and prints success, return and length. A world with finitely many initial states is tried from
 each of them once, which leaves no interval to give; any other is sampled, and the 95 % intervals are Wilson's for the
-success rate and the normal one for the means.
+success rate and the normal one for the means. Success is what the world says; where it says nothing, the share of
+episodes with a return above 0 stands in its place, as "positive return" (JSON: success_told is false).
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ def as_text(args: Args, where: str, score: Score, known: str) -> str:
 def as_json(args: Args, facts: dict[str, Any], score: Score) -> str:
     """One object for programs."""
     about = facts | {"episodes": score.episodes, "exhaustive": score.exhaustive, "seed": args.seed}
+    about["success_told"] = score.told
     return json.dumps(about | fields(score), indent=1)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dqn_memory.acting import ActingMode, ActingState, Actor, Forgetful, make_actor
 from dqn_memory.networks import QNetwork
-from dqn_memory.scores import Score, Tally
+from dqn_memory.scores import Score, Tally, tells_success
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
@@ -64,7 +64,7 @@ def evaluate(network: QNetwork, arena: Arena, episodes: int, seed: int) -> Score
     with closing(fleet):
         tally = _play(fleet, arena.actor(network, fleet.num_worlds), quota)
     network.train(training)
-    return tally.score(None if exhaustive else episodes, exhaustive)
+    return tally.score(None if exhaustive else episodes, exhaustive, tells_success(fleet))
 
 
 def _play(fleet: Any, actor: Actor, quota: int) -> Tally:

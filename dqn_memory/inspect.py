@@ -239,8 +239,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     facts["pictures"] = [path.name for path in written]
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     episode = found.episodes[0]
-    outcome = "success" if episode.success else "no success"
-    print(f"{run} at step {step:,}: {len(episode)} steps, return {episode.episode_return:.2f}, {outcome}")
+    print(f"{run} at step {step:,}: {len(episode)} steps, return {episode.episode_return:.2f}, {episode.outcome}")
     print(Hindsight.of(found.discrepancies).words(network.causal, facts["trained_on_whole_windows"]))
     print(found.recall.words())
     if gap is not None:

@@ -14,7 +14,7 @@ from dqn_memory.experiment import Progress, Run
 from dqn_memory.kinds import check_kind
 from dqn_memory.meter import Clock, Meter
 from dqn_memory.progress import due
-from dqn_memory.scores import Score
+from dqn_memory.scores import SUCCESS, Score, success_word, tells_success
 from dqn_memory.starting import check_unfinished
 
 
@@ -27,6 +27,7 @@ class Trainer(Protocol):
     """Words of the progress line, and the scalar that each stands for."""
     config: Any
     device: torch.device
+    fleet: Any
     replay: Any
     updates: int
     solved: bool
@@ -111,7 +112,8 @@ def _evaluates(training: Trainer) -> bool:
 
 
 def _shown(training: Trainer, scalars: Mapping[str, float]) -> dict[str, float]:
-    return {word: scalars[name] for word, name in training.shown.items() if name in scalars}
+    names = {SUCCESS: success_word(tells_success(training.fleet))}
+    return {names.get(word, word): scalars[name] for word, name in training.shown.items() if name in scalars}
 
 
 def save(training: Trainer, run: Run) -> None:

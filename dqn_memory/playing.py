@@ -13,6 +13,7 @@ from dqn_memory.acting import Actor
 from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
 from dqn_memory.networks import QNetwork
+from dqn_memory.scores import success_word, tells_success
 from envs.fleet import Fleet, Step, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
@@ -30,6 +31,7 @@ class Episode:
     reward: Array  # (T,)
     frames: tuple[Array, ...]  # T + 1 RGB pictures, the last one after the last action; () if not drawn
     success: bool
+    told: bool = True  # whether the world said so; else a return above 0 is the success
 
     def __len__(self) -> int:
         return len(self.action)
@@ -38,6 +40,11 @@ class Episode:
     def episode_return(self) -> float:
         """Undiscounted sum of the rewards."""
         return float(self.reward.sum())
+
+    @property
+    def outcome(self) -> str:
+        """What came of it, in words."""
+        return f"{'' if self.success else 'no '}{success_word(self.told)}"
 
 
 @dataclass(frozen=True)
@@ -116,10 +123,10 @@ def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tu
         observation, previous, fresh = step.observation, action, torch.zeros_like(fresh)
     if draw:
         frames.append(_last_frame(fleet, before, action, frames[-1]))
-    return _episode(moments, tuple(frames)), observation
+    return _episode(moments, tuple(frames), tells_success(fleet)), observation
 
 
-def _episode(moments: list[_Moment], frames: tuple[Array, ...]) -> Episode:
+def _episode(moments: list[_Moment], frames: tuple[Array, ...], told: bool) -> Episode:
     return Episode(
         observation=torch.cat([moment.observation for moment in moments]).cpu(),
         previous_action=torch.cat([moment.previous_action for moment in moments]).cpu(),
@@ -128,6 +135,7 @@ def _episode(moments: list[_Moment], frames: tuple[Array, ...]) -> Episode:
         reward=torch.cat([moment.step.reward for moment in moments]).cpu().numpy(),
         frames=frames,
         success=bool(moments[-1].step.success),
+        told=told,
     )
 
 

@@ -8,19 +8,40 @@ from typing import Any
 
 import numpy as np
 
+from envs.atari import AtariFleet
 from envs.fleet import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
+SUCCESS, POSITIVE = "success", "positive return"  # what a rate of successes is, and what it is where no world tells any
+
+
+def tells_success(fleet: Any) -> bool:
+    """Whether the worlds played so far said themselves what a success is; else a return above 0 was counted as one."""
+    return bool(getattr(fleet, "tells_success", not isinstance(fleet, AtariFleet)))
+
+
+def success_word(told: bool) -> str:
+    """What a rate of successes is called where it is printed."""
+    return SUCCESS if told else POSITIVE
 
 
 @dataclass(frozen=True)
 class Score:
-    """Outcomes of complete greedy episodes, one entry each. `exhaustive`: every initial state exactly once."""
+    """Outcomes of complete greedy episodes, one entry each. `exhaustive`: every initial state exactly once.
+
+    `told`: the world itself said what a success is; where it did not, `success` is a return above 0.
+    """
 
     success: np.ndarray  # bool
     returns: np.ndarray  # float64, undiscounted
     lengths: np.ndarray  # int64
     exhaustive: bool
+    told: bool = True
+
+    @property
+    def word(self) -> str:
+        """What the rate of successes is called where it is printed."""
+        return success_word(self.told)
 
     @property
     def episodes(self) -> int:
@@ -71,10 +92,10 @@ class Tally:
             self.outcome[entry, self.finished[ended], ended] = values.cpu().numpy()[ended]
         self.finished[ended] += 1
 
-    def score(self, episodes: int | None = None, exhaustive: bool = False) -> Score:
+    def score(self, episodes: int | None = None, exhaustive: bool = False, told: bool = True) -> Score:
         """Of the first `episodes` by round, then row (None: of all)."""
         success, returns, lengths = self.outcome.reshape(3, -1)[:, :episodes]
-        return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive)
+        return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive, told)
 
 
 def report(score: Score) -> dict[str, Measure]:
@@ -112,8 +133,10 @@ def fields(score: Score) -> dict[str, float | None]:
 
 
 def lines(score: Score) -> list[str]:
-    """A line a measure, aligned: success first."""
-    return [f"{name:<8} {_written(name, measure)}" for name, measure in report(score).items()]
+    """A line a measure, aligned: success first, by the name of what was counted."""
+    names = {name: score.word if name == SUCCESS else name for name in report(score)}
+    width = max(8, *map(len, names.values()))
+    return [f"{names[name]:<{width}} {_written(name, measure)}" for name, measure in report(score).items()]
 
 
 def _written(name: str, measure: Measure) -> str:

@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     world = training.config.world
     known = beside(float(score.success.mean()), world.env, world.kwargs(training=False))
     print(
-        f"{run.path}: success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{known}, "
+        f"{run.path}: {score.word} {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{known}, "
         f"return {score.returns.mean():.2f}, length {score.lengths.mean():.1f}"
     )
 

@@ -119,8 +119,7 @@ def _moment(
 
 def _ending(draw: ImageDraw.ImageDraw, left: int, episode: Episode, number: int) -> None:
     _text(draw, left, 0, f"Episode {number} ended", INK, 16)
-    word, colour = ("success", GOOD) if episode.success else ("no success", BAD)
-    _text(draw, left, 1, word, colour, 16)
+    _text(draw, left, 1, episode.outcome, GOOD if episode.success else BAD, 16)
     _text(draw, left, 2, f"{len(episode)} steps")
     _text(draw, left, 3, f"last reward: {episode.reward[-1]:+.2f}")
     _text(draw, left, 4, f"return: {episode.episode_return:.2f}")

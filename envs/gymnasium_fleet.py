@@ -28,6 +28,9 @@ class GymnasiumFleet:
     Every environment is seeded once, at the first reset, with a seed spawned from `seed`. An environment
     cannot be copied, so a saved state is the seeds and all actions since; loading replays them.
 
+    An episode's success is what the info of its last step says as "success" or "is_success"; where it says neither,
+    a return above 0 counts, and `tells_success` is False from then on.
+
     Args:
         env: a Gymnasium id, which takes the remaining keywords, or a function that makes one environment.
         observation_key: the entry to use of a Dict observation.
@@ -56,6 +59,7 @@ class GymnasiumFleet:
         children = np.random.SeedSequence(seed).spawn(num_worlds)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.log = array("h")  # all actions since the first reset, N for every step
+        self.tells_success = True  # until an episode ends without a word of it
         self._build()
         self.observation_space, self._encode = encoder(self.envs[0].observation_space, observation_key)
         self.num_actions, self._first_action = actions(self.envs[0].action_space)
@@ -155,8 +159,10 @@ class GymnasiumFleet:
     def _flags(self, row: int, ended: Any, cut: Any, info: dict[str, Any]) -> tuple[bool, bool, bool]:
         """terminated, truncated, success; an end at the time limit is an end."""
         terminated, truncated = bool(ended), bool(cut) and not ended
+        done = terminated or truncated
+        self.tells_success &= not done or "success" in info or "is_success" in info
         verdict = info.get("success", info.get("is_success", self._returns[row] > 0))
-        return terminated, truncated, bool(verdict) and (terminated or truncated)
+        return terminated, truncated, bool(verdict) and done
 
     def _restart(self, done: Array) -> None:
         for row in np.flatnonzero(done):

@@ -154,6 +154,88 @@ def test_wrong_calls_are_named_and_leave_the_memory_alone(runs):
         Agent.load(runs("transformer"), rows=0)
 
 
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """An agent of a world with one of three observations, whose vocabulary has two tokens more."""
+    gymnasium.register("Tests/Three-v0", lambda **kwargs: Three(), max_episode_steps=9)
+    yield trained(tmp_path_factory.mktemp("three") / "run", env="Tests/Three-v0")
+    del gymnasium.registry["Tests/Three-v0"]
+
+
+class Three(gymnasium.Env):
+    observation_space, action_space = gymnasium.spaces.Discrete(3, start=-1), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return 0, {}
+
+    def step(self, action):
+        return 1, 0.0, False, False, {}
+
+
+def sentence(agent, observation, reset=True):
+    with pytest.raises(UserError) as raised:
+        agent.act(observation, reset)
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
+
+
+def test_an_observation_outside_its_space_is_refused_though_the_network_has_a_token_for_it(three, runs):
+    agent = Agent.load(three)
+    for inside in (-1, 0, 1, np.int8(1), 1.0, torch.tensor(1)):
+        assert agent.act(inside, True) in range(2)
+    for outside in (2, 3, -2, [0, 2]):
+        assert "within Discrete(3, start=-1)" in sentence(agent, outside)
+    cards = Agent.load(runs("transformer"))
+    sizes = cards.interface.raw.nvec
+    sizes = np.where(
+        np.arange(len(sizes)) == sizes.argmin(), sizes, 1
+    )  # one component too large, of the smallest range
+    assert "within MultiDiscrete" in sentence(cards, sizes)
+
+
+def test_only_numbers_that_mean_something_are_observed(three, runs):
+    agent = Agent.load(three)
+    assert "whole numbers" in sentence(agent, 0.7) and "whole numbers" in sentence(agent, np.array([0.0, 0.5]))
+    assert "numbers" in sentence(agent, "one") and "numbers" in sentence(agent, None)
+    assert "same shape" in sentence(agent, [[1], [1, 0]])
+    car = Agent.load(runs("bidirectional"))
+    observation = np.zeros(car.interface.raw.shape, np.float32)
+    for bad in (np.nan, np.inf, -np.inf):
+        assert "finite" in sentence(car, np.where(np.arange(observation.size) == 0, bad, observation))
+    assert car.act(observation, True) in range(car.network.num_actions)
+
+
+def test_both_that_reset_returns_are_no_observation(runs):
+    env = gymnasium.make("envs:POMDP/MemoryCards-v0")
+    said = sentence(Agent.load(runs("transformer")), env.reset(seed=0))
+    assert "reset returns (observation, info); give the first" in said
+
+
+@pytest.mark.parametrize("reset", ["False", None, 0, 1.0, [1, 0], ["True", "True"], [True, None], [[True], []]])
+def test_a_reset_is_a_bool_and_nothing_else(runs, reset):
+    agent = Agent.load(runs("transformer"))
+    assert "must be True or False, or an array of 2 bools" in sentence(agent, np.zeros((2, 10), np.int64), reset)
+    assert isinstance(agent.act(np.zeros(10, np.int64), True), int)  # the wrong call has fixed no number of rows
+
+
+def test_bools_of_every_library_are_resets(runs):
+    agent, observation = Agent.load(runs("transformer"), rows=2), np.zeros((2, 10), np.int64)
+    first = agent.act(observation, True), agent.q
+    for reset in (np.True_, torch.tensor(True), [True, True], np.ones(2, bool), torch.ones(2, dtype=torch.bool)):
+        agent.act(observation, False)
+        np.testing.assert_array_equal(agent.act(observation, reset), first[0])
+        np.testing.assert_array_equal(agent.q, first[1])
+
+
+@pytest.mark.parametrize("device", ["cud", "cuda:99", "meta", ""])
+def test_a_device_that_is_not_there_is_one_sentence(runs, device):
+    for load in (Agent.load, load_network):
+        with pytest.raises(UserError, match=f"^there is no device '{device}' here; use 'cpu'") as raised:
+            load(runs("transformer"), device=device)
+        assert "\n" not in str(raised.value)
+
+
 def test_loading_changes_nothing(runs):
     before = contents(runs("transformer"))
     Agent.load(runs("transformer")).act(np.zeros(10, np.int64), True)

@@ -153,6 +153,20 @@ def test_a_factory_a_shifted_action_set_and_the_environments_own_verdict(key):
     assert (step.observation == 0).all()
 
 
+@pytest.mark.parametrize(("key", "told"), [("success", True), ("is_success", True), ("won", False)])
+def test_a_fleet_knows_whether_its_worlds_tell_success(key, told):
+    fleet = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
+    fleet.reset()
+    for _ in range(2):
+        step = fleet.step(torch.tensor([0, 1]))
+    assert fleet.tells_success  # no episode has ended, so none was counted
+    step = fleet.step(torch.tensor([0, 1]))
+    assert (fleet.tells_success, step.success.tolist()) == (told, [False, told])  # each return is -3
+    again = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
+    again.load_state_dict(fleet.state_dict())
+    assert again.tells_success is told
+
+
 def test_a_key_chooses_a_part_of_the_observation():
     fleet = GymnasiumFleet(Corridor, 1, seed=0, observation_key="mission")
     assert fleet.observation_space == spaces.MultiDiscrete([3])

@@ -97,7 +97,7 @@ def as_json(facts: dict[str, Any], scores: dict[str, Score]) -> str:
 
 
 def _measures(score: Score) -> dict[str, Any]:
-    return {"episodes": score.episodes} | fields(score)
+    return {"episodes": score.episodes, "success_told": score.told} | fields(score)
 
 
 @one_line_errors

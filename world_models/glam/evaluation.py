@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from dqn_memory.experiment import Streams, generator
-from dqn_memory.scores import Score, Tally
+from dqn_memory.scores import Score, Tally, tells_success
 from envs.fleet import Fleet, make_fleet
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.agent import Agent
@@ -81,7 +81,8 @@ def _score(
     fleet, player = arena.fleet(rows, streams.worlds), make_player(model, agent, rows, config.collection.blind)
     numbers = generator(streams.exploration, arena.device)
     with closing(fleet):
-        return play(fleet, player, quota, numbers, way == "greedy", arena.forget).score()
+        tally = play(fleet, player, quota, numbers, way == "greedy", arena.forget)
+    return tally.score(told=tells_success(fleet))
 
 
 def play(

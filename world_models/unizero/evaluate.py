@@ -86,7 +86,7 @@ def as_text(where: str, score: Score) -> str:
 
 def as_json(facts: dict[str, Any], score: Score) -> str:
     """One object for programs."""
-    return json.dumps(facts | {"episodes": score.episodes} | fields(score), indent=1)
+    return json.dumps(facts | {"episodes": score.episodes, "success_told": score.told} | fields(score), indent=1)
 
 
 @one_line_errors

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from dqn_memory.experiment import Streams, generator
-from dqn_memory.scores import Score, Tally
+from dqn_memory.scores import Score, Tally, tells_success
 from envs.fleet import Fleet, make_fleet
 from world_models.unizero.acting import Planner
 from world_models.unizero.engine import Planning
@@ -59,7 +59,7 @@ def evaluate(
     with closing(fleet):
         tally = _play(fleet, planner, quota, generator(streams.exploration, arena.device), arena.forget)
     model.train(training)
-    return tally.score()
+    return tally.score(told=tells_success(fleet))
 
 
 def _play(fleet: Fleet, planner: Planner, quota: int, numbers: torch.Generator, forget: bool) -> Tally:

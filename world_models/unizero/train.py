@@ -235,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with run:
         score = run_training(training, run)
     print(
-        f"{run.path}: return {score.returns.mean():.2f}, success {score.success.mean():.3f}, "
+        f"{run.path}: return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
         f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
     )
 
