@@ -15,6 +15,8 @@ import torch
 from run_folders import assert_equal, assert_same_run, metrics, refused
 
 from dqn_memory.agent import load_network
+from dqn_memory.architectures import ARCHITECTURES
+from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
 from dqn_memory.configuration import parse
 from dqn_memory.errors import UserError
@@ -23,6 +25,7 @@ from dqn_memory.experiment import Run
 from dqn_memory.streams import Streams
 from dqn_memory.train import Training, main
 from envs import baselines
+from envs.registry import WORLDS
 
 SMALL = (
     *("--width", "16", "--heads", "2", "--layers", "1", "--context", "8", "--worlds", "4", "--batch", "8"),
@@ -357,6 +360,18 @@ def test_weights_that_do_not_fit_the_config_are_one_sentence(tmp_path, capsys):
     assert re.search(r"\w+ has the shape \[.*\] in the checkpoint and has the shape \[.*32.*\] here", said)
 
 
+@pytest.fixture
+def own_entries():
+    """What a plugin registers is gone after the test."""
+    tables = (MEMORY, PRIORS, ARCHITECTURES, WORLDS)
+    before = [dict(table) for table in tables]
+    yield
+    for table, kept in zip(tables, before, strict=True):
+        table.clear()
+        table.update(kept)
+
+
+@pytest.mark.usefixtures("own_entries")
 def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypatch):
     (tmp_path / "my_plugin.py").write_text(
         "from torch import nn\n"
@@ -380,6 +395,7 @@ def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypat
     assert metrics(run)[-1]["final/episodic_length"] <= 30
 
 
+@pytest.mark.usefixtures("own_entries")
 def test_the_block_prior_and_world_of_the_readme_train(tmp_path, monkeypatch):
     readme = (Path(__file__).parent.parent / "README.md").read_text()
     code = next(part for part in re.findall(r"```python\n(.*?)```", readme, re.S) if "MEMORY[" in part)
