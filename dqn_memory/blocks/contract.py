@@ -7,7 +7,8 @@ in training its Q-values are others than when it acts. The project's own entries
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -37,16 +38,34 @@ def check_memory(name: str, builder: Builder, width: int = 8, projection: bool =
     """
     what = f"memory {name!r}"
     _check_call(what, builder, (width, 0.0, projection), "builder(width, dropout, projection) -> Block")
-    with torch.random.fork_rng(), torch.no_grad():
+    with _apart():
         block = builder(width, 0.0, projection)
         if not isinstance(block, Block):
             raise ValueError(f"{what} builds a {type(block).__name__}; it must build a dqn_memory.blocks.Block")
         _Trial(what, _disturbed(block), width).run()
 
 
-def check_prior(kind: str, prior: object, heads: int, max_length: int) -> None:
-    """ValueError where what PRIORS built is no prior, or has tables that attention cannot use."""
-    what = f"prior {kind!r}"
+def check_prior(kind: str, build: Callable[[], object], heads: int, max_length: int) -> None:
+    """ValueError where what an entry of PRIORS builds is no prior, or has tables that attention cannot use."""
+    with _apart():
+        _check_tables(f"prior {kind!r}", build(), heads, max_length)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """Without gradients, with the global generators put back, and on a device that computes.
+
+    A report on sizes builds its networks on `meta`, where nothing has a value.
+    """
+    with torch.random.fork_rng(), torch.no_grad(), torch.device(_device()):
+        yield
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _check_tables(what: str, prior: object, heads: int, max_length: int) -> None:
     if not isinstance(prior, Prior):
         raise ValueError(f"{what} builds a {type(prior).__name__}; it must build a dqn_memory.blocks.Prior")
     for length in {max_length, max(1, max_length // 2)}:
@@ -80,7 +99,7 @@ def _disturbed(block: Block) -> Block:
     for parameter in block.parameters():
         if not parameter.any():
             parameter.normal_(std=0.1)
-    return block.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+    return block.to(_device()).eval()
 
 
 class _Trial:
@@ -88,9 +107,9 @@ class _Trial:
 
     def __init__(self, what: str, block: Block, width: int) -> None:
         self.what, self.block = what, block
-        generator = torch.Generator().manual_seed(0)
-        device = next((p.device for p in block.parameters()), torch.device("cpu"))
-        self.x, self.other = torch.randn(2, len(LENGTHS), LENGTHS[-1], width, generator=generator).to(device)
+        device = torch.device(_device())
+        generator = torch.Generator(device).manual_seed(0)
+        self.x, self.other = torch.randn(2, len(LENGTHS), LENGTHS[-1], width, generator=generator, device=device)
         self.lengths = torch.tensor(LENGTHS, device=device)
 
     def run(self) -> None:

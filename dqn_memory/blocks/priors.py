@@ -61,10 +61,9 @@ class PriorConfig:
         """A prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""
         self._check()
         build = lookup(PRIORS, self.kind, "prior")
-        prior = build(self, heads, max_length)
         if SHIPPED.get(self.kind) is not build:
-            check_prior(self.kind, prior, heads, max_length)
-        return prior
+            check_prior(self.kind, lambda: build(self, heads, max_length), heads, max_length)
+        return build(self, heads, max_length)
 
     def _check(self) -> None:
         for name in ("mu", "sigma", "span", "ramp", "cap", "max_norm", "mu_max"):

@@ -113,7 +113,7 @@ def test_the_projects_own_memories_pass(name, projection):
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("kind", PRIORS)
 def test_the_projects_own_priors_pass(kind, heads):
-    check_prior(kind, PriorConfig(kind=kind).build(heads, 5), heads, 5)
+    check_prior(kind, lambda: PriorConfig(kind=kind).build(heads, 5), heads, 5)
 
 
 @pytest.mark.parametrize("block", [Mine, Labelled])
@@ -161,6 +161,19 @@ def test_a_network_tries_memories_that_others_registered(monkeypatch, wrapped):
     monkeypatch.setitem(MEMORY, "gru", Ahead)  # one that takes a known name is from outside too
     with pytest.raises(UserError, match="memory 'gru'"):
         dataclasses.replace(config, architecture="dgfqn").build(SPEC, 3)
+
+
+def test_what_is_built_without_values_is_tried_with_values(monkeypatch):
+    """As the parameter report builds it."""
+    monkeypatch.setitem(MEMORY, "x", Mine)
+    monkeypatch.setitem(PRIORS, "own", prior(zeros(2, None)))
+    monkeypatch.setitem(ARCHITECTURES, "x", Architecture(memory="x"))
+    config = NetworkConfig(architecture="x", width=16, heads=2, context=4, prior=PriorConfig("own"))
+    with torch.device("meta"):
+        assert next(config.build(SPEC, 3).parameters()).is_meta
+        monkeypatch.setitem(MEMORY, "x", Ahead)
+        with pytest.raises(UserError, match="says that it is causal"):
+            config.build(SPEC, 3)
 
 
 def prior(tables=None, **members):
