@@ -100,6 +100,8 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
     try:
         found = best(world, effort)
     except UserError as error:
+        if args.ship:  # a line of the package would be gone
+            raise
         print(f"{id}: no best. {error}", flush=True)
         found = Best(UNKNOWN, UNKNOWN)
     lines = Lines(

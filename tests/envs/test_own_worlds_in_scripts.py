@@ -139,6 +139,15 @@ def test_a_player_of_a_subclass_comes_before_that_of_its_base(monkeypatch):
     assert bounds.best(MyTables(world.tables), bounds.Effort(2, 2, 0, 0.1, 10)) is mine
 
 
+def test_no_shipped_line_is_lost_for_want_of_a_player(tmp_path, monkeypatch):
+    shipped = tmp_path / "lines.toml"
+    monkeypatch.setattr("envs.baselines.__main__.SHIPPED", shipped)
+    monkeypatch.setattr(bounds, "BOUNDS", {})
+    with pytest.raises(UserError, match="No player is known for CarFlag"):
+        baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
+    assert not shipped.exists()
+
+
 def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     for flags in (["--plugin", plugin], ["--only", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
         with pytest.raises(UserError, match="leave out --options and --plugin"):
