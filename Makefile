@@ -44,7 +44,7 @@ study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.report runs/studies/smoke
 
 results: .venv/.stamp
-	$(BIN)/python -m dqn_memory.remake
+	$(BIN)/python -m dqn_memory.study.remake
 
 lint: .venv/.stamp
 	$(BIN)/ruff check .

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.context import Context
-from dqn_memory.errors import UserError
 from dqn_memory.learner import BUCKETS
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
+from dqn_memory.runs.errors import UserError
 
 
 class Actor(Protocol):

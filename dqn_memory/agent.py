@@ -21,12 +21,12 @@ import torch
 
 from dqn_memory.acting import Actor, make_actor
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import from_record, load_plugins
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Checkpoint, Run
-from dqn_memory.kinds import Q_NETWORK, check_kind
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
 from dqn_memory.observations import observation_spec
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Checkpoint, Run
+from dqn_memory.runs.kinds import Q_NETWORK, check_kind
+from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.observations import Encode, actions, encoder

@@ -9,8 +9,8 @@ from typing import Literal
 
 import torch
 
-from dqn_memory import mamba_backend
 from dqn_memory.acting import WindowActor
+from dqn_memory.analysis.world_table import world_row
 from dqn_memory.baseline import (
     BaselineBatch,
     BaselineConfig,
@@ -19,15 +19,15 @@ from dqn_memory.baseline import (
     baseline_update,
     copy_weights,
 )
-from dqn_memory.blocks.scan_backends import Choice
-from dqn_memory.engine import make_update
+from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.networks import NetworkConfig, QNetwork
+from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
-from dqn_memory.stopwatch import Work
+from dqn_memory.runs import backend
+from dqn_memory.runs.cuda_graph import make_update
+from dqn_memory.runs.stopwatch import Work
 from dqn_memory.timing import full_replay
-from dqn_memory.world_table import world_row
 from envs.fleet import make_fleet
 
 Engine = Literal["eager", "compile", "cudagraph"]
@@ -62,7 +62,7 @@ class Case:
 
     def _settled(self, device: str) -> tuple[QNetwork, Choice | None]:
         network = self._built().to(device)
-        return network, mamba_backend.settle([network], "auto", torch.device(device))
+        return network, backend.settle([network], "auto", torch.device(device))
 
     def _built(self) -> QNetwork:
         row = world_row(self.world)

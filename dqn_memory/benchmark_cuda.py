@@ -7,11 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from dqn_memory.analysis.world_table import world_row
 from dqn_memory.benchmark_cases import Case, update_work
 from dqn_memory.benchmark_tables import CASES, Effort, Table, Value
-from dqn_memory.errors import UserError
-from dqn_memory.metrics import read_metrics
-from dqn_memory.world_table import world_row
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import read_metrics
 
 GRAPH_BAR = 5.0  # times faster than eager
 STEPS_BAR = 1000.0  # environment steps a second with one update a step

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.benchmark_tables import Effort, Table, Value
+from dqn_memory.blocks.kernels.scan import selective_scan
+from dqn_memory.blocks.kernels.select import BACKENDS, Choice, Unavailable, choose
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.blocks.scan import selective_scan
-from dqn_memory.blocks.scan_backends import BACKENDS, Choice, Unavailable, choose
-from dqn_memory.stopwatch import Timing, Work
+from dqn_memory.runs.stopwatch import Timing, Work
 
 MIXER_BAR = 3.5  # times faster than mambapy, forward and backward at `MIXER`, one thread
 BASELINE = "1.2.0"  # of mambapy, which the bar speaks of

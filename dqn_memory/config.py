@@ -11,14 +11,14 @@ from typing import Any, Literal
 import torch
 
 from dqn_memory.acting import ActingMode, ActingState
-from dqn_memory.checks import check_finite, check_least, check_parts, check_positive
-from dqn_memory.configuration import Repeatable
-from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.mamba_backend import Backend
-from dqn_memory.networks import NetworkConfig
+from dqn_memory.network import NetworkConfig
+from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.checks import check_finite, check_least, check_parts, check_positive
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig
 from envs.registry import WORLDS
 

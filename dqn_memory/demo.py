@@ -19,17 +19,17 @@ import tyro
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from dqn_memory import drawing
 from dqn_memory.agent import load_network
+from dqn_memory.analysis import plots
+from dqn_memory.analysis.attention import attention_maps, sensitivity
+from dqn_memory.analysis.video import save_video
 from dqn_memory.config import TrainConfig
-from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import evaluate
-from dqn_memory.experiment import Run
-from dqn_memory.introspection import attention_maps, sensitivity
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
 from dqn_memory.playing import Episode, action_names, play_in
-from dqn_memory.scores import Score
-from dqn_memory.video import save_video
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.score import Score
 from envs.baselines import beside
 
 BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
@@ -67,12 +67,12 @@ def learning_curve(run: Run, title: str) -> Figure:
         "while exploring": ("charts/success_rate",),
         "greedy": ("eval/success_rate", "final/success_rate"),  # the final one may fall on an evaluated step
     }
-    curves: dict[str, drawing.Curve] = {}
+    curves: dict[str, plots.Curve] = {}
     for name, keys in named.items():
         points = {line["step"]: line[key] for line in run.metrics() for key in keys if line.get(key) is not None}
         if points:
             curves[name] = list(points), list(points.values())
-    return drawing.learning_curves(curves, title)
+    return plots.learning_curves(curves, title)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def attention_figure(network: QNetwork, episode: Episode, decision: Decision) ->
     marks = {step: "beacon" for step in decision.beacons if step >= first} | {decision.step: "decision"}
     title = f"The memory at work: what the action of step {decision.step} draws on"
     shares = torch.stack(weights).double().numpy()
-    return drawing.decision(shares, rows, title, marks, episode.frames[first : decision.step + 1], first)
+    return plots.decision(shares, rows, title, marks, episode.frames[first : decision.step + 1], first)
 
 
 def show(run: Run, seed: int) -> list[str]:
@@ -141,8 +141,8 @@ def show(run: Run, seed: int) -> list[str]:
     decision = find_decision(network, episode, beacons)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
     title = f"{config.network.architecture} in {config.world.env}"
-    drawing.save(learning_curve(run, title), curve)
-    drawing.save(attention_figure(network, episode, decision), attention)
+    plots.save(learning_curve(run, title), curve)
+    plots.save(attention_figure(network, episode, decision), attention)
     save_video(video, [episode], action_names(arena))
     return [
         won(config, score, step),

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from dqn_memory.acting import ActingMode, ActingState, Actor, Forgetful, make_actor
-from dqn_memory.networks import QNetwork
-from dqn_memory.scores import Score, Tally, tells_success
+from dqn_memory.network import QNetwork
+from dqn_memory.runs.score import Score, Tally, tells_success
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 
 @dataclass(frozen=True)

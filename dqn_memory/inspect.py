@@ -27,21 +27,21 @@ import torch
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory import drawing, drawing_memory
 from dqn_memory.agent import load_network, run_folder
+from dqn_memory.analysis import memory_plots, plots
+from dqn_memory.analysis.attention import episode_attention, prior_tables
+from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
+from dqn_memory.analysis.recall import Recall, RecallConfig, recall
+from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
+from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import DeviceConfig, TrainConfig
-from dqn_memory.discrepancy import Discrepancy, Hindsight, discrepancy
-from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.evaluation import Arena
-from dqn_memory.files import disk_errors, write_atomic
-from dqn_memory.introspection import episode_attention, prior_tables
-from dqn_memory.networks import QNetwork
-from dqn_memory.observability import Gap, check_pair, differences, known, observability, words
+from dqn_memory.network import QNetwork
 from dqn_memory.playing import Episode, action_names, play_in
-from dqn_memory.precision import set_tf32
-from dqn_memory.recall import Recall, RecallConfig, recall
-from dqn_memory.scores import report
-from dqn_memory.video import Looks, save_video
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.score import report
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -131,7 +131,7 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
     episode, context = found.episodes[0], network.config.context
     agent = f"{config.network.architecture} in {config.world.env}"
     figures = {
-        f"attention_layer_{layer}.png": drawing_memory.episode_attention(
+        f"attention_layer_{layer}.png": memory_plots.episode_attention(
             maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
         )
         for layer, maps in found.attention.items()
@@ -141,19 +141,19 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
         gate = any(kind == "scale" for kind, _ in tables.values())
         ylabel = "factor on the scores" if gate else "prior weight"
         priors = {name: table for name, (_, table) in tables.items()}
-        figures["priors.png"] = drawing.prior_tables(priors, "Attention priors", ylabel)
+        figures["priors.png"] = plots.prior_tables(priors, "Attention priors", ylabel)
     title = f"Q-values of one greedy episode, return {episode.episode_return:.2f}"
-    figures["q_values.png"] = drawing.q_values(episode.q, episode.action, title, names)
+    figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
         first = found.discrepancies[0]
         title = f"What the future of the window adds to Q: {agent}"
-        figures["discrepancy.png"] = drawing_memory.discrepancy(
+        figures["discrepancy.png"] = memory_plots.discrepancy(
             first.inside, first.alone, first.flips, first.future, title
         )
     if found.gap is not None:
         figures["observability.png"] = gap_figure(found.gap, config, agent)
-    written = [drawing.save(figure, folder / name) for name, figure in figures.items()]
+    written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
         save_video(folder / "episode.gif", [episode], names, looks(found.attention))
         written.append(folder / "episode.gif")
@@ -169,7 +169,7 @@ def recall_figure(found: Findings, agent: str) -> Figure:
         "flips": "share of changed actions",
     }
     titles = {"gradient": "by gradient", "occlusion": "by occlusion", "flips": "occlusion: other greedy action"}
-    return drawing_memory.recall(
+    return memory_plots.recall(
         {titles[name]: found.recall.curve(name) for name in labels},
         {titles[name]: label for name, label in labels.items()},
         found.recall.decisions,
@@ -185,7 +185,7 @@ def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
     named = {}
     if lines is not None:
         named = {"random": lines.random.returns.mean, "best known without the state": lines.upper.returns.mean}
-    return drawing_memory.returns(agents, named, f"What hiding the state costs: {agent}")
+    return memory_plots.returns(agents, named, f"What hiding the state costs: {agent}")
 
 
 def looks(attention: dict[int, Array]) -> list[Looks]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
 from dqn_memory.td_loss import LossFunction, Metrics, td_loss
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 if TYPE_CHECKING:
-    from dqn_memory.networks import QNetwork
+    from dqn_memory.network import QNetwork
 
 
 @dataclass(frozen=True)

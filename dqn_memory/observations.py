@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import torch
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 CONTINUOUS_PADDING = -5.0  # below every observation of the published worlds (specified by the reference)
 

@@ -10,9 +10,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-import dqn_memory.blocks.gru_scan  # registers operators that are counted below
-import dqn_memory.blocks.lane_attention
-import dqn_memory.blocks.scan  # noqa: F401
+import dqn_memory.blocks.kernels.gru_scan  # registers operators that are counted below
+import dqn_memory.blocks.kernels.lane_attention
+import dqn_memory.blocks.kernels.scan  # noqa: F401
 
 
 def gigaflop(work: Callable[[], object]) -> float:

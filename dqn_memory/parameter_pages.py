@@ -7,10 +7,10 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 
-from dqn_memory.networks import NetworkConfig
+from dqn_memory.analysis.world_table import world_row
+from dqn_memory.network import NetworkConfig
 from dqn_memory.parameter_rows import Row, make_row
 from dqn_memory.table3 import MISSING_COLUMNS, PRINTED, PRINTED_COLUMNS, printed
-from dqn_memory.world_table import world_row
 
 COLUMNS = tuple(field.name for field in fields(Row))
 TABLE3_WORLDS = (*PRINTED, "Gridverse/Keydoor-5x5-v0")  # the paper prints no count for Keydoor

@@ -17,17 +17,17 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import track
 
+from dqn_memory.analysis.matching import Unmatched, parse_budget
+from dqn_memory.analysis.world_table import WORLD_TABLE, world_row
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.configuration import Repeatable, load_plugins, parse
-from dqn_memory.environment import describe_environment
-from dqn_memory.errors import UserError, near_names, one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
-from dqn_memory.matching import Unmatched, parse_budget
-from dqn_memory.networks import NetworkConfig
+from dqn_memory.network import NetworkConfig
 from dqn_memory.parameter_pages import csv_page, markdown_page, text_page
 from dqn_memory.parameter_rows import Row, make_row
-from dqn_memory.world_table import WORLD_TABLE, world_row
+from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.machine import describe_environment
+from dqn_memory.runs.settings import Repeatable, load_plugins, parse
 
 
 @dataclass(frozen=True)

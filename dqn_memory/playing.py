@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import Actor
-from dqn_memory.errors import UserError
 from dqn_memory.evaluation import Arena
-from dqn_memory.networks import QNetwork
-from dqn_memory.scores import success_word, tells_success
+from dqn_memory.network import QNetwork
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.score import success_word, tells_success
 from envs.fleet import Fleet, Step, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
-from dqn_memory.ring import Ring
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.ring import Ring
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 
 from dqn_memory.learner import optimizer_for, sample, update
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.networks import NetworkConfig
+from dqn_memory.network import NetworkConfig
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.replay import Replay
 

@@ -13,27 +13,28 @@ from typing import Any, ClassVar
 
 import torch
 
-from dqn_memory import mamba_backend, starting
 from dqn_memory.acting import make_actor
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import to_toml
-from dqn_memory.engine import make_update
-from dqn_memory.errors import one_line_errors
 from dqn_memory.evaluation import evaluate
-from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.exploration import Explorer
-from dqn_memory.kinds import Q_NETWORK
 from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, restore_optimizer, sample, set_rate
-from dqn_memory.loop import resume, resumes, run_training
-from dqn_memory.meter import Meter
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.replay import Replay
-from dqn_memory.scores import Score
-from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs import backend
+from dqn_memory.runs.cuda_graph import make_update
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.folder import Checkpoint, Run, Streams, generator
+from dqn_memory.runs.kinds import Q_NETWORK
+from dqn_memory.runs.meter import Meter
+from dqn_memory.runs.resume import fresh, stopped
+from dqn_memory.runs.score import Score
+from dqn_memory.runs.seeding import dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs.settings import to_toml
+from dqn_memory.runs.trainer import resume, resumes, run_training
 from envs.baselines import beside
 from envs.fleet import make_fleet
-from envs.streams import restore_generator
+from envs.seeding import restore_generator
 
 
 class Training:
@@ -57,7 +58,7 @@ class Training:
         self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
         if config.learner.average > 0:
             self.greedy = self._build(streams.network).requires_grad_(False)
-        self.backend = mamba_backend.settle(self._networks().values(), config.compute.backend, self.device)
+        self.backend = backend.settle(self._networks().values(), config.compute.backend, self.device)
         config.learner.check(self.network)
         self.ends = config.learner.ends(self.network)
         cuda = self.device.type == "cuda"
@@ -202,14 +203,14 @@ class Training:
 def start(argv: Sequence[str]) -> tuple[Training, Run]:
     """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
     if resumes(argv):
-        config, run = starting.stopped(argv)
+        config, run = stopped(argv)
         training = resume(Training, config, run)
-        mamba_backend.announce(training.backend, training.device, run.environment.get(mamba_backend.FACT))
+        backend.announce(training.backend, training.device, run.environment.get(backend.FACT))
         return training, run
-    config, folder = starting.fresh(argv)
+    config, folder = fresh(argv)
     training = Training(config)
-    mamba_backend.announce(training.backend, training.device)
-    facts = mamba_backend.facts(training.backend)
+    backend.announce(training.backend, training.device)
+    facts = backend.facts(training.backend)
     return training, Run.create(folder, to_toml(config), training.device, facts=facts)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
 
 TOKENS = 2**15  # observations that go through a network at once
 

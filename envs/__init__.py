@@ -22,7 +22,7 @@ def register(id: str, entry: Entry) -> None:
     A module of your own adds a world in four steps:
 
     1. Write the class, `my_module:MyWorld`, under `envs.core.World`, whose docstring lists what it must have, or
-       under `envs.tabular.Tabular`, which needs tables of probabilities only.
+       under `envs.worlds.tabular.Tabular`, which needs tables of probabilities only.
     2. `envs.register("Mine/World-v0", envs.Entry("my_module:MyWorld", {"size": 5}))` at the end of the module.
     3. `envs.checker.check_registered("Mine/World-v0")` plays whole episodes and names the first difference.
     4. `--plugin my_module` makes every script import it.

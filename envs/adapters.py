@@ -15,7 +15,7 @@ from envs.core import State, UserError, World
 from envs.engines import engine
 from envs.forms import form, row, rows
 from envs.registry import make_world
-from envs.streams import Floats, Rows, RowStreams
+from envs.seeding import Floats, Rows, RowStreams
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

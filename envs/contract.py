@@ -19,7 +19,7 @@ from torch import Tensor
 from envs.appearance import Appearance, appearance, brief
 from envs.core import State, World
 from envs.errors import UserError
-from envs.observed import StateObserved
+from envs.worlds.state_view import StateObserved
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.arrays import zeros
 from envs.errors import UserError
+from envs.numpy_backend import zeros
 
 __all__ = ["State", "UserError", "World", "choose", "put", "where"]
 
@@ -40,7 +40,7 @@ class World(ABC, Generic[S]):
     What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
     part, and whoever resets or steps a world first refuses wrong tensors (`envs.contract`);
     `envs.checker.check_registered(id)` plays whole episodes. Where chances can be written as tables there is a short
-    way: `super().__init__(tables, time_limit, device)` in a subclass of `envs.tabular.Tabular` is all.
+    way: `super().__init__(tables, time_limit, device)` in a subclass of `envs.worlds.tabular.Tabular` is all.
 
     1. A state: a dataclass under `State` with all that an episode is, tensors with the leading axis N.
     2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1.
@@ -64,9 +64,9 @@ class World(ABC, Generic[S]):
         time_limit: an episode that has not terminated after this many steps is truncated.
         state_space: the space of what `observe_state` shows; None where a world does not say what its state is.
         device: where all tables live and all tensors are expected.
-        runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.arrays` and operators alone, and all
-            tables are tensors among the attributes of the world, or of parts that say the same of themselves, so that
-            numpy arrays may stand for all tensors.
+        runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.numpy_backend` and operators alone, and
+            all tables are tensors among the attributes of the world, or of parts that say the same of themselves, so
+            that numpy arrays may stand for all tensors.
     """
 
     num_actions: int
@@ -111,7 +111,7 @@ class World(ABC, Generic[S]):
     def observe_state(self, state: S) -> Tensor:
         """All that the future of an episode depends on, (N, e) in the form of `state_space`: nothing is hidden.
 
-        It is what `make_world(id, observe="state")` shows in place of the observation, see `envs.observed`.
+        It is what `make_world(id, observe="state")` shows in place of the observation, see `envs.worlds.state_view`.
         """
         raise UserError(f"The world {type(self).__name__} does not say what its state looks like.")
 

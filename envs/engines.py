@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core import State, World, put
-from envs.streams import Floats, Rows
+from envs.seeding import Floats, Rows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -81,7 +81,7 @@ class TensorEngine:
 
 
 class NumpyEngine:
-    """Runs a world that is written with `envs.arrays` on numpy arrays."""
+    """Runs a world that is written with `envs.numpy_backend` on numpy arrays."""
 
     def __init__(self, world: World[Any]) -> None:
         self.world = on_numpy(world)

@@ -15,7 +15,7 @@ from torch import Tensor
 from envs.contract import check_members, checked
 from envs.core import State, UserError, World, put, where
 from envs.registry import WORLDS, check_keywords, make_world
-from envs.streams import restore_generator
+from envs.seeding import restore_generator
 
 S = TypeVar("S", bound=State)
 

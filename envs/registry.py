@@ -65,12 +65,12 @@ WORLDS: dict[str, Entry] = {
     ),
     **{f"Gridverse/Keydoor-{n}x{n}-v0": Entry("envs.gridverse.tasks:Keydoor", {"size": n}) for n in (5, 7, 9)},
     "Gridverse/Yaml-v0": Entry("envs.gridverse.yaml_world:Yaml"),
-    "POMDP/CarFlag-v0": Entry("envs.car_flag:CarFlag"),
-    "POMDP/MemoryCards-v0": Entry("envs.memory_cards:MemoryCards"),
-    "POMDP/Hallway-v0": Entry("envs.hallway:Hallway"),
-    "POMDP/HeavenHell-v0": Entry("envs.heaven_hell:HeavenHell"),
-    "POMDP/File-v0": Entry("envs.pomdp_file:File"),
-    "Pixel/BlinkingCatch-v0": Entry("envs.catch:BlinkingCatch"),
+    "POMDP/CarFlag-v0": Entry("envs.worlds.car_flag:CarFlag"),
+    "POMDP/MemoryCards-v0": Entry("envs.worlds.memory_cards:MemoryCards"),
+    "POMDP/Hallway-v0": Entry("envs.worlds.hallway:Hallway"),
+    "POMDP/HeavenHell-v0": Entry("envs.worlds.heaven_hell:HeavenHell"),
+    "POMDP/File-v0": Entry("envs.worlds.pomdp_file:File"),
+    "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
 }
 
 
@@ -87,7 +87,7 @@ def near_names(name: str, names: Iterable[str]) -> str:
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
-    Every world takes `observe`: "world" for its own observation, "state" for its state (`envs.observed`).
+    Every world takes `observe`: "world" for its own observation, "state" for its state (`envs.worlds.state_view`).
 
     Raises:
         UserError: the id or the device is unknown, or the world does not take a keyword or its value.
@@ -131,7 +131,10 @@ def _named(id: str, entry: str) -> Any:
 
 
 def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
-    from envs.observed import OBSERVE, StateObserved  # here, because it needs torch
+    from envs.worlds.state_view import (
+        OBSERVE,
+        StateObserved,  # here, because it needs torch
+    )
 
     if observe not in OBSERVE:
         wanted = " or ".join(map(repr, OBSERVE))

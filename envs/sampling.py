@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from envs.arrays import integers, take
-from envs.tables import Floats
+from envs.numpy_backend import integers, take
+from envs.worlds.tables import Floats
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Values = Any  # tensors, or numpy arrays in their place

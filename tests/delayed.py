@@ -10,7 +10,7 @@ from torch import Tensor
 from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import MEMORY
 from dqn_memory.blocks.block import Block
-from dqn_memory.networks import QNetwork
+from dqn_memory.network import QNetwork
 from dqn_memory.playing import Episode
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dqn_memory.networks import NetworkConfig, QNetwork
+from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.replay import Replay
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.metrics import metrics_line
+from dqn_memory.runs.metrics import metrics_line
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.report import main

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from dqn_memory.experiment import Run
+from dqn_memory.runs.folder import Run
 
 VOLATILE = ("charts/SPS", "time/")
 

@@ -9,9 +9,9 @@ import torch
 from trained import CAR, CARDS, MEMORY, contents, trained
 
 from dqn_memory.agent import Agent, load_network
-from dqn_memory.checkpoint import CheckpointFolder
-from dqn_memory.errors import UserError
 from dqn_memory.playing import play_in
+from dqn_memory.runs.checkpoint import CheckpointFolder
+from dqn_memory.runs.errors import UserError
 
 RUNS = {
     "transformer": ((), {}),

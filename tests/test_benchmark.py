@@ -9,6 +9,8 @@ import sys
 import pytest
 import torch
 
+from dqn_memory.analysis.size import forward_operations
+from dqn_memory.analysis.tables import cell
 from dqn_memory.baseline import baseline_loss, pairs
 from dqn_memory.benchmark_cases import (
     FORMS,
@@ -20,13 +22,11 @@ from dqn_memory.benchmark_cases import (
     update_work,
 )
 from dqn_memory.benchmark_cuda import _training_row, steady_rate
-from dqn_memory.benchmark_pages import cell
 from dqn_memory.benchmark_tables import ALONE, CASES, Table
-from dqn_memory.counting import forward_operations
-from dqn_memory.errors import UserError
 from dqn_memory.learner import sample
 from dqn_memory.operations import gigaflop
-from dqn_memory.stopwatch import Timing, interleaved
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.stopwatch import Timing, interleaved
 from dqn_memory.td_loss import td_loss
 
 SMALL = [Case(world, architecture, context=12, batch=3) for world, architecture in CASES]

@@ -12,8 +12,8 @@ import torch
 from dqn_memory import benchmark_mamba
 from dqn_memory.benchmark_mamba import MIXER, MIXERS, SCANS, Shape, mamba_tables, mixer_work, scan_inputs, scan_work
 from dqn_memory.benchmark_tables import Effort
+from dqn_memory.blocks.kernels.select import choose
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.blocks.scan_backends import choose
 
 QUICK = Effort(repetitions=2, warm_up=1, rows=2)
 TORCH = choose("torch", torch.device("cpu"))

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from dqn_memory.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.config import TrainConfig
-from dqn_memory.errors import UserError
+from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
+from dqn_memory.runs.errors import UserError
 from dqn_memory.train import main
 from envs.errors import UserError as WorldError
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from dqn_memory import configuration
-from dqn_memory.configuration import flag_names, from_toml, load_plugins, parse, to_toml
-from dqn_memory.errors import UserError
+from dqn_memory.runs import settings
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, parse, to_toml
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Sample:
     folder: Path = Path("runs")
     env_kwargs: dict[str, int | float | str | bool] = field(default_factory=dict)
     "keywords of the world"
-    plugin: configuration.Repeatable = ()
+    plugin: settings.Repeatable = ()
     "modules to import first"
     layer: Layer = Layer()
     extra: Prior | None = None
@@ -306,7 +307,7 @@ def test_the_text_is_complete_and_none_is_absent():
     } <= lines
 
 
-@settings(max_examples=50, deadline=None)
+@hypothesis_settings(max_examples=50, deadline=None)
 @given(
     st.builds(
         Prior,
@@ -370,7 +371,7 @@ def test_malformed_toml_names_the_line(text, line):
 
 
 def test_shipped_presets_folder_is_found():
-    assert (configuration.PRESETS / "README.md").is_file()
+    assert (settings.PRESETS / "README.md").is_file()
 
 
 def test_plugins_are_imported(tmp_path, monkeypatch):

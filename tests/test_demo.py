@@ -13,7 +13,6 @@ from PIL import Image
 from trained import contents, one_line
 
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import read_config
 from dqn_memory.demo import (
     Decision,
     explain,
@@ -26,7 +25,8 @@ from dqn_memory.demo import (
     won,
 )
 from dqn_memory.playing import Episode
-from dqn_memory.scores import Score
+from dqn_memory.runs.score import Score
+from dqn_memory.runs.settings import read_config
 from envs.registry import WORLDS
 
 SHORT = "Gridverse/Memory-Short-v0"  # an agent that has learned nothing stays where it is until the time limit

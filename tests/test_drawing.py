@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dqn_memory import drawing
-from dqn_memory.errors import UserError
+from dqn_memory.analysis import plots
+from dqn_memory.runs.errors import UserError
 
 RNG = np.random.default_rng(0)
 
@@ -25,13 +25,13 @@ def panels(figure: Figure):
 
 
 def pixels(figure: Figure, tmp_path):
-    return np.asarray(Image.open(drawing.save(figure, tmp_path / "a.png")).convert("RGB"))
+    return np.asarray(Image.open(plots.save(figure, tmp_path / "a.png")).convert("RGB"))
 
 
 @pytest.mark.parametrize(("heads", "length"), [(1, 1), (2, 5), (8, 50)])
 def test_attention_maps_show_each_head_over_numbered_steps(tmp_path, heads, length):
     shown = maps(heads, length)
-    figure = drawing.attention_maps(shown, "Attention", first_step=7, query=6 + length, key=7)
+    figure = plots.attention_maps(shown, "Attention", first_step=7, query=6 + length, key=7)
     assert [panel.get_title() for panel in panels(figure)] == [f"head {head}" for head in range(heads)]
     assert figure.get_supxlabel() == "key step" and figure.get_supylabel() == "query step"
     for head, panel in enumerate(panels(figure)):
@@ -47,13 +47,13 @@ def test_attention_maps_show_each_head_over_numbered_steps(tmp_path, heads, leng
 
 @pytest.mark.parametrize("heads", [3, 4, 5, 7, 9, 11])
 def test_every_column_of_heads_has_its_numbers(heads):
-    figure = drawing.attention_maps(maps(heads, 5), "Attention")
+    figure = plots.attention_maps(maps(heads, 5), "Attention")
     assert numbered(figure) == [f"head {head}" for head in range(max(0, heads - 4), heads)]
 
 
 @pytest.mark.parametrize("layers", [1, 3, 4, 5, 6])
 def test_every_column_of_priors_has_its_numbers(layers):
-    figure = drawing.prior_tables({f"layer {number}": np.ones((2, 5)) for number in range(layers)}, "Priors")
+    figure = plots.prior_tables({f"layer {number}": np.ones((2, 5)) for number in range(layers)}, "Priors")
     assert numbered(figure) == [f"layer {number}" for number in range(max(0, layers - 3), layers)]
 
 
@@ -69,7 +69,7 @@ def numbered(figure):
 
 
 def test_a_non_causal_map_hides_nothing():
-    figure = drawing.attention_maps(np.full((1, 4, 4), 0.25), "Attention")
+    figure = plots.attention_maps(np.full((1, 4, 4), 0.25), "Attention")
     assert not np.ma.getmaskarray(panels(figure)[0].images[0].get_array()).any()
 
 
@@ -78,9 +78,9 @@ def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path
     weights = RNG.dirichlet(np.ones(length), size=3)
     frames = [np.full((8, 8, 3), step, np.uint8) for step in range(length)]
     marks = {11: "beacon", 9 + length: "decision"}
-    figure = drawing.decision(weights, ["a", "b", "c"], "Memory", marks, frames, first_step=10)
+    figure = plots.decision(weights, ["a", "b", "c"], "Memory", marks, frames, first_step=10)
     panel = next(axes for axes in figure.axes if axes.get_xlabel() == "step of the episode")
-    assert len(panels(figure)) == (1 + length if length <= drawing.FILM else 1)
+    assert len(panels(figure)) == (1 + length if length <= plots.FILM else 1)
     assert {patch.get_x() for patch in panel.patches} == {0.5, length - 1.5}
     words = [label.get_text() for label in panel.get_xticklabels()]
     assert "11\nbeacon" in words and f"{9 + length}\ndecision" in words
@@ -90,7 +90,7 @@ def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path
 
 def test_prior_tables_draw_a_line_a_head(tmp_path):
     tables = {"layer 0": RNG.random((4, 20)), "layer 1": RNG.random((4, 20))}
-    figure = drawing.prior_tables(tables, "Priors")
+    figure = plots.prior_tables(tables, "Priors")
     for panel, (name, table) in zip(panels(figure), tables.items(), strict=True):
         assert panel.get_title() == name
         np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], table)
@@ -100,7 +100,7 @@ def test_prior_tables_draw_a_line_a_head(tmp_path):
 
 def test_learning_curves_name_their_runs_and_bands(tmp_path):
     steps, rates = [0, 1000, 2000], np.array([0.1, 0.5, 0.9])
-    figure = drawing.learning_curves(
+    figure = plots.learning_curves(
         {"one": (steps, rates), "two": (steps, rates / 2)}, "Curves", {"one": (rates - 0.1, rates + 0.1)}
     )
     (panel,) = panels(figure)
@@ -109,12 +109,12 @@ def test_learning_curves_name_their_runs_and_bands(tmp_path):
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("environment steps", "success rate")
     pixels(figure, tmp_path)
     with pytest.raises(UserError):
-        drawing.learning_curves({}, "Curves")
+        plots.learning_curves({}, "Curves")
 
 
 def test_q_values_ring_the_action_taken(tmp_path):
     q, action = RNG.normal(size=(9, 3)), RNG.integers(3, size=9)
-    (panel,) = panels(figure := drawing.q_values(q, action, "Q", ("left", "stay")))
+    (panel,) = panels(figure := plots.q_values(q, action, "Q", ("left", "stay")))
     np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], q.T)
     np.testing.assert_array_equal(panel.collections[0].get_offsets()[:, 1], q[np.arange(9), action])
     words = [text.get_text() for text in panel.get_legend().get_texts()]
@@ -124,10 +124,10 @@ def test_q_values_ring_the_action_taken(tmp_path):
 
 def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(tmp_path, monkeypatch):
     def bytes_of(figure):
-        return drawing.save(figure, tmp_path / "a.png").read_bytes()
+        return plots.save(figure, tmp_path / "a.png").read_bytes()
 
-    first = bytes_of(drawing.attention_maps(shown := maps(2, 6), "Attention"))
-    assert first == bytes_of(drawing.attention_maps(shown, "Attention"))
+    first = bytes_of(plots.attention_maps(shown := maps(2, 6), "Attention"))
+    assert first == bytes_of(plots.attention_maps(shown, "Attention"))
     assert Image.open(io.BytesIO(first)).format == "PNG"
 
     def full(*_):
@@ -135,13 +135,13 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match="No space left"):
-        drawing.save(drawing.attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
+        plots.save(plots.attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
 
 
 def test_seeds_of_a_form_share_its_colour_and_have_a_mean(tmp_path):
     steps, rates = [0, 1000, 2000], np.array([0.0, 0.4, 0.8])
-    figure = drawing.seed_curves(
+    figure = plots.seed_curves(
         {"two seeds": [(steps, rates), ([0, 2000], [0.2, 0.4])], "alone": [(steps, rates)]}, "Seeds"
     )
     (panel,) = panels(figure)

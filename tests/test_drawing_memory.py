@@ -5,9 +5,9 @@ import pytest
 import torch
 from PIL import Image
 
-from dqn_memory import drawing, drawing_memory
+from dqn_memory.analysis import memory_plots, plots
+from dqn_memory.analysis.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
 from dqn_memory.playing import Episode
-from dqn_memory.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
 
 RNG = np.random.default_rng(0)
 
@@ -30,7 +30,7 @@ def panels(figure, title="head"):
 @pytest.mark.parametrize(("heads", "length"), [(1, 1), (2, 3), (6, 12)])
 def test_an_episode_shows_each_head_by_step(heads, length):
     shown = maps(heads, length, 8)
-    figure = drawing_memory.episode_attention(shown, "Attention", frames(length), context=8)
+    figure = memory_plots.episode_attention(shown, "Attention", frames(length), context=8)
     assert [panel.get_title() for panel in panels(figure)] == [f"head {head}" for head in range(heads)]
     age = np.arange(length)[:, None] - np.arange(length)
     for head, panel in enumerate(panels(figure)):
@@ -42,7 +42,7 @@ def test_an_episode_shows_each_head_by_step(heads, length):
 
 def test_a_long_episode_shows_each_head_by_age():
     shown = maps(2, 30, 5)
-    figure = drawing_memory.episode_attention(shown, "Attention", (), context=5)
+    figure = memory_plots.episode_attention(shown, "Attention", (), context=5)
     for head, panel in enumerate(panels(figure)):
         image = panel.images[0].get_array()
         assert image.shape == (30, 5) and panel.get_xlabel() == "looks back by steps"
@@ -54,7 +54,7 @@ def test_a_long_episode_shows_each_head_by_age():
 @pytest.mark.parametrize(("length", "by_age"), [(120, False), (121, True), (300, True)])
 def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, by_age):
     shown = maps(2, length, 60)
-    panel = panels(drawing_memory.episode_attention(shown, "Attention", (), context=60))[1]
+    panel = panels(memory_plots.episode_attention(shown, "Attention", (), context=60))[1]
     assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
     image = panel.images[0].get_array()
     assert image.shape == (100, 60 if by_age else 100)
@@ -64,7 +64,7 @@ def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(lengt
 @pytest.mark.parametrize("context", [4, None])  # a long episode and a short one
 @pytest.mark.parametrize("heads", [1, 4, 5, 6, 7, 8, 9, 11])
 def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
-    figure = drawing_memory.episode_attention(maps(heads, 12, 4), "Attention", (), context)
+    figure = memory_plots.episode_attention(maps(heads, 12, 4), "Attention", (), context)
     figure.canvas.draw()
     labelled = [panel.get_title() for panel in panels(figure) if panel.get_xlabel() and numbers(panel)]
     assert labelled == [f"head {head}" for head in range(max(0, heads - 4), heads)]
@@ -77,12 +77,12 @@ def numbers(panel):
 
 
 def test_pictures_of_the_world_stand_at_the_steps_that_the_rows_name():
-    figure = drawing_memory.episode_attention(maps(2, 26, 30), "Attention", frames(26))
+    figure = memory_plots.episode_attention(maps(2, 26, 30), "Attention", frames(26))
     strip = [axes for axes in figure.axes if axes.get_ylabel().startswith("step ")]
     steps = [int(axes.get_ylabel().removeprefix("step ")) for axes in strip]
     assert steps == [0, 5, 10, 15, 20, 25] == panels(figure)[0].get_yticks().tolist()
     assert [axes.images[0].get_array()[0, 0, 0] for axes in strip] == steps
-    plain = drawing_memory.episode_attention(maps(2, 26, 30), "Attention")
+    plain = memory_plots.episode_attention(maps(2, 26, 30), "Attention")
     assert not [axes for axes in plain.axes if axes.get_ylabel().startswith("step ")]
 
 
@@ -110,9 +110,9 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
     nobody = np.zeros(length, bool)
     figures = (
-        drawing_memory.episode_attention(maps(2, length, 50), "A", frames(length), context=50),
-        drawing_memory.discrepancy(q, q, nobody, np.ones(length), "A"),
-        drawing.q_values(q, q.argmax(1), "A"),
+        memory_plots.episode_attention(maps(2, length, 50), "A", frames(length), context=50),
+        memory_plots.discrepancy(q, q, nobody, np.ones(length), "A"),
+        plots.q_values(q, q.argmax(1), "A"),
     )
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
@@ -123,7 +123,7 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
 
 def test_shares_end_at_one():
     curve = [(0.9, 0.6, 1.2), (0.2, -0.1, 0.5)]
-    figure = drawing_memory.recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
+    figure = memory_plots.recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
     size, share, _ = figure.axes
     assert size.get_ylim()[1] > 1.2 and share.get_ylim() == (0, 1)
     assert max(path.vertices[:, 1].max() for path in share.collections[0].get_paths()) == 1

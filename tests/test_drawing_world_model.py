@@ -3,7 +3,7 @@
 import numpy as np
 from unizero_models import actions, model, simplex
 
-from dqn_memory import drawing, drawing_world_model
+from dqn_memory.analysis import plots, prior_plots
 from world_models.unizero.introspection import attention_maps
 
 RNG = np.random.default_rng(0)
@@ -15,7 +15,7 @@ def frames(count):
 
 def test_bars_are_means_and_the_start_is_dashed(tmp_path):
     runs = 5 + RNG.random((3, 2, 4))
-    figure = drawing_world_model.learned_values({"mu": runs}, {"mu": 6.0}, "Learned")
+    figure = prior_plots.learned_values({"mu": runs}, {"mu": 6.0}, "Learned")
     (panel,) = figure.axes
     heights = np.array([bar.get_height() for bar in panel.patches]).reshape(2, 4)
     np.testing.assert_allclose(heights, runs.mean(0))
@@ -23,7 +23,7 @@ def test_bars_are_means_and_the_start_is_dashed(tmp_path):
     assert set(start.get_ydata()) == {6.0}
     spread = panel.containers[0].lines[2][0].get_segments()
     np.testing.assert_allclose([part[1, 1] - part[0, 1] for part in spread], 2 * runs[:, 0].std(0, ddof=1))
-    assert drawing.save(figure, tmp_path / "a.png").exists()
+    assert plots.save(figure, tmp_path / "a.png").exists()
 
 
 def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
@@ -31,8 +31,8 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
     prior, searched, action = RNG.dirichlet(np.ones(3), 7), RNG.dirichlet(np.ones(3), 7), RNG.integers(3, size=7)
 
     def panels(pictures):
-        steps = drawing_world_model.Steps(reward, predicted, pictures, prior, searched, action, first=20)
-        figure = drawing_world_model.trajectory(steps, "Title", names=("stay",))
+        steps = prior_plots.Steps(reward, predicted, pictures, prior, searched, action, first=20)
+        figure = prior_plots.trajectory(steps, "Title", names=("stay",))
         return [panel for panel in figure.axes if panel.get_label() != "<colorbar>"]
 
     first, film, before, after = panels(frames(7))
@@ -48,7 +48,7 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
 
 def test_a_link_marks_its_cell_and_shows_its_two_frames():
     maps = attention_maps(model(), simplex(1, 4)[0], actions(1, 4)[0])
-    figure = drawing_world_model.link(maps[1, 0], 7, 2, frames(4), "Title", ["a", "b", "c", "d"], first_step=10)
+    figure = prior_plots.link(maps[1, 0], 7, 2, frames(4), "Title", ["a", "b", "c", "d"], first_step=10)
     film, panel, key, query = (axes for axes in figure.axes if axes.get_label() != "<colorbar>")
     assert len(film.images) == 4 and panel.patches[0].get_xy() == (11.0, 13.5)
     assert key.images[0].get_array()[0, 0, 0] == 20 and query.images[0].get_array()[0, 0, 0] == 60
@@ -59,9 +59,7 @@ def test_a_link_marks_its_cell_and_shows_its_two_frames():
 def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
     maps = attention_maps(model(), simplex(1, 5)[0], actions(1, 5)[0])
     maps = np.concatenate((maps, maps, maps[:, :1]), 1)  # five heads: one row is not full
-    shown = [
-        axes for axes in drawing_world_model.token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images
-    ]
+    shown = [axes for axes in prior_plots.token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images]
     assert [axes.get_title() for axes in shown] == [f"layer {i}, head {j}" for i in range(2) for j in range(5)]
     for axes, weights in zip(shown, maps.reshape(10, 10, 10), strict=True):
         drawn = axes.images[0].get_array()
@@ -71,4 +69,4 @@ def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
     numbered = [axes for axes in shown if any(label.get_visible() for label in axes.get_xticklabels())]
     assert [axes.get_title() for axes in numbered] == [f"layer 1, head {head}" for head in range(1, 5)]
     gate = np.full((1, 1, 4, 4), 0.25)
-    assert not np.ma.getmaskarray(drawing_world_model.token_maps(gate, "Title").axes[0].images[0].get_array()).any()
+    assert not np.ma.getmaskarray(prior_plots.token_maps(gate, "Title").axes[0].images[0].get_array()).any()

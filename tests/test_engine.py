@@ -7,11 +7,11 @@ import pytest
 import torch
 from helpers import filled_replay, network
 
-from dqn_memory.engine import make_update
 from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.precision import set_tf32
-from dqn_memory.starting import fresh
+from dqn_memory.runs.cuda_graph import make_update
+from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.resume import fresh
 from dqn_memory.td_loss import td_loss
 
 CONFIG = LearnerConfig(batch=8, gamma=0.9, learning_rate=1e-2)

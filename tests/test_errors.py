@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqn_memory.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 
 
 def test_near_names_suggests_the_nearest_and_lists_all():

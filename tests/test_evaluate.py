@@ -12,12 +12,12 @@ from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
 from dqn_memory.agent import load_network
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import parse
 from dqn_memory.evaluate import main
 from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.observations import observation_spec
 from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
-from dqn_memory.scores import mean_interval
+from dqn_memory.runs.score import mean_interval
+from dqn_memory.runs.settings import parse
 from envs import gymnasium_fleet
 from envs.fleet import TensorFleet
 from envs.registry import make_world

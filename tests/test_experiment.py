@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Run, load_weights
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run, load_weights
 
 CONFIG = 'env = "Some/World-v0"\n'
 HEADER = {"architecture": "dtqn", "config": CONFIG}
@@ -436,7 +436,7 @@ def keep_saving(path: str) -> None:
 @pytest.mark.long
 def test_killed_at_any_moment_it_always_resumes(run):
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["dqn_memory.experiment", "torch.utils.tensorboard"])
+    context.set_forkserver_preload(["dqn_memory.runs.folder", "torch.utils.tensorboard"])
     moments, last, rounds = random.Random(0), 0, 12
     for _ in range(rounds):
         process = context.Process(target=keep_saving, args=(str(run.path),), daemon=True)

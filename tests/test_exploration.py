@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from dqn_memory.errors import UserError
 from dqn_memory.exploration import ExplorationConfig, Explorer
+from dqn_memory.runs.errors import UserError
 
 WORLDS, ACTIONS, GREEDY = 400, 5, 5  # the greedy action is none of the random ones
 

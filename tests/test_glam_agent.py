@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.distributions import symlog
 from world_models.glam.agent import Agent, AgentConfig, losses, optimizer_for, update
 from world_models.glam.imagination import Imagined

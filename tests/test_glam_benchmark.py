@@ -8,7 +8,7 @@ from glam_runs import trained
 from run_folders import metrics, refused
 
 from dqn_memory.benchmark_tables import Effort, Table
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.glam import benchmark_cases
 from world_models.glam.benchmark import Args, main
 from world_models.glam.benchmark_cases import Case, Phases

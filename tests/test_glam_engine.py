@@ -6,7 +6,7 @@ import glam_models
 import pytest
 import torch
 
-from dqn_memory import engine as core_engine
+from dqn_memory.runs import cuda_graph as core_engine
 from world_models.glam import engine as glam_engine
 from world_models.glam.engine import GraphedDream, Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.imagination import Noise, context, imagine

@@ -10,7 +10,7 @@ from glam_runs import flags, trained
 from run_folders import refused
 from trained import contents
 
-from dqn_memory.configuration import read_config
+from dqn_memory.runs.settings import read_config
 from world_models.glam.acting import Player
 from world_models.glam.evaluate import main
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player, play

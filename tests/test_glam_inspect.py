@@ -12,11 +12,11 @@ from PIL import Image
 from run_folders import refused
 from trained import contents
 
-from dqn_memory.blocks.scan_backends import equip
-from dqn_memory.blocks.scan_torch import scan_torch
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import generator
-from dqn_memory.metrics import shortened
+from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.select import equip
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import generator
+from dqn_memory.runs.metrics import shortened
 from world_models.glam import pictures
 from world_models.glam.comparison import MEASURES, compare, starts
 from world_models.glam.curves import Curve, curves

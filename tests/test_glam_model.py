@@ -7,8 +7,8 @@ import torch
 from glam_models import ACTIONS, config, model, steps
 from torch.nn import functional as F
 
-from dqn_memory.configuration import from_toml, to_toml
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import from_toml, to_toml
 from world_models.distributions import SymlogCode
 from world_models.glam.config import FORMS, PRESETS, LossConfig, ModelConfig
 from world_models.glam.model import Batch

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.distributions import SymlogCode
 from world_models.glam.returns import lambda_return
 from world_models.glam.scaling import ReturnScale, percentile

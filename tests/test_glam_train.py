@@ -15,9 +15,9 @@ import torch
 from glam_runs import flags, trained
 from run_folders import assert_equal, assert_same_run, metrics
 
-from dqn_memory.configuration import PRESETS as PRESETS_FOLDER
-from dqn_memory.configuration import parse, preset_names, read_config
-from dqn_memory.experiment import Run
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.settings import PRESETS as PRESETS_FOLDER
+from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep

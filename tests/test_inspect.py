@@ -9,9 +9,9 @@ from helpers import NUM_ACTIONS, TOKENS, network
 from PIL import Image
 from trained import contents, one_line, trained
 
+from dqn_memory.analysis.attention import attention_maps, episode_attention, prior_tables, sensitivity
 from dqn_memory.blocks import Attention, PriorConfig
 from dqn_memory.inspect import main
-from dqn_memory.introspection import attention_maps, episode_attention, prior_tables, sensitivity
 
 ARCHITECTURES = ("dtqn4", "dgfqn", "dbgfqn", "gtrxl", "drqn", "adrqn", "dqn", "dtqn_attention")
 

@@ -9,10 +9,10 @@ from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
 import dqn_memory.td_loss as losses
 from dqn_memory.acting import WindowActor
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.errors import UserError
 from dqn_memory.learner import average_parameters, bucket, optimizer_for, restore_optimizer, sample, set_rate, update
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.replay import Windows
+from dqn_memory.runs.errors import UserError
 from dqn_memory.td_loss import td_loss
 
 CONFIG = LearnerConfig(batch=16, gamma=0.9)

@@ -3,7 +3,7 @@
 import json
 import math
 
-from dqn_memory.metrics import metrics_line, shortened
+from dqn_memory.runs.metrics import metrics_line, shortened
 
 
 def test_records_shorten_training_lines_alone() -> None:

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from dqn_memory import drawing_memory
+from dqn_memory.analysis import memory_plots
+from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.config import TrainConfig, WorldConfig
-from dqn_memory.errors import UserError
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.networks import NetworkConfig
-from dqn_memory.observability import Gap, check_pair, differences, known, observability, words
+from dqn_memory.network import NetworkConfig
 from dqn_memory.observations import observation_spec
-from dqn_memory.scores import Score
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.score import Score
 from dqn_memory.train import Training
 from envs import WORLDS
 from envs.registry import make_world
@@ -58,7 +58,7 @@ def test_only_worlds_of_ours_show_their_state(env):
 
 def test_both_agents_play_the_same_episodes(monkeypatch):
     """Two networks that always take the same action see the same returns and lengths, whatever they observe."""
-    monkeypatch.setattr("dqn_memory.observability.EPISODES", 20)
+    monkeypatch.setattr("dqn_memory.analysis.state_gap.EPISODES", 20)
     for env in ("POMDP/MemoryCards-v0", "POMDP/Hallway-v0", "POMDP/HeavenHell-v0"):
         pair = [config(env, observe) for observe in ("world", "state")]
         nets = [build(each) for each in pair]
@@ -117,7 +117,7 @@ def test_lines_are_known_of_worlds_as_they_are():
 
 def test_the_picture_shows_agents_between_lines():
     agents = {"state": (2.0, 1.5, 2.5), "world": (1.0, None, None)}
-    figure = drawing_memory.returns(agents, {"random": -1.0}, "Gap")
+    figure = memory_plots.returns(agents, {"random": -1.0}, "Gap")
     (panel,) = figure.axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["state", "world"]
     assert {text.get_text() for text in panel.texts} == {"2.00", "1.00", "random"}

@@ -12,19 +12,19 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from dqn_memory.analysis.matching import Unmatched, match, on_meta, parse_budget
+from dqn_memory.analysis.size import count, forward_operations, part_counts
+from dqn_memory.analysis.world_table import SIZED_BY_THEIR_FILE, WORLD_TABLE, world_row
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.counting import count, forward_operations, part_counts
-from dqn_memory.errors import UserError
-from dqn_memory.matching import Unmatched, match, on_meta, parse_budget
-from dqn_memory.networks import NetworkConfig
+from dqn_memory.network import NetworkConfig
 from dqn_memory.observations import ObservationSpec, observation_spec
 from dqn_memory.parameter_pages import csv_page, markdown_page, text_page
 from dqn_memory.parameter_rows import make_row
 from dqn_memory.parameters import main
+from dqn_memory.runs.errors import UserError
 from dqn_memory.table3 import printed
 from dqn_memory.timing import milliseconds_per_update
-from dqn_memory.world_table import SIZED_BY_THEIR_FILE, WORLD_TABLE, world_row
 from envs.registry import WORLDS, make_world
 
 EQUATIONS = ("--form", "paper_equations")

@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from dqn_memory.progress import Progress
+from dqn_memory.runs.progress import Progress
 
 
 class Clock:

@@ -5,8 +5,8 @@ import json
 import pytest
 from test_train import flags
 
-from dqn_memory.metrics import shortened
-from dqn_memory.record import main
+from dqn_memory.runs.metrics import shortened
+from dqn_memory.study.record import main
 from dqn_memory.train import main as train
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dqn_memory.errors import UserError
-from dqn_memory.record import main as record
-from dqn_memory.remake import main
-from dqn_memory.remaking import MADE, NOT_MADE, Unit, units, unmade
+from dqn_memory.runs.errors import UserError
+from dqn_memory.study.record import main as record
+from dqn_memory.study.remake import main
+from dqn_memory.study.remaking import MADE, NOT_MADE, Unit, units, unmade
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 UNITS = units(RESULTS)

@@ -7,8 +7,8 @@ from helpers import NUM_ACTIONS, TOKENS, action_of, filled_replay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqn_memory.errors import UserError
 from dqn_memory.replay import Replay
+from dqn_memory.runs.errors import UserError
 
 PAD = TOKENS.padding
 

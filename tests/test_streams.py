@@ -2,7 +2,7 @@
 
 import torch
 
-from dqn_memory.streams import Streams, episodes_seed, generator
+from dqn_memory.runs.seeding import Streams, episodes_seed, generator
 
 
 def test_streams_are_reproducible_and_distinct():

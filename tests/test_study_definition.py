@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import from_toml, preset_names
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import from_toml, preset_names
 from dqn_memory.study.definition import parse_definition, read_definition, shipped
 from dqn_memory.study.expansion import expand
 from dqn_memory.study.trainers import TRAINERS, path_of

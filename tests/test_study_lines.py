@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from reported import MEMORY, TWO, make_study, noisy, read, report, table, text_of
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.definition import parse_definition
 from dqn_memory.study.expansion import expand
 from dqn_memory.study.normalisation import Scale

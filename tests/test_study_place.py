@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from reported import make_study
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.driver import open_runs, prepare
 from dqn_memory.study.expansion import expand

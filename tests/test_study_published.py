@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study import claims as script
 from dqn_memory.study import published
 from dqn_memory.study.normalisation import HUMAN, game

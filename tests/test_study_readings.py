@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from dqn_memory.errors import UserError
-from dqn_memory.metrics import Metrics
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import Metrics
 from dqn_memory.study import readings
 from dqn_memory.study.normalisation import HUMAN, game, human_normalised, world_scale
 from dqn_memory.study.readings import Curve, Reached, median_steps, read_curve

@@ -67,7 +67,7 @@ def test_the_table_holds_the_readings_between_the_lines(finished: Path) -> None:
 
 
 def test_parameters_are_those_of_the_network(finished: Path) -> None:
-    from dqn_memory.counting import count
+    from dqn_memory.analysis.size import count
 
     run = read(finished).of(MEMORY, "dgfqn")[0]
     world_of = run.config.arena("cpu").fleet(1, 0)[0]

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.figure import Figure
 from reported import make_study
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.report import main
 from dqn_memory.study.report_folder import CLAIMS, HTML, MARKDOWN, check_folder
 from dqn_memory.study.report_page import Picture, Section, Words, write_report

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from reported import HALLWAY, HEADINGS, MACHINE, hashes, make_study, read, report, text_of
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.finished import vouch
 from dqn_memory.study.report import main, unsound
 from dqn_memory.study.report_record import record

@@ -17,8 +17,8 @@ from studies import (
 )
 
 from dqn_memory import train
-from dqn_memory.checkpoint import CheckpointFolder
-from dqn_memory.experiment import Run
+from dqn_memory.runs.checkpoint import CheckpointFolder
+from dqn_memory.runs.folder import Run
 from dqn_memory.study.backends import Devices
 from dqn_memory.study.finished import finished
 from dqn_memory.study.state import Study

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study import locks
 from dqn_memory.study.definition import Resources, parse_definition
 from dqn_memory.study.estimate import START, estimate, in_words, size_in_words

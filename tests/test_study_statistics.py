@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import pair_indices, rank_correlation, ranks, spearman
 from dqn_memory.study.significance import Moments, regularised_beta, student_two_sided, welch

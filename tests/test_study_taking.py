@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dqn_memory.errors import UserError
-from dqn_memory.files import METRICS
-from dqn_memory.metrics import shortened
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import METRICS
+from dqn_memory.runs.metrics import shortened
 from dqn_memory.study.definition import read_definition
 from dqn_memory.study.driver import open_runs, prepare
 from dqn_memory.study.expansion import expand

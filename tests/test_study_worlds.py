@@ -12,8 +12,8 @@ from dqn_memory.study import worlds
 from dqn_memory.study.worlds import DEFINITIONS, Properties, control_twin, delay, properties, regions, tabular_delay
 from envs import baselines
 from envs.errors import UserError
-from envs.heaven_hell import tables as heaven_hell
 from envs.registry import make_world
+from envs.worlds.heaven_hell import tables as heaven_hell
 
 MEMORY = "Gridverse/Memory-{0}x{0}-v0"
 

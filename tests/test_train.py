@@ -18,11 +18,11 @@ from dqn_memory.agent import load_network
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
-from dqn_memory.configuration import parse
-from dqn_memory.errors import UserError
 from dqn_memory.evaluation import evaluate
-from dqn_memory.experiment import Run
-from dqn_memory.streams import Streams
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.seeding import Streams
+from dqn_memory.runs.settings import parse
 from dqn_memory.train import Training, main
 from envs import baselines
 from envs.registry import WORLDS
@@ -387,7 +387,7 @@ def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypat
         "        return self.linear(x)\n"
         "MEMORY['scale'] = lambda width, dropout, projection: Scale(width)\n"
         "ARCHITECTURES['scaled'] = Architecture(memory='scale')\n"
-        "envs.register('Mine/ShortCar-v0', envs.Entry('envs.car_flag:CarFlag', {'time_limit': 30}))\n"
+        "envs.register('Mine/ShortCar-v0', envs.Entry('envs.worlds.car_flag:CarFlag', {'time_limit': 30}))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     run = tmp_path / "run"

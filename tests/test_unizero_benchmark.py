@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dqn_memory.benchmark_tables import Effort, Table
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.speed_pages import put_section, read_sections
 from world_models.speed_script import publish
 from world_models.unizero.benchmark import Args, main

@@ -11,7 +11,7 @@ from search_oracle import same
 from unizero_models import ACTIONS, GATED, model, simplex, windows
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.unizero.engine import make_planning
 from world_models.unizero.networks import Window
 from world_models.unizero.search import SearchConfig, draw, search

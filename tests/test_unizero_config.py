@@ -8,7 +8,7 @@ import torch
 from unizero_models import ACTIONS, VECTOR, config, model
 
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.unizero.config import EncoderConfig, ModelConfig
 from world_models.unizero.networks import build
 

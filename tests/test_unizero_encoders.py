@@ -4,9 +4,9 @@ import pytest
 import torch
 from unizero_models import ACTIONS, IMAGE, TOKENS, VECTOR, config, model
 
-from dqn_memory.blocks.lane_gelu import Gelu
-from dqn_memory.errors import UserError
+from dqn_memory.blocks.kernels.lane_gelu import Gelu
 from dqn_memory.observations import ObservationSpec, observation_spec
+from dqn_memory.runs.errors import UserError
 from envs.registry import make_world
 from world_models.unizero.config import EncoderConfig
 from world_models.unizero.encoders import make_encoder

@@ -10,9 +10,9 @@ import torch
 import unizero_models
 from torch._dynamo.backends.debugging import aot_eager
 
-from dqn_memory.configuration import parse
-from dqn_memory.errors import UserError
-from dqn_memory.precision import set_tf32
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.settings import parse
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
 from world_models.unizero.engine import Planning, make_learn, make_planning

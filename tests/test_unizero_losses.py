@@ -9,7 +9,7 @@ import torch
 from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, simplex
 
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.unizero import learner
 from world_models.unizero.learner import (
     LearnerConfig,

@@ -7,9 +7,9 @@ import unizero_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
-from dqn_memory.replay_chunks import Columns, columns_from, live_start, next_span
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.replay_chunks import Columns, columns_from, live_start, next_span
 from world_models.unizero.losses import Batch
 from world_models.unizero.reanalysis import is_due, reanalysed, search_again, windows
 from world_models.unizero.replay import Replay, ReplayConfig

@@ -23,7 +23,7 @@ from search_oracle import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.unizero import compiled_tree
 from world_models.unizero.gumbel import GumbelConfig
 from world_models.unizero.networks import Window

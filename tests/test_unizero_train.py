@@ -15,10 +15,10 @@ import torch
 from run_folders import assert_same_run, metrics
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.configuration import from_record, parse, read_config, to_toml
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Run
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.unizero.agent import load_model

@@ -12,7 +12,7 @@ from trained import CAR, CARDS, trained
 from dqn_memory.agent import load_network
 from dqn_memory.evaluate import main
 from dqn_memory.playing import play_in
-from dqn_memory.scores import Score, lines, tells_success
+from dqn_memory.runs.score import Score, lines, tells_success
 from dqn_memory.study.driver import _score
 from envs.fleet import make_fleet
 

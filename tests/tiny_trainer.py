@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.configuration import Repeatable
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Repeatable
 
 
 @dataclass(frozen=True)

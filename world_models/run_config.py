@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dqn_memory import config as core
-from dqn_memory.errors import UserError
-from dqn_memory.precision import set_tf32
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.precision import set_tf32
 from envs.atari import AtariStep
 from envs.fleet import Step
 from envs.gymnasium_fleet import make_env

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from dqn_memory.configuration import parse
-from dqn_memory.environment import describe_environment
-from dqn_memory.errors import UserError
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.machine import describe_environment
+from dqn_memory.runs.settings import parse
 
 Numbers = dict[str, Any]
 

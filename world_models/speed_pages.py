@@ -11,10 +11,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.benchmark_pages import markdown_page
+from dqn_memory.analysis.tables import markdown_page
 from dqn_memory.benchmark_tables import Table
-from dqn_memory.errors import UserError
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors, write_atomic
 
 Section = dict[str, Any]  # machine: facts by name; tables: list of title, note, rows
 

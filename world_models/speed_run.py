@@ -11,8 +11,8 @@ import tyro
 
 from dqn_memory.agent import run_folder
 from dqn_memory.benchmark_tables import Table, Value
-from dqn_memory.configuration import from_record
-from dqn_memory.experiment import Run
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.settings import from_record
 from world_models.speed_pages import put_section
 
 FACTS = ("command", "device", "cpu", "torch", "python", "threads", "revision", "dirty", "platform")

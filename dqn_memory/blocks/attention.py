@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
-from dqn_memory.blocks.lane_attention import lane_attention, suits
+from dqn_memory.blocks.kernels.lane_attention import lane_attention, suits
 from dqn_memory.blocks.local_window import local_attention, pays
 from dqn_memory.blocks.prior_base import Prior, Tables
 from dqn_memory.blocks.rotary import rotate

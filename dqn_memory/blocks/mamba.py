@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, State
-from dqn_memory.blocks.scan import selective_scan
-from dqn_memory.blocks.scan_operator import Scan
-from dqn_memory.blocks.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.scan import selective_scan
+from dqn_memory.blocks.kernels.scan_operator import Scan
+from dqn_memory.blocks.kernels.scan_torch import scan_torch
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable
 from typing import Protocol
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.worker import Order, Outcome, carry_out, stop
 
 

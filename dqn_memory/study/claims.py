@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dqn_memory.configuration import parse
-from dqn_memory.errors import one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.settings import parse
 from dqn_memory.study import published
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.statistics import LEVEL, Estimate, Floats, Indices, percentiles
 
 FEWEST = 4  # pairs below which an interval says nothing

@@ -40,8 +40,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.configuration import from_toml, study_files
-from dqn_memory.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.settings import from_toml, study_files
 from dqn_memory.study.lines import Line
 
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them

@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.errors import UserError
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.toml import from_record
 from dqn_memory.study.backends import Backend
 from dqn_memory.study.definition import Definition, Resources
 from dqn_memory.study.estimate import in_words
@@ -19,7 +20,6 @@ from dqn_memory.study.finished import checkpoint, final_metrics, finished, vouch
 from dqn_memory.study.report_source import RECORD
 from dqn_memory.study.state import STATE, RunState, Study
 from dqn_memory.study.worker import Order, Outcome
-from dqn_memory.tables import from_record
 from envs.registry import WORLDS
 
 POLL = 1.0  # seconds between looks at the room for more runs
@@ -121,7 +121,7 @@ def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
 def note_finished(study: Study, run: RunState, keep_replay: bool) -> float | None:
     """Tidy a finished run up, then note it; returns its time in seconds."""
     if not keep_replay and checkpoint(run.folder) is not None:
-        from dqn_memory.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
+        from dqn_memory.runs.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
 
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
     elapsed = final_metrics(run.folder).get("time/elapsed")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
-from dqn_memory.configuration import to_toml
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import to_toml
 from dqn_memory.study.definition import AXES, Definition, Label, Value, slug
 from dqn_memory.study.trainers import Path_, path_of, settle
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.errors import UserError
-from dqn_memory.files import RAW, sha256, write_atomic
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import RAW, sha256, write_atomic
 
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 

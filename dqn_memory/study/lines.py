@@ -9,8 +9,8 @@ from pathlib import Path
 
 import tomli_w
 
-from dqn_memory.errors import UserError
-from dqn_memory.tables import from_toml
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.toml import from_toml
 
 
 @dataclass(frozen=True)

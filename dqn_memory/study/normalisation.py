@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dqn_memory.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names
 from envs import baselines
 
 

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.definition import Definition, read_definition, shipped
 from dqn_memory.study.report_source import DEFINITION, open_source
 from dqn_memory.study.state import HOME, study_folder

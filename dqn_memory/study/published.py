@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.normalisation import game
 from dqn_memory.study.papers import dbgfqn, focus, glam, thesis
 from dqn_memory.study.papers.aggregates import aggregate_sections, markdown_table

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.errors import UserError
-from dqn_memory.metrics import read_metrics
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average

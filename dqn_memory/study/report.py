@@ -14,8 +14,8 @@ from pathlib import Path
 
 import tyro
 
-from dqn_memory.errors import one_line_errors
-from dqn_memory.files import write_atomic
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.files import write_atomic
 from dqn_memory.study.place import place_of
 from dqn_memory.study.report_data import Data, collect
 from dqn_memory.study.report_folder import CLAIMS, check_folder

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from dqn_memory import drawing_memory, drawing_world_model
-from dqn_memory.errors import UserError
+from dqn_memory.analysis import memory_plots, prior_plots
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
 from dqn_memory.study.report_source import ATTENTION, only_numbers
@@ -112,7 +112,7 @@ def _recorded(path: Path) -> Maps | None:
 def of_q_network(run: Path, seed: int) -> Maps | None:
     """Of one greedy episode with a run's last checkpoint on the CPU; None where its network has no attention."""
     from dqn_memory.agent import load_network
-    from dqn_memory.introspection import episode_attention
+    from dqn_memory.analysis.attention import episode_attention
     from dqn_memory.playing import play_in
 
     network, config, _ = load_network(run)
@@ -160,12 +160,12 @@ def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     )
     if maps.first is not None:
         layers = np.stack(list(maps.layers.values()))  # (L, H, T, T)
-        figure = drawing_world_model.token_maps(layers, f"Attention of {where}", maps.first)
+        figure = prior_plots.token_maps(layers, f"Attention of {where}", maps.first)
         return [_picture(name, figure, f"Attention of {where}; {ending}")]
     parts: list[Part] = []
     for layer, weights in maps.layers.items():
         title = f"Layer {layer} of {where}"
-        figure = drawing_memory.episode_attention(weights, title)
+        figure = memory_plots.episode_attention(weights, title)
         parts.append(_picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}"))
     return parts
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.configuration import from_record, load_plugins
-from dqn_memory.counting import count
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Run
+from dqn_memory.analysis.size import count
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.settings import from_record, load_plugins
 from dqn_memory.study.normalisation import HUMAN as HUMAN_SCALES
 from dqn_memory.study.normalisation import OTHERS, Scale, game, world_scale
 from dqn_memory.study.readings import MEANINGS, Curve, Readings, read_curve, readings
@@ -214,7 +214,7 @@ def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
     if source.kind != "dqn_memory.train":
         return _saved_parameters(run)
     from dqn_memory.agent import Interface
-    from dqn_memory.matching import on_meta
+    from dqn_memory.analysis.matching import on_meta
     from dqn_memory.observations import observation_spec
 
     world = config.world

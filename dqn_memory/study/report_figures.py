@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
-from dqn_memory.drawing import STYLE
+from dqn_memory.analysis.plots import STYLE
 from dqn_memory.study import statistics
 from dqn_memory.study.correlation import FEWEST
 from dqn_memory.study.normalisation import HUMAN, OTHERS, Scale

@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from dqn_memory.errors import UserError
-from dqn_memory.files import disk_errors
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors
 
 PICTURES = "pictures"
 FORMS = (".png", ".svg")

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from dqn_memory.drawing import COLOURS, STYLE
+from dqn_memory.analysis.plots import COLOURS, STYLE
 from dqn_memory.study.report_panels import FAINT, GRID, short_steps
 from dqn_memory.study.statistics import Floats
 

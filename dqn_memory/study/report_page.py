@@ -14,8 +14,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from dqn_memory.drawing import STYLE, png
-from dqn_memory.files import write_atomic
+from dqn_memory.analysis.plots import STYLE, png
+from dqn_memory.runs.files import write_atomic
 from dqn_memory.study.papers.aggregates import markdown_table
 from dqn_memory.study.report_folder import HTML, MARKDOWN, PICTURES, make_room
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory import drawing_world_model
+from dqn_memory.analysis import prior_plots
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_learned import over_time_figure
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
@@ -144,7 +144,7 @@ def _pictures(group: Group, unit: str) -> list[Part]:
     lines = {name: (group.steps, heads) for name, heads in group.moved.items()}
     ends = {name: _ends(heads) for name, heads in group.moved.items()}
     where, name = group.where, slug(group.where)
-    bars = drawing_world_model.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
+    bars = prior_plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(lines, group.starts, f"Learned over training: {where}")
     seeds = len(next(iter(ends.values())))
     return [

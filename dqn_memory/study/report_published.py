@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study import published
 from dqn_memory.study.normalisation import game
 from dqn_memory.study.papers import tables

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.normalisation import game
 from dqn_memory.study.readings import LEVELS, MEANINGS, Reached, median_steps

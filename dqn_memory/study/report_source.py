@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.errors import UserError
-from dqn_memory.files import METRICS, RAW, sha256
-from dqn_memory.metrics import read_metrics
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import METRICS, RAW, sha256
+from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.study.finished import HASHES, vouched
 from dqn_memory.study.lines import Line, read_lines
 from dqn_memory.study.state import RunState, Study, run_folder

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from dqn_memory.drawing import STYLE
+from dqn_memory.analysis.plots import STYLE
 from dqn_memory.study.report_data import Data
 from dqn_memory.study.report_figures import FAINT, GRID
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
+from dqn_memory.analysis.plots import COLOURS
 from dqn_memory.architectures import ARCHITECTURES
-from dqn_memory.drawing import COLOURS
 
 # Seven colours, so that the paper's twelve recurrent and feed-forward rows that stand beside each other differ; the
 # eighth of the palette is too near to the second.

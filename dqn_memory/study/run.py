@@ -20,9 +20,9 @@ from typing import Literal
 import tyro
 from rich.console import Console
 
-from dqn_memory.configuration import Repeatable
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.files import disk_errors
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.files import disk_errors
+from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study import locks
 from dqn_memory.study.backends import Backend, Processes, has_ray
 from dqn_memory.study.definition import Definition, read_definition, shipped

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 _MOST_TERMS = 10_000
 _TINY = 1e-300  # stands in for a zero denominator

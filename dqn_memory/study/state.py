@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from dqn_memory.errors import UserError
-from dqn_memory.files import write_atomic
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import write_atomic
 from dqn_memory.study import locks
 from dqn_memory.study.definition import Definition, Label
 

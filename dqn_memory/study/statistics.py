@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 from rich.console import Console
 
-from dqn_memory.errors import one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.study.overview import overview
 from dqn_memory.study.place import place_of
 from dqn_memory.study.state import Study

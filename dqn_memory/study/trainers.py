@@ -17,10 +17,10 @@ import ale_py
 import gymnasium
 import tomli_w
 
-from dqn_memory.configuration import flag_names, from_toml, load_plugins, read_config
-from dqn_memory.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config
+from dqn_memory.runs.toml import defaults
 from dqn_memory.study.finished import finished
-from dqn_memory.tables import defaults
 from envs.errors import UserError as WorldError
 from envs.registry import WORLDS
 from envs.registry import near_names as near_worlds

@@ -19,16 +19,16 @@ from torch import Tensor
 from envs import baselines
 from envs.baselines.car import signpost_player
 from envs.baselines.shortest import walk
-from envs.car_flag import CarFlag
 from envs.core import World, where
 from envs.errors import UserError as WorldError
 from envs.gridverse.layouts import Scattered
 from envs.gridverse.objects import BEACON, DOOR, EXIT, KEY, WALL, blocks_movement, colours, kinds
 from envs.gridverse.world import GridState, GridWorld
-from envs.memory_cards import MemoryCards
 from envs.registry import WORLDS, make_world
-from envs.tables import Tables
-from envs.tabular import Tabular
+from envs.worlds.car_flag import CarFlag
+from envs.worlds.memory_cards import MemoryCards
+from envs.worlds.tables import Tables
+from envs.worlds.tabular import Tabular
 
 SCENES = 1_024  # initial states drawn
 EPISODES = 128  # of the random player

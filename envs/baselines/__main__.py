@@ -25,7 +25,7 @@ from envs.baselines.record import Record, as_json, read
 from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError
-from envs.kept import make_folder, put
+from envs.files import make_folder, put
 from envs.machine import cpu, revision
 from envs.plugins import load_plugins
 from envs.registry import WORLDS, make_world

@@ -11,15 +11,15 @@ from envs.baselines import car, cards, catch, keydoor, plan, policy, rooms, sear
 from envs.baselines.known import Level
 from envs.baselines.model import full_state
 from envs.baselines.playing import crowd, exactly, level, play, random_player
-from envs.car_flag import CarFlag
-from envs.catch import BlinkingCatch
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
 from envs.gridverse.tasks import StockWorld
 from envs.gridverse.world import GridWorld
-from envs.memory_cards import MemoryCards
-from envs.tabular import Tabular
+from envs.worlds.car_flag import CarFlag
+from envs.worlds.catch import BlinkingCatch
+from envs.worlds.memory_cards import MemoryCards
+from envs.worlds.tabular import Tabular
 
 SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
 POINT_BASED = "lower by point-based player"
@@ -65,7 +65,7 @@ def best(world: World[Any], effort: Effort) -> Best:
     name = type(world).__name__
     raise UserError(
         f"No player is known for {name}; give one with envs.baselines.bounds.BOUNDS[{name}] = f, where "
-        "f(world, effort) returns a Best, or make it a subclass of envs.tabular.Tabular."
+        "f(world, effort) returns a Best, or make it a subclass of envs.worlds.tabular.Tabular."
     )
 
 

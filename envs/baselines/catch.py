@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from envs.baselines.playing import Player
-from envs.catch import BALL, PADDLE, BlinkingCatch
+from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.baselines.known import Lines, from_plain, plain
-from envs.kept import read_entries
+from envs.files import read_entries
 
 
 @dataclass(frozen=True)

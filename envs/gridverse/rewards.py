@@ -1,4 +1,4 @@
-"""What a step pays and what ends an episode, on tensors and on numpy arrays (see `envs.arrays`)."""
+"""What a step pays and what ends an episode, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from envs.arrays import take
 from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, colours, is_kind, statuses, table
 from envs.gridverse.rules import Front, at
 from envs.gridverse.scene import Transition
+from envs.numpy_backend import take
 
 
 class Living:

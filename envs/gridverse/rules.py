@@ -1,11 +1,10 @@
-"""How the agent moves, turns and uses its hand, on tensors and on numpy arrays (see `envs.arrays`)."""
+"""How the agent moves, turns and uses its hand, on tensors and on numpy arrays (see `envs.numpy_backend`)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from envs.arrays import copied, integers, pick, take, where, write
 from envs.gridverse.objects import (
     CLOSED,
     DIRECTIONS,
@@ -26,6 +25,7 @@ from envs.gridverse.objects import (
     table,
 )
 from envs.gridverse.scene import Scene
+from envs.numpy_backend import copied, integers, pick, take, where, write
 
 # The canonical actions; a task lists those it has.
 FORWARD, BACKWARD, LEFT, RIGHT, LEFT_TURN, RIGHT_TURN, ACTUATE, PICK_N_DROP = range(8)

@@ -65,7 +65,7 @@ class StockWorld(GridWorld):
     Args:
         view: rows and columns of the window; the agent stands in the middle of the last row.
         encoding, dictionary: form of the observation, see `GridWorld`.
-        phantom_rooms: lay the lines of (down, across) phantom rooms over the floor, see `envs.hallucination`.
+        phantom_rooms: lay the lines of (down, across) phantom rooms over the floor, see `envs.worlds.hallucination`.
         phantom_cells: what these look like, "walls" or "floor-cue".
     """
 

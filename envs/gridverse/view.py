@@ -8,10 +8,10 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from envs.arrays import gather, integers, take
 from envs.errors import UserError
 from envs.gridverse.objects import DIRECTIONS, HIDDEN, blocks_vision, pack, table
 from envs.gridverse.rules import looking
+from envs.numpy_backend import gather, integers, take
 from envs.registry import near_names
 
 Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent

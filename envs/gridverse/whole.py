@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from envs.arrays import beside, gather, integers, take
 from envs.gridverse.encodings import states
 from envs.gridverse.objects import BOX, CODES, COLOURS, DIRECTIONS, HIDDEN, KINDS, pack
 from envs.gridverse.rules import looking
 from envs.gridverse.scene import Scene
+from envs.numpy_backend import beside, gather, integers, take
 from envs.spaces import MultiDiscrete
 
 

@@ -13,7 +13,6 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from envs.arrays import beside, take
 from envs.core import State, World
 from envs.gridverse import render
 from envs.gridverse.encodings import Objects, encode
@@ -23,6 +22,7 @@ from envs.gridverse.rules import ACTION_NAMES, at
 from envs.gridverse.scene import Ending, Layout, Reward, Rule, Scene, Transition
 from envs.gridverse.view import View
 from envs.gridverse.whole import Whole
+from envs.numpy_backend import beside, take
 from envs.spaces import MultiDiscrete
 
 
@@ -63,7 +63,7 @@ class GridWorld(World[GridState]):
 
     Args:
         encoding: "summed", "default", "no-overlap" or "compact".
-        phantoms: structure that is only seen, see `envs.hallucination`.
+        phantoms: structure that is only seen, see `envs.worlds.hallucination`.
 
     Raises:
         UserError: there is no such encoding, or the time limit is below 1.

@@ -27,7 +27,7 @@ import tyro
 
 from envs.contract import probe
 from envs.errors import UserError
-from envs.kept import make_folder, put
+from envs.files import make_folder, put
 from envs.machine import cpu, revision
 from envs.memoryless import pages
 from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften

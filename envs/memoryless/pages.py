@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from envs.kept import read_entries
+from envs.files import read_entries
 
 HEAD = """# How far one gets without a memory
 

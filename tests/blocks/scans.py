@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from dqn_memory.blocks.scan import selective_scan
+from dqn_memory.blocks.kernels.scan import selective_scan
 
 DATA = Path(__file__).parents[1] / "data" / "mamba"
 SCANS = sorted(path.stem for path in DATA.glob("scan_*.npz"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dqn_memory.blocks.gru_scan import gru_scan, gru_scan_backward, scan
+from dqn_memory.blocks.kernels.gru_scan import gru_scan, gru_scan_backward, scan
 
 SHAPES = [(1, 1), (1, 7), (5, 1), (5, 7)]  # (B, T); with one row or position some views become contiguous
 UNITS = [4, 8, 24]  # multiples of eight are computed over lanes in float32

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
-from dqn_memory.blocks.lane_attention import attend, lane_attention, suits
+from dqn_memory.blocks.kernels.lane_attention import attend, lane_attention, suits
 
 
 def packed(time, batch=3, heads=2, units=8, dtype=torch.float32, scale=1.0):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from dqn_memory.blocks.lane_gelu import FEWEST, Gelu, lane_gelu, suits
+from dqn_memory.blocks.kernels.lane_gelu import FEWEST, Gelu, lane_gelu, suits
 
 
 def compare(x, tolerance=2e-7):

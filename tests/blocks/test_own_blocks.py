@@ -9,9 +9,9 @@ from torch import nn
 from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import MEMORY, PRIORS, Block, Prior, PriorConfig
 from dqn_memory.blocks.contract import check_memory, check_prior
-from dqn_memory.errors import UserError
-from dqn_memory.networks import NetworkConfig
+from dqn_memory.network import NetworkConfig
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.runs.errors import UserError
 
 SPEC = ObservationSpec("discrete", (2,), 5, torch.uint8)
 

@@ -8,17 +8,17 @@ import pytest
 import torch
 from scans import TOLERANCE, drawn, numbers
 
-from dqn_memory import mamba_backend
-from dqn_memory.blocks import scan_backends
+from dqn_memory.blocks.kernels import select
+from dqn_memory.blocks.kernels.scan_lanes import scan_lanes
+from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, equip, load, mixers, trial
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.blocks.scan_backends import BACKENDS, Unavailable, choose, equip, load, mixers, trial
-from dqn_memory.blocks.scan_lanes import scan_lanes
-from dqn_memory.blocks.scan_torch import scan_torch
-from dqn_memory.errors import UserError
+from dqn_memory.runs import backend
+from dqn_memory.runs.errors import UserError
 from dqn_memory.train import main
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-ADAPTER = "dqn_memory.blocks.scan_mamba_ssm"
+ADAPTER = "dqn_memory.blocks.kernels.scan_mamba_ssm"
 SMALL = (
     *("--env", "POMDP/CarFlag-v0", "--width", "8", "--context", "4", "--worlds", "2", "--batch", "4"),
     *("--learning-starts", "16", "--log-every", "20", "--evaluate-every", "0", "--final-episodes", "2"),
@@ -48,7 +48,7 @@ def extension(monkeypatch):
     }.items():  # fmt: skip
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, ADAPTER, raising=False)
-    from dqn_memory.blocks.scan_mamba_ssm import scan_mamba_ssm
+    from dqn_memory.blocks.kernels.scan_mamba_ssm import scan_mamba_ssm
 
     yield scan_mamba_ssm
     sys.modules.pop(ADAPTER, None)
@@ -62,7 +62,7 @@ def works(monkeypatch, *names):
             raise Unavailable("it is not here")
         return scan_torch
 
-    monkeypatch.setattr(scan_backends, "load", only)
+    monkeypatch.setattr(select, "load", only)
 
 
 # --- choosing
@@ -142,7 +142,7 @@ def test_a_backend_with_other_numbers_is_refused(wrong, monkeypatch):
     fake = types.ModuleType("fake")
     fake.scan_triton = bent
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(scan_backends, "import_module", lambda name: fake)
+    monkeypatch.setattr(select, "import_module", lambda name: fake)
     with pytest.raises(Unavailable, match="is off by"):
         load("triton", CPU)
 
@@ -154,7 +154,7 @@ def test_a_backend_that_breaks_in_its_trial_is_refused_with_its_words(monkeypatc
     fake = types.ModuleType("fake")
     fake.scan_triton = broken
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(scan_backends, "import_module", lambda name: fake)
+    monkeypatch.setattr(select, "import_module", lambda name: fake)
     with pytest.raises(Unavailable, match=r"trial on cpu failed: RuntimeError: no kernel image$"):
         load("triton", CPU)
 
@@ -202,14 +202,14 @@ def test_every_mixer_is_equipped():
 
 
 def test_a_network_without_mamba_has_no_backend():
-    assert mamba_backend.settle([torch.nn.Linear(2, 2)], "triton", CPU) is None
-    assert mamba_backend.facts(None) == {"mamba_backend": None}
+    assert backend.settle([torch.nn.Linear(2, 2)], "triton", CPU) is None
+    assert backend.facts(None) == {"mamba_backend": None}
 
 
 def test_what_cannot_run_is_one_sentence(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(UserError, match=r"--backend triton of mamba cannot be used: .*; use --backend torch or auto"):
-        mamba_backend.settle([Mamba(8)], "triton", CPU)
+        backend.settle([Mamba(8)], "triton", CPU)
 
 
 def train(run, *more, steps=40):
@@ -255,4 +255,4 @@ def test_a_resumed_run_keeps_its_backend_or_says_so(tmp_path, capsys, monkeypatc
 
 
 def test_backends_are_those_of_the_flag():
-    assert set(mamba_backend.Backend.__args__) == {"auto", *BACKENDS}
+    assert set(backend.Backend.__args__) == {"auto", *BACKENDS}

@@ -4,9 +4,9 @@ import pytest
 import torch
 from scans import SCANS, TOLERANCE, drawn, errors, numbers
 
+from dqn_memory.blocks.kernels.scan_lanes import scan_lanes
+from dqn_memory.blocks.kernels.scan_torch import scan_torch
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.blocks.scan_lanes import scan_lanes
-from dqn_memory.blocks.scan_torch import scan_torch
 
 
 def compare(shape, tolerance=TOLERANCE[torch.float32], **changes):

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from envs.car_flag import CarState
 from envs.core import where
-from envs.memory_cards import CardState
+from envs.worlds.car_flag import CarState
+from envs.worlds.memory_cards import CardState
 
 DATA = Path(__file__).parents[1] / "data" / "envs"
 

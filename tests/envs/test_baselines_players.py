@@ -12,8 +12,8 @@ from test_baselines import apart
 from envs.baselines import car, cards, hsvi, keydoor, model, plan, playing, policy, rooms, search, shortest
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
-from envs.memory_cards import MemoryCards
 from envs.registry import make_world
+from envs.worlds.memory_cards import MemoryCards
 
 # Car Flag and Memory Cards
 

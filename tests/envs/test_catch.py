@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from envs.baselines import catch
 from envs.baselines.bounds import Effort, best
 from envs.baselines.playing import play, random_player
-from envs.catch import BALL, PADDLE, BlinkingCatch
 from envs.errors import UserError
 from envs.registry import make_world
+from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 NONE = torch.empty(1, 0, dtype=torch.float64)
 

@@ -18,7 +18,7 @@ import envs
 from envs.adapters import WorldEnv
 from envs.core import UserError
 from envs.fleet import make_fleet
-from envs.streams import RowStreams
+from envs.seeding import RowStreams
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP]
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ def test_check_env_is_clean(id, render_mode):
 
 def test_a_world_from_elsewhere_is_registered_in_one_line():
     id = "Elsewhere/ShortCarFlag-v0"
-    envs.register(id, envs.Entry("envs.car_flag:CarFlag", {"time_limit": 4}))
+    envs.register(id, envs.Entry("envs.worlds.car_flag:CarFlag", {"time_limit": 4}))
     try:
         assert gymnasium.make(id).unwrapped.world.time_limit == 4
         assert gymnasium.make_vec(id, num_envs=2).reset(seed=0)[0].shape == (2, 3)

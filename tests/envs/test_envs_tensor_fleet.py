@@ -9,7 +9,7 @@ from world_keywords import IDS, keywords
 from envs.core import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import make_world
-from envs.streams import restore_generator
+from envs.seeding import restore_generator
 
 
 def roll(fleet, steps, seed=0):

@@ -14,8 +14,8 @@ from envs import forms
 from envs.core import UserError, choose, put, where
 from envs.engines import NumpyEngine, TensorEngine
 from envs.fleet import advance, advance_finished
-from envs.memory_cards import MOST_TABLED, MemoryCards
 from envs.registry import make_world
+from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
 
 
 def play(world, count, steps, seed=0, engine=advance, device="cpu"):

@@ -11,8 +11,8 @@ import torch
 from envs.core import UserError
 from envs.gridverse.objects import FLOOR, PHANTOM, WALL, kinds, pack
 from envs.gridverse.phantoms import lines
-from envs.hallucination import READINGS, Hallucinate
 from envs.registry import make_world
+from envs.worlds.hallucination import READINGS, Hallucinate
 
 TWINS = [  # hallucinated, its control twin, and how the one is made from the other
     ("Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0", "open"),

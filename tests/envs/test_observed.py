@@ -15,8 +15,8 @@ from envs.fleet import TensorFleet
 from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, pack
 from envs.gridverse.scene import Scene
 from envs.gridverse.whole import Whole
-from envs.observed import StateObserved
 from envs.registry import make_world
+from envs.worlds.state_view import StateObserved
 
 COUNTERS = ("observation", "steps", "returns", "shown")
 

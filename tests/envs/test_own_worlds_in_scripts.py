@@ -16,7 +16,7 @@ from envs.memoryless.__main__ import main as memoryless
 from envs.plugins import load_plugins
 from envs.registry import WORLDS, make_world
 from envs.script_flags import keywords
-from envs.tabular import Tabular
+from envs.worlds.tabular import Tabular
 
 ID, TIGER = "Mine/Cue-v0", str(DATA / "pomdp" / "tiger.pomdp")
 FEW = ("--restarts", "2", "--sweeps", "1", "--updates", "1", "--episodes", "10", "--fresh", "20")
@@ -93,7 +93,7 @@ def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugi
     baselines(["--only", ID, "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
     said = capsys.readouterr().out
     line = next(line for line in said.splitlines() if "No player is known for Cue" in line)
-    assert "envs.baselines.bounds.BOUNDS[Cue] = f" in line and "subclass of envs.tabular.Tabular" in line
+    assert "envs.baselines.bounds.BOUNDS[Cue] = f" in line and "subclass of envs.worlds.tabular.Tabular" in line
     made = rows(tmp_path)
     assert set(made) == set(shortened) and 0.2 < made[ID]["random"]["success"]["mean"] < 0.8
     assert "lower" not in made[ID] and "upper" not in made[ID] and made["POMDP/CarFlag-v0"]["lower"]["kind"] == "exact"

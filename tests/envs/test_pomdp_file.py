@@ -9,11 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs import hallway, heaven_hell
 from envs.errors import UserError
-from envs.pomdp_file import File, parse, read, write
 from envs.registry import make_world
-from envs.tables import Tables, numbers
+from envs.worlds import hallway, heaven_hell
+from envs.worlds.pomdp_file import File, parse, read, write
+from envs.worlds.tables import Tables, numbers
 
 DATA = Path(__file__).parents[1] / "data" / "envs" / "pomdp"
 FILES = sorted(DATA.glob("*.pomdp"))

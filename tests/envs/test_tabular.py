@@ -14,8 +14,8 @@ from envs.errors import UserError
 from envs.fleet import TensorFleet
 from envs.registry import make_world
 from envs.sampling import UNITS, draw, piece
-from envs.tables import Tables, numbers
-from envs.tabular import Tabular, TabularState
+from envs.worlds.tables import Tables, numbers
+from envs.worlds.tabular import Tabular, TabularState
 
 CASES = [("POMDP/Hallway-v0", "hallway"), ("POMDP/HeavenHell-v0", "heavenhell_3")]
 LIMIT = 4.0  # a score beyond 4 has a chance of about 1 in 10,000

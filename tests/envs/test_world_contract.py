@@ -153,7 +153,7 @@ def test_a_wrong_view_of_the_state_is_named_with_its_world():
         def observe_state(self, state):
             return state.side
 
-    assert "Shy with observe='state'.reset" in told(start, lambda: envs.observed.StateObserved(Shy()))
+    assert "Shy with observe='state'.reset" in told(start, lambda: envs.worlds.state_view.StateObserved(Shy()))
 
 
 # Where neither a fleet nor a tensor is seen

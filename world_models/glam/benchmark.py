@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from dqn_memory.benchmark_tables import Value
-from dqn_memory.errors import one_line_errors
-from dqn_memory.mamba_backend import Backend
+from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.errors import one_line_errors
 from world_models.glam.benchmark_cases import Case
 from world_models.glam.benchmark_tables import (
     GAMES,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from dqn_memory import mamba_backend
-from dqn_memory.configuration import read_config
-from dqn_memory.mamba_backend import Backend
-from dqn_memory.stopwatch import Work
+from dqn_memory.runs import backend
+from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.settings import read_config
+from dqn_memory.runs.stopwatch import Work
 from world_models.glam.acting import ActingNoise
 from world_models.glam.agent import Agent
 from world_models.glam.engine import Engine, Lesson, Seeds, make_execution, make_optimizers
@@ -63,7 +63,7 @@ class Phases:
         self.config = config = case.config()
         self.device = config.compute.start()
         self.model, self.agent = self._networks()
-        self.backend = mamba_backend.settle([self.model], case.backend, self.device)
+        self.backend = backend.settle([self.model], case.backend, self.device)
         self._execute(case.engine, config.learner)
         self.length = max(config.model.batch_length, config.imagination.frames(config.model.context))
         self.drawing, self.numbers = torch.Generator().manual_seed(0), torch.Generator(self.device).manual_seed(0)

@@ -13,7 +13,7 @@ from statistics import median
 import tyro
 
 from dqn_memory.benchmark_tables import Table, Value
-from dqn_memory.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import UserError, one_line_errors
 from world_models.glam.train_config import TrainConfig
 from world_models.speed_run import CURVE_NOTE, Lines, RunArgs, curve_rows, progress, put_run
 

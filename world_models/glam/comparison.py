@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import generator
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import generator
 from world_models.distributions import wide
 from world_models.glam.foresight import Array, Lived, latent_noise, past, stretch, walk
 from world_models.glam.imagination import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal
 
-from dqn_memory.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names
 
 if TYPE_CHECKING:
     from world_models.glam.model import WorldModel

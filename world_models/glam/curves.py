@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 PARTS = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")

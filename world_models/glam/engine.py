@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dqn_memory.engine import GraphedUpdate, capture, make_room
+from dqn_memory.runs.cuda_graph import GraphedUpdate, capture, make_room
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
 from world_models.glam.agent import Agent

@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from dqn_memory import mamba_backend
 from dqn_memory.agent import run_folder
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.scores import Score, fields, lines, place
+from dqn_memory.runs import backend
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.score import Score, fields, lines, place
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate
 from world_models.glam.loading import Trained, check_frames, load
 from world_models.glam.train_config import ComputeConfig
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     folder, device = run_folder(args.folder, args.run), ComputeConfig(args.device, args.threads).start()
     found = chosen(args, load(folder, device))
-    mamba_backend.announce(found.backend, device, to=sys.stderr if args.format == "json" else None)
+    backend.announce(found.backend, device, to=sys.stderr if args.format == "json" else None)
     config = found.config
     arena = replace(Arena.of(config, device), forget=args.forget)
     score = evaluate(found.model, found.agent, arena, config, args.rows, args.quota, args.seed)
@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.format == "json":
         facts = {
             "run": str(folder), "step": found.step, "env": arena.env, "sequence": config.model.sequence,
-            "seed": args.seed, "forget": arena.forget, **mamba_backend.facts(found.backend),
+            "seed": args.seed, "forget": arena.forget, **backend.facts(found.backend),
         }  # fmt: skip
         print(as_json(facts, scores))
     else:

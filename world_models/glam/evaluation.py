@@ -8,8 +8,8 @@ from typing import Any, Literal
 
 import torch
 
-from dqn_memory.experiment import Streams, generator
-from dqn_memory.scores import Score, Tally, tells_success
+from dqn_memory.runs.folder import Streams, generator
+from dqn_memory.runs.score import Score, Tally, tells_success
 from envs.fleet import Fleet, make_fleet
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.agent import Agent

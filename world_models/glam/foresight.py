@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Streams, generator
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Streams, generator
 from world_models.glam.acting import ActingNoise
 from world_models.glam.evaluation import Arena, make_player
 from world_models.glam.imagination import Context, uniforms

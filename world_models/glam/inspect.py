@@ -17,12 +17,13 @@ from typing import Annotated, Any
 
 import tyro
 
-from dqn_memory import drawing, mamba_backend
 from dqn_memory.agent import run_folder
-from dqn_memory.configuration import Repeatable
-from dqn_memory.errors import UserError, one_line_errors
-from dqn_memory.experiment import Run
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.analysis import plots
+from dqn_memory.runs import backend
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.settings import Repeatable
 from world_models.glam import pictures
 from world_models.glam.comparison import Comparison, compare
 from world_models.glam.curves import WINDOW, Curve, curves
@@ -106,9 +107,9 @@ def draw(folder: Path, about: str, found: Foreseen, losses: dict[str, dict[str, 
     )
     title = f"{len(found)} steps imagined from step {found.start}\n{about}"
     return [
-        drawing.save(pictures.strip(found, title, caption), folder / "imagined.png"),
+        plots.save(pictures.strip(found, title, caption), folder / "imagined.png"),
         pictures.animate(folder / "imagined.gif", found, about),
-        drawing.save(pictures.losses(losses, f"Parts of the world model's loss\n{about}"), folder / "losses.png"),
+        plots.save(pictures.losses(losses, f"Parts of the world model's loss\n{about}"), folder / "losses.png"),
     ]
 
 
@@ -141,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     losses = all_losses(run, args.beside)
     device = ComputeConfig(args.device, args.threads).start()
     found = load(run, device)
-    mamba_backend.announce(found.backend, device)
+    backend.announce(found.backend, device)
     foreseen, forms, episode_return = imagine(args, found)
     config = found.config
     about = f"{config.model.sequence} in {config.world.env} at step {found.step:,}"
@@ -150,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder.mkdir(exist_ok=True)
     written = draw(folder, about, foreseen, losses)
     facts = {"step": found.step, "env": config.world.env, "sequence": config.model.sequence, "seed": args.seed}
-    facts |= mamba_backend.facts(found.backend) | {"episode_return": episode_return}
+    facts |= backend.facts(found.backend) | {"episode_return": episode_return}
     facts |= {"episodes": args.episodes} | numbers(foreseen, forms, losses)
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     print(f"{run}: {about}, an episode of return {episode_return:.2f}")

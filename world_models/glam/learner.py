@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.glam.adam import adam
 from world_models.glam.losses import Batch, Metrics
 from world_models.glam.model import WorldModel

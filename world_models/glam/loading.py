@@ -9,12 +9,12 @@ import gymnasium
 import numpy as np
 import torch
 
-from dqn_memory import mamba_backend
-from dqn_memory.blocks.scan_backends import Choice
-from dqn_memory.configuration import from_record, load_plugins
-from dqn_memory.errors import UserError
-from dqn_memory.experiment import Run
-from dqn_memory.kinds import check_kind
+from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.runs import backend as backends
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.model import WorldModel
@@ -65,7 +65,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
     load_plugins(config.plugin)
     actions = checkpoint.trainer["actions"]
     model, agent = build(config, actions, 0, device)
-    backend = mamba_backend.settle([model], "auto", device)
+    backend = backends.settle([model], "auto", device)
     checkpoint.fill(model, "model")
     checkpoint.fill(agent, "agent")
     return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)

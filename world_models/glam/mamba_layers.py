@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import State
+from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.blocks.scan import selective_scan
 
 EPSILON = 1e-6  # of the LayerNorms inside a layer; all others have PyTorch's 1e-5
 FORGETTING = 1e3  # exp(-1000) is 0 in float64

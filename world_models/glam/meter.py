@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dqn_memory.meter import Meter
+from dqn_memory.runs.meter import Meter
 
 
 class AgentMeter(Meter):

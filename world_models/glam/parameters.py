@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from dqn_memory.errors import one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from world_models.glam.config import FORMS, PRESETS, ModelConfig
 from world_models.glam.sizes import RELEASED, RELEASED_PER_ACTION, Size, agent_sizes, build, sizes, total
 from world_models.size_report import Counting, cell, publish, table

@@ -16,8 +16,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import StrMethodFormatter
 from PIL import Image, ImageDraw, ImageFont
 
-from dqn_memory.drawing import COLOURS, INK, MARK, STYLE, Array
-from dqn_memory.files import write_atomic
+from dqn_memory.analysis.plots import COLOURS, INK, MARK, STYLE, Array
+from dqn_memory.runs.files import write_atomic
 from world_models.glam.curves import Curve
 from world_models.glam.foresight import Foreseen
 

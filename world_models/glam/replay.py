@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
-from dqn_memory.ring import Ring
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.ring import Ring
 from world_models.glam.losses import Batch
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -14,16 +14,16 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dqn_memory import mamba_backend
-from dqn_memory.configuration import to_toml
-from dqn_memory.errors import one_line_errors
-from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.learner import restore_optimizer, set_rate
-from dqn_memory.loop import resume, resumes, run_training
-from dqn_memory.scores import Score
-from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs import backend
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.folder import Checkpoint, Run, Streams, generator
+from dqn_memory.runs.score import Score
+from dqn_memory.runs.seeding import dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs.settings import to_toml
+from dqn_memory.runs.trainer import resume, resumes, run_training
 from envs.fleet import make_fleet
-from envs.streams import restore_generator
+from envs.seeding import restore_generator
 from world_models.glam import starting
 from world_models.glam.acting import ActingNoise
 from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
@@ -53,7 +53,7 @@ class Training:
         )  # fmt: skip
         check_frames(self.fleet, config)
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
-        self.backend = mamba_backend.settle([self.model], config.compute.backend, self.device)
+        self.backend = backend.settle([self.model], config.compute.backend, self.device)
         engine, begin = config.compute.engine, config.imagination.begin
         self.optimizers = make_optimizers(engine, self.model, self.agent, config.learner)
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, begin)
@@ -199,12 +199,12 @@ def start(argv: Sequence[str]) -> tuple[Training, Run]:
     if resumes(argv):
         config, run = starting.stopped(argv)
         training = resume(Training, config, run)
-        mamba_backend.announce(training.backend, training.device, run.environment.get(mamba_backend.FACT))
+        backend.announce(training.backend, training.device, run.environment.get(backend.FACT))
         return training, run
     config, folder = starting.fresh(argv)
     training = Training(config)
-    mamba_backend.announce(training.backend, training.device)
-    facts = mamba_backend.facts(training.backend)
+    backend.announce(training.backend, training.device)
+    facts = backend.facts(training.backend)
     return training, Run.create(folder, to_toml(config), training.device, facts=facts)
 
 

@@ -8,14 +8,14 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dqn_memory import config as core
-from dqn_memory.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.config import WorldConfig
-from dqn_memory.configuration import Repeatable
-from dqn_memory.errors import UserError
-from dqn_memory.mamba_backend import Backend
+from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig as GameConfig
-from envs.catch import check as check_catch
 from envs.fleet import Step
+from envs.worlds.catch import check as check_catch
 from world_models import run_config
 from world_models.glam.agent import AgentConfig
 from world_models.glam.config import ModelConfig

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import torch
 
-from dqn_memory.configuration import from_record, load_plugins
-from dqn_memory.experiment import Run
-from dqn_memory.kinds import check_kind
 from dqn_memory.observations import observation_spec
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import make_fleet
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.train_config import TrainConfig

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dqn_memory.errors import one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from world_models.speed_script import Measuring, Show, publish
 from world_models.unizero.benchmark_cases import Case, Mixing
 from world_models.unizero.benchmark_tables import (

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
-from dqn_memory.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError, near_names
 from world_models.run_config import check_counts, check_not_negative
 
 GROUP = 8  # probabilities of one SimNorm group

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.lane_gelu import Gelu
-from dqn_memory.errors import UserError
+from dqn_memory.blocks.kernels.lane_gelu import Gelu
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm
 from world_models.unizero.config import GROUP, EncoderConfig
 

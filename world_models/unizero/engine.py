@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dqn_memory.engine import Engine, GraphedUpdate, capture
+from dqn_memory.runs.cuda_graph import Engine, GraphedUpdate, capture
 from world_models.unizero.learner import LearnerConfig, learn
 from world_models.unizero.losses import Metrics, losses
 from world_models.unizero.networks import WorldModel

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from dqn_memory.agent import run_folder
-from dqn_memory.errors import UserError, one_line_errors
 from dqn_memory.observations import observation_spec
-from dqn_memory.scores import Score, fields, lines, place
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.score import Score, fields, lines, place
 from world_models.unizero.agent import load_model
 from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.networks import WorldModel

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from dqn_memory.configuration import Repeatable
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study.report_attention import Maps
 from envs.registry import WORLDS, make_world
 from world_models.unizero.agent import load_model

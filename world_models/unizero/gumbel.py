@@ -11,7 +11,7 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.run_config import check_not_negative
 from world_models.unizero.tree import Tree, TreeConfig, normalise, root_children
 

@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory import drawing, drawing_world_model
 from dqn_memory.agent import run_folder
-from dqn_memory.errors import one_line_errors
-from dqn_memory.files import disk_errors, write_atomic
+from dqn_memory.analysis import plots, prior_plots
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.files import disk_errors, write_atomic
 from world_models.run_config import check_counts
 from world_models.unizero.findings import Choice, Findings, investigate
 from world_models.unizero.introspection import Link, first_values
@@ -57,31 +57,31 @@ def draw(folder: Path, found: Findings) -> list[Path]:
     tables, meaning = found.tables
     if tables:
         title = f"Attention priors by distance\n{found.about}"
-        figures["priors.png"] = drawing.prior_tables(tables, title, meaning, "tokens, two a step")
+        figures["priors.png"] = plots.prior_tables(tables, title, meaning, "tokens, two a step")
     if len(found.maps):
         title = f"Attention over steps {found.first} to {found.last}\n{found.about}"
-        figures["attention.png"] = drawing_world_model.token_maps(found.maps, title, found.first)
+        figures["attention.png"] = prior_plots.token_maps(found.maps, title, found.first)
     if found.link is not None and found.seen.frames:
         figures["link.png"] = _link(found, found.link)
-    return [drawing.save(figure, folder / name) for name, figure in figures.items()]
+    return [plots.save(figure, folder / name) for name, figure in figures.items()]
 
 
 def _learned(found: Findings) -> Figure:
     runs = len(next(iter(found.values.values())))
     over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
     title = f"Learned attention priors\n{found.about}{over}"
-    return drawing_world_model.learned_values(found.values, first_values(found.config.model), title)
+    return prior_plots.learned_values(found.values, first_values(found.config.model), title)
 
 
 def _trajectory(found: Findings) -> Figure:
     seen, part = found.seen, slice(found.shown, found.last + 1)
-    steps = drawing_world_model.Steps(
+    steps = prior_plots.Steps(
         reward=seen.reward[part], predicted=seen.predicted_reward[part], frames=seen.frames[part],
         prior=seen.prior[part], searched=seen.searched[part], action=seen.action[part], first=found.shown,
     )  # fmt: skip
     title = f"Steps {found.shown} to {found.last} of {len(seen)}\n{found.about}"
     caption = f"{reward_words(found.errors)}\n{latent_words(found.errors)}"
-    return drawing_world_model.trajectory(steps, title, caption, found.names)
+    return prior_plots.trajectory(steps, title, caption, found.names)
 
 
 def _link(found: Findings, link: Link) -> Figure:
@@ -92,7 +92,7 @@ def _link(found: Findings, link: Link) -> Figure:
         f"even share, {abs(link.query - link.key)} tokens apart\n{found.about}"
     )
     maps, frames = found.maps[link.layer, link.head], found.seen.frames[part]
-    return drawing_world_model.link(maps, link.query, link.key, frames, title, actions, found.first)
+    return prior_plots.link(maps, link.query, link.key, frames, title, actions, found.first)
 
 
 def reward_words(found: Errors) -> str:

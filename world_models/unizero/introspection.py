@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.run_config import check_counts, check_not_negative
 from world_models.unizero.losses import Batch, LossConfig, Metrics, losses
 from world_models.unizero.networks import WorldModel

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import Attention, initialise
 from dqn_memory.blocks.initialise import DEVIATION
-from dqn_memory.blocks.lane_gelu import Gelu
+from dqn_memory.blocks.kernels.lane_gelu import Gelu
 from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.prior_base import PENALTIES
-from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
+from dqn_memory.runs.errors import UserError
 from world_models.distributions import ValueCode, simnorm
 from world_models.unizero.config import GROUP, ModelConfig
 from world_models.unizero.dynamics import DYNAMICS

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from dqn_memory.errors import one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from world_models.size_report import Counting, cell, publish, table
 from world_models.unizero.table3 import PRINTED, Size, Spelling, sizes, spellings, verdict
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
 from dqn_memory.observations import ObservationSpec
-from dqn_memory.ring import Ring
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.ring import Ring
 from world_models.run_config import check_not_negative
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from world_models.run_config import check_not_negative
 from world_models.unizero.gumbel import GumbelConfig, Halving
 from world_models.unizero.simulations import Functions, SearchModel, Simulations

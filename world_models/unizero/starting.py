@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dqn_memory.configuration import load_plugins, parse
-from dqn_memory.experiment import Run
-from dqn_memory.starting import reopened
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.resume import reopened
+from dqn_memory.runs.settings import load_plugins, parse
 from world_models.unizero.agent import KIND
 from world_models.unizero.train_config import TrainConfig
 

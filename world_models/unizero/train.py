@@ -14,17 +14,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from dqn_memory.configuration import to_toml
-from dqn_memory.errors import one_line_errors
-from dqn_memory.experiment import Checkpoint, Run, Streams, generator
 from dqn_memory.learner import restore_optimizer
-from dqn_memory.loop import resume, resumes, run_training
-from dqn_memory.meter import Meter
 from dqn_memory.observations import observation_spec
-from dqn_memory.scores import Score
-from dqn_memory.streams import dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.folder import Checkpoint, Run, Streams, generator
+from dqn_memory.runs.meter import Meter
+from dqn_memory.runs.score import Score
+from dqn_memory.runs.seeding import dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs.settings import to_toml
+from dqn_memory.runs.trainer import resume, resumes, run_training
 from envs.fleet import make_fleet
-from envs.streams import restore_generator
+from envs.seeding import restore_generator
 from world_models.unizero import starting
 from world_models.unizero.acting import Planner
 from world_models.unizero.agent import KIND

@@ -8,11 +8,11 @@ from typing import Any, Literal
 from torch import Tensor
 
 from dqn_memory import config as core
-from dqn_memory.checks import check_finite, check_parts
 from dqn_memory.config import WorldConfig
-from dqn_memory.configuration import Repeatable
-from dqn_memory.engine import Engine
-from dqn_memory.errors import UserError
+from dqn_memory.runs.checks import check_finite, check_parts
+from dqn_memory.runs.cuda_graph import Engine
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig
 from envs.fleet import Step
 from world_models import run_config

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.experiment import Streams, generator
+from dqn_memory.runs.folder import Streams, generator
 from envs.errors import UserError
 from envs.fleet import Fleet
 from world_models.distributions import group_kl

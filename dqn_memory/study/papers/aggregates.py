@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.normalisation import world_scale
 from dqn_memory.study.papers.tables import DBGFQN, FOCUS, GLAM, Table, load
 from dqn_memory.study.statistics import Floats, games_won, iqm

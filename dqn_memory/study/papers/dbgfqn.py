@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dqn_memory.errors import UserError
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.papers.claim import Claim, Figure, count, verdict
 from dqn_memory.study.papers.gains import gains
 from dqn_memory.study.papers.tables import DBGFQN, FOLDER, Table, half_unit, load, number

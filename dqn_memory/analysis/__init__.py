@@ -1,0 +1,1 @@
+"""Arrays of finished runs in, figures and tables out."""

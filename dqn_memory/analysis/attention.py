@@ -1,0 +1,120 @@
+"""What a network looks at and leans on: attention maps, learned priors, and the sensitivity of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dqn_memory.acting import ActingMode
+from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
+from dqn_memory.network import QNetwork
+from dqn_memory.windows import TOKENS, Windows, known_lengths, windows
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
+    """Attention maps of one window (T, ...) by layer number, each (H, T, T); layers without attention are left out."""
+    return {place: maps[0] for place, maps in _maps(network, observation[None], previous_action[None], None).items()}
+
+
+def episode_attention(
+    network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix"
+) -> dict[int, Tensor]:
+    """What every decision of an episode (T, ...) attended to, by layer number, each (H, T, T).
+
+    Row t holds the newest query's weights in the window that acting fed at step t; a key that had left the window, or
+    was still to come, has 0. Weights on padding, which some padded forms give, are left out.
+    """
+    length = len(observation)
+    size = min(network.config.context, length)
+    rows = max(1, TOKENS // network.config.context)
+    found: dict[int, list[Tensor]] = {}
+    for ends in torch.arange(length, device=observation.device).split(rows):
+        part = windows(network, observation, previous_action, ends, size, acting)
+        for place, maps in _newest_rows(network, part, acting).items():
+            found.setdefault(place, []).append(_on_steps(maps[..., :size], part, ends, length))
+    return {place: torch.cat(parts).transpose(0, 1) for place, parts in found.items()}
+
+
+def _newest_rows(network: QNetwork, part: Windows, acting: ActingMode) -> dict[int, Tensor]:
+    """Weights (B, H, S) of each window's newest query."""
+    maps = _maps(network, part.observation, part.previous_action, known_lengths(part, acting))
+    rows = torch.arange(len(part), device=part.lengths.device)
+    return {layer: each[rows, :, part.place] for layer, each in maps.items()}
+
+
+def _on_steps(weights: Tensor, part: Windows, ends: Tensor, length: int) -> Tensor:
+    """Weights (B, H, S) of places in windows, on the steps of the episode, (B, H, T)."""
+    place = torch.arange(weights.shape[-1], device=ends.device)
+    real = place < part.lengths[:, None]  # (B, S)
+    step = ((ends + 1 - part.lengths)[:, None] + place).clamp(max=length - 1)
+    kept = weights * real[:, None]
+    return torch.zeros(*weights.shape[:2], length, dtype=weights.dtype, device=weights.device).scatter_add(
+        2, step[:, None].expand_as(kept), kept
+    )
+
+
+@torch.no_grad()
+def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengths: Tensor | None) -> dict[int, Tensor]:
+    """Maps (B, H, T, T) of B windows by layer number."""
+    x = network.positions(network.embed(observation, previous_action))  # (B, T, D)
+    maps = {}
+    for place, layer in enumerate(network.layers):
+        if isinstance(layer, EncoderLayer) and layer.attention is not None:
+            first = cast(Sublayer, layer.sublayers[0])
+            maps[place] = layer.attention.weights(first._enter(x), lengths)  # in identity order it reads LN(x)
+        x = layer(x, lengths)
+    return maps
+
+
+@contextmanager
+def with_gradients() -> Iterator[None]:
+    """Gradients through a network in evaluation mode; cuDNN has none for recurrent layers there."""
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
+        yield
+
+
+def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor) -> Tensor:
+    """Share of each step of a window (T, ...) in its last decision, (T,), summing to 1.
+
+    The norm of the gradient of Q(best) - Q(second best) at the last step with respect to each step's embedding:
+    unlike attention it sees what recurrence carries too.
+    """
+    last = torch.tensor([len(observation) - 1], device=observation.device)
+    with with_gradients():
+        inputs = network.embed(observation[None], previous_action[None]).detach().requires_grad_()
+        q = network.at_embedded(inputs, None, last)[0]  # (A,)
+        best = q.topk(min(2, network.num_actions)).values  # (2,)
+        (gradient,) = torch.autograd.grad(best[0] - best[1:].sum(), inputs)
+    norm = gradient[0].norm(dim=-1)  # (T,)
+    return norm / norm.sum().clamp(min=1e-12)
+
+
+@torch.no_grad()
+def prior_tables(network: QNetwork) -> dict[str, tuple[str, Array]]:
+    """Each attention layer's prior by distance, (H, K): its weight exp(bias), or its factor on the scores.
+
+    Plain causal attention has no table and is left out.
+    """
+    tables = {}
+    for place, prior in _priors(network).items():
+        scale, bias = prior.tables(network.config.context)
+        if bias is not None:
+            tables[f"layer {place}"] = "bias", bias.exp().double().cpu().numpy()
+        elif scale is not None:
+            tables[f"layer {place}"] = "scale", scale.double().cpu().numpy()
+    return tables
+
+
+def _priors(network: QNetwork) -> dict[int, Prior]:
+    return {
+        place: layer.attention.prior
+        for place, layer in enumerate(network.layers)
+        if isinstance(layer, EncoderLayer) and layer.attention is not None
+    }

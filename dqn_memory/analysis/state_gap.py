@@ -1,0 +1,110 @@
+"""The observability gap: the same agent with the state in view, in the very same episodes.
+
+An agent that sees the state has nothing to remember. What it wins more than one that sees the world's own observation
+is the price of hiding the state from this architecture, trained this way: part of it no memory could win back, and the
+rest is what this memory leaves lying.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from dqn_memory.config import TrainConfig
+from dqn_memory.evaluation import MOST_ROWS, evaluate
+from dqn_memory.network import QNetwork
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.score import Measure, Score, mean_interval, report
+from envs.baselines import Lines, lines
+
+EPISODES = MOST_ROWS  # one for each row of a fleet: only first episodes start alike in both
+APART = ("world.observe", "seed", "output", "compute", "evaluation", "total_steps", "plugin")  # may differ unmentioned
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Scores of both agents in the same episodes, one entry each."""
+
+    seen: Score  # of the agent that acts on the world's own observation
+    state: Score  # of the one that acts on the state
+
+    def difference(self) -> Measure:
+        """Mean return of the state's agent less the other's, episode by episode, with its 95 % interval."""
+        return mean_interval(self.state.returns - self.seen.returns, self.seen.exhaustive)
+
+    def plain(self) -> dict[str, Any]:
+        """Numbers for a JSON file: means with their intervals, null where there is none."""
+        agents = {"observation": self.seen, "state": self.state}
+        measured = {name: {key: list(value) for key, value in report(score).items()} for name, score in agents.items()}
+        success = float(self.state.success.mean()) - float(self.seen.success.mean())
+        facts = {"episodes": self.seen.episodes, "exhaustive": self.seen.exhaustive}
+        return facts | measured | {"return_gap": list(self.difference()), "success_gap": success}
+
+
+def check_pair(config: TrainConfig, state_config: TrainConfig, name: str) -> None:
+    """A UserError where two runs cannot be compared; `name` is the run that observes the state."""
+    if config.world.observe != "world":
+        raise UserError("the run observes the state itself; give the one that does not, and this one as --state-run")
+    if state_config.world.observe != "state":
+        raise UserError(f"--state-run {name} observes its world, not the state; train it with --observe state")
+    if replace(state_config.world, observe="world").kwargs(False) != config.world.kwargs(False) or (
+        state_config.world.env != config.world.env
+    ):
+        raise UserError(f"--state-run {name} is of {_where(state_config)}, but the run is of {_where(config)}")
+    ours, theirs = config.network.architecture, state_config.network.architecture
+    if ours != theirs:
+        raise UserError(f"--state-run {name} is a {theirs}, but the run is a {ours}; compare one architecture")
+
+
+def differences(config: TrainConfig, state_config: TrainConfig) -> list[str]:
+    """What else differs between two runs: "learner.batch 64 and 32"."""
+    ours, theirs = _leaves(config), _leaves(state_config)
+    return [
+        f"{name} {ours[name]} and {theirs[name]}"
+        for name in ours
+        if ours[name] != theirs[name] and not any(name == each or name.startswith(f"{each}.") for each in APART)
+    ]
+
+
+def observability(
+    network: QNetwork, config: TrainConfig, state_network: QNetwork, state_config: TrainConfig,
+    device: torch.device, seed: int,
+) -> Gap:  # fmt: skip
+    """Play both agents in the same episodes: the same initial states, and the same draws in every step."""
+    seen = evaluate(network, config.arena(device), EPISODES, seed)
+    state = evaluate(state_network, state_config.arena(device), EPISODES, seed)
+    return Gap(seen, state)
+
+
+def known(config: TrainConfig) -> Lines | None:
+    """What random actions and the best known players reach in a run's world, where it has its default options."""
+    return None if config.world.kwargs(training=False) else lines(config.world.env)
+
+
+def _where(config: TrainConfig) -> str:
+    options = {name: value for name, value in config.world.kwargs(training=False).items() if name != "observe"}
+    return f"{config.world.env} {options}" if options else config.world.env
+
+
+def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for field in fields(config):
+        value, name = getattr(config, field.name), prefix + field.name
+        found |= _leaves(value, f"{name}.") if is_dataclass(value) else {name: value}
+    return found
+
+
+def words(gap: Gap, apart: list[str]) -> str:
+    """The comparison in a sentence or two."""
+    seen, state = float(np.mean(gap.seen.returns)), float(np.mean(gap.state.returns))
+    mean, low, high = gap.difference()
+    between = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"
+    kind = "initial states" if gap.seen.exhaustive else "episodes"
+    more = f"; the runs also differ in {', '.join(apart)}" if apart else ""
+    return (
+        f"observability gap: return {state:.2f} with the state, {seen:.2f} without, {mean:+.2f}{between} "
+        f"over the same {gap.seen.episodes} {kind}{more}"
+    )

@@ -1,0 +1,150 @@
+"""Episodes as GIF or APNG: the world's picture, and beside it what the agent did and thought."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from dqn_memory.playing import Episode
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors, write_atomic
+
+STEP_MS, LAST_MS = 400, 2000
+PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer
+SIDE, PANEL, MARGIN, LINE = 300, 290, 14, 20  # pixels
+INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#777777", "#ffffff", "#b9cbe0", "#e08a1e"
+GOOD, BAD = "#2d7d46", "#b3362e"
+ROW, NAMES, AHEAD = 14, 96, (236, 236, 236)  # of the attention's rows: height, room for names, colour of the future
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Looks:
+    """What each decision of an episode of T steps attended to, from R sources."""
+
+    names: tuple[str, ...]  # (R,)
+    weights: Array  # (R, T, T): source, deciding step, step looked at
+
+
+def check_target(path: Path, overwrite: bool) -> None:
+    """Refuse a path that a video cannot be written to, before any work is done for it."""
+    if path.suffix.lower() not in (".gif", ".png"):
+        raise UserError(f"--video {path} must end in .gif, or in .png for an animated PNG")
+    if path.is_dir() or (path.exists() and not overwrite):
+        raise UserError(f"--video {path} exists already; choose another name, or add --overwrite")
+
+
+def save_video(
+    path: Path, episodes: Sequence[Episode], actions: Sequence[str] = (), looks: Sequence[Looks] = ()
+) -> None:
+    """Write episodes with frames, one after the other; `actions` are names for the action numbers.
+
+    With `looks`, one for each episode, the weights of each decision stand below it, a column a step. A long
+    video leaves out steps and takes the same time.
+    Raises UserError where the disk refuses.
+    """
+    pictures: list[Image.Image] = []
+    durations: list[int] = []
+    every = max(1, -(-sum(map(len, episodes)) // PAGES))
+    for number, episode in enumerate(episodes, 1):
+        look = looks[number - 1] if looks else None
+        steps = range(0, len(episode), every)
+        pictures += [_page(episode, step, number, actions, look) for step in (*steps, len(episode))]
+        durations += [STEP_MS * min(every, len(episode) - step) for step in steps] + [LAST_MS]
+    buffer = io.BytesIO()
+    kind = "GIF" if path.suffix.lower() == ".gif" else "PNG"
+    pictures[0].save(buffer, kind, save_all=True, append_images=pictures[1:], duration=durations, loop=0, disposal=1)
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, buffer.getvalue())
+
+
+def _page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
+    """The world before action `step`, or after the last one at step T."""
+    frame = _enlarge(episode.frames[step])
+    shown = max(episode.q.shape[1], 1)
+    height = max(frame.height, 5 * LINE + shown * LINE + LINE) + 2 * MARGIN
+    below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
+    page = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
+    page.paste(frame, (MARGIN, MARGIN))
+    draw, left = ImageDraw.Draw(page), frame.width + 2 * MARGIN
+    if step == len(episode):
+        _ending(draw, left, episode, number)
+    else:
+        _moment(draw, left, episode, step, number, actions)
+    if look is not None:
+        _look(page, draw, look, min(step, len(episode) - 1), height)
+    return page
+
+
+def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, top: int) -> None:
+    """A row a source: where the decision at `step` looked, from the first step to the last."""
+    left, count = MARGIN + NAMES, look.weights.shape[-1]
+    room = page.width - left - MARGIN
+    colours = matplotlib.colormaps["Blues"](look.weights[:, step], bytes=True)[..., :3].copy()  # (R, T, 3)
+    colours[:, step + 1 :] = AHEAD
+    strip = Image.fromarray(colours).resize((room, len(look.names) * ROW), Image.Resampling.NEAREST)
+    font = ImageFont.load_default(11)
+    draw.text((MARGIN, top), f"what the decision at step {step} attends to, by step", FAINT, font)
+    page.paste(strip, (left, top + ROW))
+    for row, name in enumerate(look.names):
+        draw.text((MARGIN, top + (row + 1) * ROW), name, INK, font)
+    under = top + (len(look.names) + 1) * ROW
+    draw.rectangle((left + step * room // count, top + ROW, left + (step + 1) * room // count, under), outline=CHOSEN)
+    for shown in sorted({0, count - 1}):
+        draw.text((left + (2 * shown + 1) * room // (2 * count), under), str(shown), FAINT, font, anchor="ma")
+
+
+def _moment(
+    draw: ImageDraw.ImageDraw, left: int, episode: Episode, step: int, number: int, actions: Sequence[str]
+) -> None:
+    action = int(episode.action[step])
+    _text(draw, left, 0, f"Episode {number}, step {step}", INK, 16)
+    _text(draw, left, 1, f"takes {_name(action, actions)}", CHOSEN)
+    _text(draw, left, 2, f"its reward: {episode.reward[step]:+.2f}")
+    _text(draw, left, 3, f"return so far: {episode.reward[:step].sum():.2f}", FAINT)
+    _text(draw, left, 4, "Q-values", FAINT)
+    low, high = float(episode.q.min()), float(episode.q.max())
+    for place, value in enumerate(episode.q[step]):
+        share = (float(value) - low) / (high - low) if high > low else 0.0
+        _bar(draw, left, 5 + place, _name(place, actions), float(value), share, place == action)
+
+
+def _ending(draw: ImageDraw.ImageDraw, left: int, episode: Episode, number: int) -> None:
+    _text(draw, left, 0, f"Episode {number} ended", INK, 16)
+    _text(draw, left, 1, episode.outcome, GOOD if episode.success else BAD, 16)
+    _text(draw, left, 2, f"{len(episode)} steps")
+    _text(draw, left, 3, f"last reward: {episode.reward[-1]:+.2f}")
+    _text(draw, left, 4, f"return: {episode.episode_return:.2f}")
+
+
+def _bar(draw: ImageDraw.ImageDraw, left: int, line: int, name: str, value: float, share: float, chosen: bool) -> None:
+    top, start, room = MARGIN + line * LINE, left + 92, PANEL - 92 - 52
+    _text(draw, left, line, name, INK)
+    end = start + max(1, round(share * room))
+    draw.rectangle((start, top + 3, end, top + LINE - 4), fill=CHOSEN if chosen else BAR)
+    _text(draw, start + room + 6, line, f"{value:.2f}", INK if chosen else FAINT)
+
+
+def _text(draw: ImageDraw.ImageDraw, left: int, line: int, text: str, colour: str = INK, size: int = 13) -> None:
+    draw.text((left, MARGIN + line * LINE), text, fill=colour, font=ImageFont.load_default(size))
+
+
+def _name(action: int, actions: Sequence[str]) -> str:
+    return actions[action] if action < len(actions) else f"action {action}"
+
+
+def _enlarge(frame: Array) -> Image.Image:
+    """Bring the longer side near SIDE pixels, by a whole factor where it grows."""
+    picture = Image.fromarray(frame)
+    longest = max(picture.size)
+    factor = max(1, round(SIDE / longest)) if longest < 2 * SIDE else SIDE / longest
+    size = (round(picture.width * factor), round(picture.height * factor))
+    return picture.resize(size, Image.Resampling.NEAREST if factor >= 1 else Image.Resampling.LANCZOS)

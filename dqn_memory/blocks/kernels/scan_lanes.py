@@ -1,0 +1,219 @@
+"""The selective scan on a CPU as loops over eight channels side by side: see `lanes`, and `scan` for the symbols.
+
+What torch does in nine passes over a state of B E N numbers at each position happens here in registers and the
+first-level cache: a block of eight channels of one row goes through the whole sequence, its N states beside it. The
+backward pass computes states and factors anew, into room for one block, and walks back over them. Numbers are float32;
+channels that do not fill the last block are zeros. Decays lie as (E/8, N, 8), like the states of a block.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dqn_memory.blocks.kernels.lane_parts import compiled, in_parts
+from dqn_memory.blocks.kernels.lanes import (
+    COUNT,
+    SMALLEST,
+    add,
+    fill,
+    get,
+    load,
+    multiply,
+    multiply_add,
+    power_of_two,
+    put,
+    spread,
+    store,
+    subtract,
+)
+from dqn_memory.blocks.kernels.scan_operator import Gradients, operator
+
+LOG2_E = math.log2(math.e)
+ROWS = 16  # that add up their gradient of the decay one after the other, however many threads there are
+FORGOTTEN = 2.0**SMALLEST  # what stands for exp(-infinity); taken away again, which changes no number above 1e-31
+
+
+def forward(
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs y (B, T, E) and last state (B, E, N). Raises ValueError where the numbers are not float32."""
+    _check(u)
+    batch, time, channels = u.shape
+    inputs = [_filled(u), _filled(delta), _exponent(decay), *(x.detach().contiguous() for x in (enter, leave, initial))]
+    y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
+    places = tuple(part.data_ptr() for part in (*inputs, y, last))
+    in_parts(_forward, batch, decay.shape[1] * COUNT, (time, channels, y.shape[2], decay.shape[1]), places)
+    return y[..., :channels].contiguous(), last
+
+
+def backward(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+    initial: Tensor,
+) -> Gradients:  # fmt: skip
+    """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
+    (batch, time, channels), states = u.shape, decay.shape[1]
+    inputs = [_filled(grad), _filled(u), _filled(delta), _exponent(decay)]
+    inputs += [x.detach().contiguous() for x in (enter, leave, initial, grad_last)]
+    wide, groups = inputs[0].shape[2], -(-batch // ROWS)
+    to_u, to_delta, to_initial = torch.empty_like(inputs[1]), torch.empty_like(inputs[2]), torch.empty_like(inputs[6])
+    to_decay = u.new_zeros(groups, wide // COUNT, states, COUNT)
+    to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
+    outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
+    places = tuple(part.data_ptr() for part in (*inputs, *outputs))
+    room = (4 * time + 2) * states * COUNT
+    in_parts(_backward, groups, room, (batch, time, channels, wide, states), places)
+    whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
+    to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
+    return to_u, to_delta, whole, to_enter, to_leave, to_initial
+
+
+def _check(u: Tensor) -> None:
+    if u.dtype != torch.float32:
+        raise ValueError(f"the lanes backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
+
+
+def _filled(x: Tensor) -> Tensor:
+    """(B, T, E) with zero channels up to a multiple of eight."""
+    missing = -x.shape[2] % COUNT
+    return F.pad(x.detach(), (0, missing)) if missing else x.detach().contiguous()
+
+
+def _exponent(decay: Tensor) -> Tensor:
+    """A log2(e), (E, N), as (E/8, N, 8): powers are taken of 2."""
+    filled = F.pad(decay.detach() * LOG2_E, (0, 0, 0, -len(decay) % COUNT))
+    return filled.unflatten(0, (-1, COUNT)).transpose(1, 2).contiguous()
+
+
+@compiled
+def _power(x):
+    """2^x, and exactly 0 where it is next to nothing."""
+    return subtract(power_of_two(x), fill(np.float32(FORGOTTEN)))
+
+
+@compiled
+def _gather(source, start, here, states, block):
+    """N states of `here` channels, one channel behind the other, to N rows of eight lanes."""
+    for at in range(0, states * COUNT, COUNT):
+        store(block, at, fill(np.float32(0)))
+    for lane in range(here):
+        for n in range(states):
+            put(block, n * COUNT + lane, get(source, start + lane * states + n))
+
+
+@compiled
+def _scatter(block, here, states, target, start):
+    """The way back."""
+    for lane in range(here):
+        for n in range(states):
+            put(target, start + lane * states + n, get(block, n * COUNT + lane))
+
+
+@compiled
+def _forward(first, last, state, sizes, places):
+    """Rows `first` .. `last` - 1; `state` is room for N x 8 numbers."""
+    time, channels, wide, states = sizes
+    u, delta, decay, enter, leave, initial, y, final = places
+    for row in range(first, last):
+        for block in range(0, wide, COUNT):
+            own, here = (row * channels + block) * states, min(COUNT, channels - block)
+            _gather(initial, own, here, states, state)
+            for t in range(time):
+                place, at = (row * time + t) * wide + block, (row * time + t) * states
+                step, total = load(delta, place), fill(np.float32(0))
+                push = multiply(step, load(u, place))
+                for n in range(states):
+                    kept = _power(multiply(step, load(decay, block * states + n * COUNT)))
+                    driven = multiply(push, spread(enter, at + n))
+                    now = multiply_add(kept, load(state, n * COUNT), driven)
+                    store(state, n * COUNT, now)
+                    total = multiply_add(now, spread(leave, at + n), total)
+                store(y, place, total)
+            _scatter(state, here, states, final, own)
+
+
+@compiled
+def _backward(first, last, held, sizes, places):
+    """Groups of rows, back. Room: states before each position and behind the last, factors, two sums, a gradient."""
+    batch, time, channels, wide, states = sizes
+    plane = states * COUNT
+    kept = held + 4 * (time + 1) * plane
+    into = kept + 4 * time * plane
+    out = into + 4 * time * plane
+    change = out + 4 * time * plane
+    for row in range(first * ROWS, min(last * ROWS, batch)):
+        for at in range(0, 2 * time * plane, COUNT):
+            store(into, at, fill(np.float32(0)))
+        for block in range(0, wide, COUNT):
+            own, here = (row * channels + block) * states, min(COUNT, channels - block)
+            _gather(places[6], own, here, states, held)
+            _gather(places[7], own, here, states, change)
+            _record(row, block, sizes, places, held, kept)
+            _walk_back(row, block, sizes, places, (held, kept, into, out, change))
+            _scatter(change, here, states, places[13], own)
+        for at in range(time * states):
+            put(places[11], row * time * states + at, _sum(into, at * COUNT))
+            put(places[12], row * time * states + at, _sum(out, at * COUNT))
+
+
+@compiled
+def _record(row, block, sizes, places, held, kept):
+    """States h_0 .. h_{T-1} behind h_{-1}, and factors exp(dt_t A), of a block of channels."""
+    _, time, _, wide, states = sizes
+    u, delta, decay, enter = places[1], places[2], places[3], places[4]
+    plane = states * COUNT
+    for t in range(time):
+        place, at = (row * time + t) * wide + block, (row * time + t) * states
+        step = load(delta, place)
+        push = multiply(step, load(u, place))
+        for n in range(states):
+            here = t * plane + n * COUNT
+            factor = _power(multiply(step, load(decay, block * states + n * COUNT)))
+            store(kept, here, factor)
+            driven = multiply(push, spread(enter, at + n))
+            store(held, here + plane, multiply_add(factor, load(held, here), driven))
+
+
+@compiled
+def _walk_back(row, block, sizes, places, room):
+    """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
+    _, time, _, wide, states = sizes
+    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _ = places
+    held, kept, into, out, change = room
+    plane, own, nothing = states * COUNT, (row // ROWS * wide + block) * states, fill(np.float32(0))
+    for back in range(time):
+        t = time - 1 - back
+        place, at = (row * time + t) * wide + block, (row * time + t) * states
+        given, step, source = load(grad, place), load(delta, place), load(u, place)
+        push, to_push, to_exponent = multiply(step, source), nothing, nothing
+        for n in range(states):
+            lane = n * COUNT
+            here = t * plane + lane
+            total = multiply_add(given, spread(leave, at + n), load(change, lane))
+            store(out, here, multiply_add(given, load(held, here + plane), load(out, here)))
+            store(into, here, multiply_add(total, push, load(into, here)))
+            to_push = multiply_add(total, spread(enter, at + n), to_push)
+            total = multiply(total, load(kept, here))
+            store(change, lane, total)
+            work = multiply(total, load(held, here))
+            store(to_decay, own + lane, multiply_add(work, step, load(to_decay, own + lane)))
+            to_exponent = multiply_add(work, load(decay, block * states + lane), to_exponent)
+        store(to_u, place, multiply(to_push, step))
+        natural = multiply(to_exponent, fill(np.float32(1 / LOG2_E)))
+        store(to_delta, place, add(natural, multiply(to_push, source)))
+
+
+@compiled
+def _sum(source, at):
+    """Of eight numbers."""
+    total = np.float32(0)
+    for lane in range(COUNT):
+        total += get(source, at + lane)
+    return total
+
+
+scan_lanes = operator("lane_scan", forward, backward)

@@ -1,0 +1,53 @@
+"""The selective scan of the public CUDA extension. Importing this module needs mamba_ssm and its compiled kernel.
+
+The kernel starts from zero, gives no gradient to the last state and knows float32 alone. The first two are made up for
+here, so that it is a `Scan` like any other; float64 is refused, because the extension would silently round it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import selective_scan_cuda  # noqa: F401  # without it mamba_ssm imports, and fails when it is called
+import torch
+from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
+from torch import Tensor
+
+from dqn_memory.blocks.kernels.scan_torch import scan_torch
+
+
+def scan_mamba_ssm(
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """As `scan_operator.Scan`; ValueError for anything but float32."""
+    if decay.dtype != torch.float32:
+        raise ValueError(f"the mamba_ssm backend computes in float32 alone, not in {decay.dtype}; use torch or triton")
+    time_last = [x.mT.contiguous() for x in (u, delta, enter, leave)]  # (B, E, T), (B, N, T)
+    y, last = selective_scan_fn(*time_last[:2], decay, *time_last[2:], return_last_state=True)
+    y, last = y.mT, LastState.apply(last.detach(), u, delta, decay, enter)
+    return (y, last) if initial is None else _add_past(y, last, delta, decay, leave, initial)
+
+
+def _add_past(
+    y: Tensor, last: Tensor, delta: Tensor, decay: Tensor, leave: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The recurrence is linear, so what is left of an initial state adds to what the inputs give from zero."""
+    left = torch.exp(delta.cumsum(1).unsqueeze(3) * decay) * initial.unsqueeze(1)  # (B, T, E, N)
+    return y + (left @ leave.unsqueeze(3)).squeeze(3), last + left[:, -1]
+
+
+class LastState(torch.autograd.Function):
+    """The last state as it is, with the gradient of the recurrence that led to it."""
+
+    @staticmethod
+    def forward(ctx: Any, last: Tensor, *inputs: Tensor) -> Tensor:
+        ctx.save_for_backward(*inputs)
+        return last.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        with torch.enable_grad():
+            u, delta, decay, enter = inputs
+            _, last = scan_torch(u, delta, decay, enter, torch.zeros_like(enter), None)
+        return None, *torch.autograd.grad(last, inputs, grad)

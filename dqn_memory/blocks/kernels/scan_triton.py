@@ -1,0 +1,132 @@
+"""The selective scan as Triton kernels: one program walks a block of channels of one row through all of time.
+
+The state of a block stays in registers; numbers are read once and computed in the dtype they come in, float32 or
+float64. Sums over channels and rows leave the kernels as parts that torch adds up, so that a result never depends on
+the order in which programs finish. Importing this module needs triton, running it an accelerator or, for tests,
+Triton's interpreter (TRITON_INTERPRET=1 before the import).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from dqn_memory.blocks.kernels.scan_operator import Gradients, operator
+
+BLOCK = 32  # channels of a program
+
+
+def compiled(function: Callable) -> Any:
+    """A kernel, compiled when it first runs."""
+    return triton.jit(function)
+
+
+@compiled
+def forward_kernel(  # type: ignore[no-untyped-def]
+    u, delta, decay, enter, leave, initial, y, last, tape, time, channels,
+    STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, RECORD: tl.constexpr,
+):  # fmt: skip
+    """Y and the last state; or, where RECORD, the states h_{-1} .. h_{T-1} alone, into tape (B, T + 1, E, N)."""
+    row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
+    here, real = e < channels, n < STATES
+    both = here[:, None] & real[None, :]
+    cell = e[:, None] * STATES + n[None, :]  # of (E, N)
+    rate = tl.load(decay + cell, both, other=0.0)
+    state = tl.load(initial + row * channels * STATES + cell, both, other=0.0)
+    for t in range(time):
+        wide, narrow = (row * time + t) * channels + e, (row * time + t) * STATES + n
+        step = tl.load(delta + wide, here, other=0.0)
+        push = step * tl.load(u + wide, here, other=0.0)
+        into = tl.load(enter + narrow, real, other=0.0)
+        if RECORD:
+            tl.store(tape + (row * (time + 1) + t) * channels * STATES + cell, state, both)
+        state = tl.exp(step[:, None] * rate) * state + push[:, None] * into[None, :]
+        if not RECORD:
+            out = tl.load(leave + narrow, real, other=0.0)
+            tl.store(y + wide, tl.sum(state * out[None, :], 1), here)
+    if RECORD:
+        tl.store(tape + (row * (time + 1) + time) * channels * STATES + cell, state, both)
+    else:
+        tl.store(last + row * channels * STATES + cell, state, both)
+
+
+@compiled
+def backward_kernel(  # type: ignore[no-untyped-def]
+    grad, grad_last, u, delta, decay, enter, leave, tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial,
+    time, channels, rows, STATES: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Back through time; `to_decay` (B, E, N) has a part for each row, `to_enter`, `to_leave` one for each block."""
+    row, e, n = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, PADDED)
+    here, real = e < channels, n < STATES
+    both = here[:, None] & real[None, :]
+    cell = e[:, None] * STATES + n[None, :]  # of (E, N)
+    part = (tl.program_id(1) * rows + row) * time  # first position in the parts of a block
+    rate = tl.load(decay + cell, both, other=0.0)
+    total = tl.load(grad_last + row * channels * STATES + cell, both, other=0.0)  # gradient of the state
+    of_rate = tl.zeros_like(total)
+    state = tl.load(tape + (row * (time + 1) + time) * channels * STATES + cell, both, other=0.0)
+    for back in range(time):
+        t = time - 1 - back
+        wide, narrow, place = (row * time + t) * channels + e, (row * time + t) * STATES + n, (part + t) * STATES + n
+        of_y = tl.load(grad + wide, here, other=0.0)
+        step, value = tl.load(delta + wide, here, other=0.0), tl.load(u + wide, here, other=0.0)
+        into, out = tl.load(enter + narrow, real, other=0.0), tl.load(leave + narrow, real, other=0.0)
+        before = tl.load(tape + (row * (time + 1) + t) * channels * STATES + cell, both, other=0.0)
+        total += of_y[:, None] * out[None, :]
+        tl.store(to_leave + place, tl.sum(of_y[:, None] * state, 0), real)
+        tl.store(to_enter + place, tl.sum((step * value)[:, None] * total, 0), real)
+        driven = tl.sum(total * into[None, :], 1)
+        total *= tl.exp(step[:, None] * rate)
+        exponent = total * before
+        tl.store(to_u + wide, driven * step, here)
+        tl.store(to_delta + wide, driven * value + tl.sum(exponent * rate, 1), here)
+        of_rate += exponent * step[:, None]
+        state = before
+    tl.store(to_decay + row * channels * STATES + cell, of_rate, both)
+    tl.store(to_initial + row * channels * STATES + cell, total, both)
+
+
+def _sizes(u: Tensor, decay: Tensor) -> tuple[tuple[int, int], dict[str, Any]]:
+    """Grid and constants."""
+    states = decay.shape[1]
+    padded = triton.next_power_of_2(states)
+    return (len(u), triton.cdiv(u.shape[2], BLOCK)), {"STATES": states, "PADDED": padded, "BLOCK": BLOCK}
+
+
+def forward(
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs y (B, T, E) and last state (B, E, N)."""
+    inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
+    grid, constants = _sizes(u, decay)
+    y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
+    forward_kernel[grid](*inputs, y, last, last, u.shape[1], u.shape[2], **constants, RECORD=False)
+    return y, last
+
+
+def backward(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+    initial: Tensor,
+) -> Gradients:  # fmt: skip
+    """Gradients of all six inputs; the states are computed anew, not kept since the forward pass."""
+    inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
+    (rows, parts), constants = _sizes(u, decay)
+    time, channels = u.shape[1:]
+    tape = u.new_empty(rows, time + 1, *decay.shape)
+    forward_kernel[rows, parts](*inputs, tape, tape, tape, time, channels, **constants, RECORD=True)
+    to_u, to_delta, to_initial = (torch.empty_like(inputs[place]) for place in (0, 1, 5))
+    to_decay = u.new_empty(rows, *decay.shape)
+    to_enter, to_leave = u.new_empty(2, parts, *enter.shape)
+    backward_kernel[rows, parts](
+        grad, grad_last, *inputs[:5], tape, to_u, to_delta, to_decay, to_enter, to_leave, to_initial, time, channels,
+        rows, **constants,
+    )  # fmt: skip
+    return to_u, to_delta, to_decay.sum(0), to_enter.sum(0), to_leave.sum(0), to_initial
+
+
+scan_triton = operator("selective_scan_triton", forward, backward)

@@ -1,0 +1,112 @@
+"""Which scan Mamba runs on: `torch` everywhere, `lanes` on a CPU, `triton` and `mamba_ssm` on CUDA.
+
+All but torch, which is the reference, run only after a trial.
+
+choice = choose("auto", device)     # ValueError says why the one that was asked for cannot run
+equip(network, choice.scan)
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+
+from dqn_memory.blocks.kernels.scan_operator import Scan
+from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.mamba import Mamba
+
+BACKENDS = ("torch", "lanes", "triton", "mamba_ssm")
+DEVICES = {"lanes": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of those that do not run everywhere
+CANDIDATES = {"cpu": ("lanes",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first
+TOLERANCE = 1e-4  # of the largest number, in a trial against torch
+
+
+class Unavailable(ValueError):
+    """Why a backend cannot run here."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A backend that runs, and why it is this one."""
+
+    name: str
+    scan: Scan
+    why: str
+
+
+def choose(asked: str, device: torch.device) -> Choice:
+    """The backend `asked` for, or with "auto" the first that works: on CUDA triton, then mamba_ssm, on a CPU lanes.
+
+    Where none does it is torch. Triton comes before mamba_ssm because it alone computes initial states and gradients of
+    last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
+    """
+    if asked != "auto":
+        return Choice(asked, load(asked, device), "asked for")
+    refused: list[str] = []
+    for name in CANDIDATES.get(device.type, ()):
+        try:
+            return Choice(name, load(name, device), "; ".join(["auto", *refused]))
+        except Unavailable as error:
+            refused.append(f"not {name}, {error}")
+    return Choice("torch", scan_torch, "; ".join(["auto", *refused]))
+
+
+def load(name: str, device: torch.device) -> Scan:
+    """A backend by name, tried on the device; Unavailable says why not."""
+    if name not in BACKENDS:
+        raise Unavailable(f"there is no such backend; known: {', '.join(BACKENDS)}")
+    if name == "torch":
+        return scan_torch
+    interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != DEVICES[name] and not interpreted:
+        place = "a CPU" if DEVICES[name] == "cpu" else "CUDA"
+        raise Unavailable(f"its kernels run on {place} alone and the device is {device}")
+    try:
+        scan: Scan = getattr(import_module(f"dqn_memory.blocks.kernels.scan_{name}"), f"scan_{name}")
+    except Exception as error:  # a broken extension fails in ways of its own
+        raise Unavailable(f"it cannot be imported: {_first_line(error)}") from error
+    try:
+        difference = trial(scan, device)
+    except Exception as error:  # so does a driver
+        raise Unavailable(f"its trial on {device} failed: {_first_line(error)}") from error
+    if not difference < TOLERANCE:
+        raise Unavailable(f"its trial on {device} is off by {difference:.1e} of torch's numbers")
+    return scan
+
+
+def trial(scan: Scan, device: torch.device) -> float:
+    """The largest relative difference from torch on the CPU, over outputs and gradients of a small scan."""
+    pairs = zip(_numbers(scan, device), _numbers(scan_torch, torch.device("cpu")), strict=True)
+    return max(float((ours - known).abs().max() / known.abs().max()) for ours, known in pairs)
+
+
+def _numbers(scan: Scan, device: torch.device) -> list[Tensor]:
+    batch, time, channels, states = 2, 3, 40, 16
+    wide, narrow, carried = (batch, time, channels), (batch, time, states), (batch, channels, states)
+    draws = torch.Generator().manual_seed(0)
+    shapes = (wide, wide, (channels, states), narrow, narrow, carried)
+    u, delta, decay, enter, leave, initial = (torch.randn(shape, generator=draws) for shape in shapes)
+    inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), enter, leave, initial)]
+    y, last = scan(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])
+    gradients = torch.autograd.grad(y.square().sum() + last.square().sum(), inputs)
+    return [x.detach().cpu() for x in (y, last, *gradients)]
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}{': ' + lines[0] if lines else ''}"
+
+
+def mixers(network: nn.Module) -> list[Mamba]:
+    """Every Mamba in a network."""
+    return [part for part in network.modules() if isinstance(part, Mamba)]
+
+
+def equip(network: nn.Module, scan: Scan) -> None:
+    """Let every Mamba in a network run on `scan`."""
+    for mixer in mixers(network):
+        mixer.core = scan

@@ -1,0 +1,205 @@
+"""Checkpoints that a kill, a full disk or a flipped bit cannot make wrong.
+
+A folder of files that are written once under fresh names, and `manifest.json`, renamed last: it alone
+says which files are valid, with their sizes and hashes. What it does not name is swept away.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors, sha256, write_atomic
+from dqn_memory.runs.replay_chunks import Columns, ReplaySource, columns_from, live_start, next_span
+from dqn_memory.runs.tensor_files import pack_tensors, pack_trainer, unpack_tensors, unpack_trainer
+
+MANIFEST = "manifest.json"
+FORMAT = "dqn-memory checkpoint 1"
+WEIGHTS, REPLAY = "weights", "replay"
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One moment of a run, on the CPU; `replay` is None where it was not saved."""
+
+    step: int
+    weights: dict[str, Tensor]
+    trainer: dict[str, Any]
+    replay: Columns | None
+    header: dict[str, str]
+
+    def part(self, name: str) -> dict[str, Tensor]:
+        """The weights of one network, such as "target", by their names within it; empty where it was not saved."""
+        named = {full.partition("."): value for full, value in self.weights.items()}
+        return {rest: value for (part, _, rest), value in named.items() if part == name}
+
+    def fill(self, network: nn.Module, part: str, misfit: str | None = None) -> None:
+        """Load the weights of one part; a UserError that begins with `misfit` names the first of another form."""
+        weights, own = self.part(part), network.state_dict()
+        for name in (*own, *weights):
+            here, there = (list(held[name].shape) if name in held else None for held in (own, weights))
+            if here != there:
+                begin = misfit or f"the checkpoint's weights do not fit the {part} that its config says"
+                raise UserError(f"{begin}: {name} {_shaped(there)} in the checkpoint and {_shaped(here)} here")
+        network.load_state_dict(weights)
+
+
+def _shaped(shape: list[int] | None) -> str:
+    return "is missing" if shape is None else f"has the shape {shape}"
+
+
+class CheckpointFolder:
+    """Writes and reads the one latest checkpoint of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # Chunks may be continued only by who wrote or read them: another replay buffer's columns differ.
+        self._chunks: list[Record] = []
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a checkpoint at all."""
+        return (self.folder / MANIFEST).is_file()
+
+    def save(
+        self,
+        step: int,
+        weights: dict[str, Tensor],
+        trainer: dict[str, Any],
+        replay: ReplaySource | None,
+        header: dict[str, str],
+        metrics_bytes: int,
+    ) -> None:
+        """Write a checkpoint and make it the valid one; raises UserError and changes nothing on failure."""
+        with disk_errors(self.folder):
+            (self.folder / REPLAY).mkdir(parents=True, exist_ok=True)
+        taken = set(_named(self._manifest())) if self.exists else set()
+        try:
+            stem = f"step_{step:09d}"
+            manifest: Record = {"step": step, "metrics_bytes": metrics_bytes}
+            packed = pack_tensors(weights, WEIGHTS, header)
+            manifest["weights"] = self._write(_fresh(stem, ".safetensors", taken), packed)
+            manifest["trainer"] = self._write(_fresh(stem, ".pt", taken), pack_trainer(trainer))
+            manifest["replay"] = "none" if replay is None else self._save_replay(replay, taken)
+            write_atomic(self.folder / MANIFEST, _seal(manifest))
+        except BaseException:  # an interrupt may come after the rename too, so ask the disk what is valid
+            self._sweep(self._manifest() if self.exists else None)
+            raise
+        self._chunks = [] if replay is None else manifest["replay"]["chunks"]
+        self._sweep(manifest)
+
+    def load(self, with_replay: bool = True) -> tuple[Checkpoint, int]:
+        """Read the valid checkpoint, and how long metrics.jsonl was then.
+
+        Raises UserError naming the file that is missing, cut short, altered or foreign.
+        """
+        manifest = self._manifest()
+        while True:
+            try:
+                return self._load(manifest, with_replay), manifest["metrics_bytes"]
+            except UserError:
+                newer = self._manifest()
+                if newer == manifest:
+                    raise
+                manifest = newer  # a running trainer saved meanwhile and swept the files away
+
+    def drop_replay(self) -> None:
+        """Forget the replay, which a finished run no longer needs: a resume is then no longer exact."""
+        manifest = {**self._manifest(), "replay": "none"}
+        write_atomic(self.folder / MANIFEST, _seal(manifest))
+        self._chunks = []
+        self._sweep(manifest)
+
+    def _load(self, manifest: Record, with_replay: bool) -> Checkpoint:
+        path, data = self._read(manifest["weights"])
+        weights, header = unpack_tensors(data, WEIGHTS, path)
+        path, data = self._read(manifest["trainer"])
+        trainer = unpack_trainer(data, path)
+        saved: Any = manifest["replay"] if with_replay else "none"
+        replay = None if saved == "none" else self._load_replay(saved)
+        return Checkpoint(manifest["step"], weights, trainer, replay, header)
+
+    def _save_replay(self, replay: ReplaySource, taken: set[str]) -> Record:
+        begin, written = live_start(replay), replay.columns_written()
+        kept, span = next_span(self._chunks, begin, written)
+        if span is not None:
+            start, stop = span
+            data = pack_tensors(replay.columns(start, stop), REPLAY, {"start": str(start), "stop": str(stop)})
+            name = _fresh(f"{REPLAY}/chunk_{start}_{stop}", ".safetensors", taken)
+            kept = [*kept, {**self._write(name, data), "start": start, "stop": stop}]
+        # a ring that grew since the first chunk has columns before it that no chunk ever held
+        return {"start": max(begin, kept[0]["start"]) if kept else begin, "stop": written, "chunks": kept}
+
+    def _load_replay(self, record: Record) -> Columns:
+        parts = []
+        for chunk in record["chunks"]:
+            path, data = self._read(chunk)
+            parts.append((chunk["start"], unpack_tensors(data, REPLAY, path)[0]))
+        self._chunks = record["chunks"]
+        return columns_from(parts, record["start"])
+
+    def _write(self, name: str, data: bytes) -> Record:
+        write_atomic(self.folder / name, data)
+        return {"file": name, "size": len(data), "sha256": sha256(data)}
+
+    def _read(self, record: Record) -> tuple[Path, bytes]:
+        path = self.folder / record["file"]
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise UserError(f"cannot read the checkpoint file {path}: {error.strerror}") from None
+        if len(data) != record["size"]:
+            raise UserError(f"{path} is damaged: it has {len(data)} bytes, not {record['size']}")
+        if sha256(data) != record["sha256"]:
+            raise UserError(f"{path} is damaged: its content is not what was saved")
+        return path, data
+
+    def _manifest(self) -> Record:
+        path = self.folder / MANIFEST
+        try:
+            manifest = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{self.folder.parent} holds no checkpoint yet (no {path})") from None
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
+        content: Record = manifest.get("content", {})
+        if manifest.get("sha256") != sha256(json.dumps(content).encode()):
+            raise UserError(f"{path} is damaged: its content is not what was saved")
+        return content
+
+    def _sweep(self, manifest: Record | None) -> None:
+        """Delete what the valid manifest does not name; a file that will not go is no reason to stop."""
+        named = {MANIFEST, *(_named(manifest) if manifest else ())}
+        for path in self.folder.rglob("*"):
+            if path.is_file() and path.relative_to(self.folder).as_posix() not in named:
+                with suppress(OSError):
+                    path.unlink()
+
+
+def _named(manifest: Record) -> Iterator[str]:
+    yield manifest["weights"]["file"]
+    yield manifest["trainer"]["file"]
+    if manifest["replay"] != "none":
+        yield from (chunk["file"] for chunk in manifest["replay"]["chunks"])
+
+
+def _seal(content: Record) -> bytes:
+    """Manifest with its own hash, since nothing else vouches for it."""
+    digest = sha256(json.dumps(content).encode())
+    return json.dumps({"format": FORMAT, "sha256": digest, "content": content}, indent=1).encode()
+
+
+def _fresh(stem: str, suffix: str, taken: set[str]) -> str:
+    """Name that the valid checkpoint does not use, since overwriting it could destroy it."""
+    name, copy = f"{stem}{suffix}", 1
+    while name in taken:
+        name, copy = f"{stem}_{copy}{suffix}", copy + 1
+    return name

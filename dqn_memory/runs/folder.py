@@ -1,0 +1,169 @@
+"""One run folder: everything that a training script needs besides its algorithm.
+
+config.toml       complete and reloadable          metrics.jsonl   one JSON object a line
+environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard
+checkpoints/      the latest checkpoint; its manifest.json is renamed last
+
+run = Run.create(path, to_toml(config))
+run.log(step, {"charts/episodic_return": 0.5})
+run.save(step, weights, trainer, replay, header)
+
+run = Run.open(path)            # reading writes nothing
+checkpoint = run.resume()       # None: it was killed before its first checkpoint
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import tomli_w
+import torch
+from torch import Tensor
+
+from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.machine import describe_environment
+from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
+from dqn_memory.runs.progress import Progress
+from dqn_memory.runs.replay_chunks import Columns, ReplaySource
+from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.tensor_files import load_weights
+
+__all__ = ["Checkpoint", "Columns", "Progress", "ReplaySource", "Run", "Streams", "generator", "load_weights"]
+
+
+class Run:
+    """A run folder, made by `create` or found by `open`; a context manager that closes its files."""
+
+    def __init__(self, path: Path, tensorboard: bool = True) -> None:
+        self.path = path
+        self._metrics = Metrics(path, tensorboard)
+        self._checkpoints = CheckpointFolder(path / "checkpoints")
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        config_toml: str,
+        device: torch.device | str = "cpu",
+        tensorboard: bool = True,
+        facts: Mapping[str, Any] | None = None,
+    ) -> "Run":
+        """Start a run in a new or empty folder; raises UserError where something is there already.
+
+        `facts` are kept in environment.json beside what every run says of its machine.
+        """
+        path = Path(path)
+        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+            raise UserError(f"the run folder {path} is not empty: choose another, or use --resume {path}")
+        with disk_errors(path):
+            path.mkdir(parents=True, exist_ok=True)
+        environment = describe_environment(device) | dict(facts or {})
+        write_atomic(path / "config.toml", config_toml.encode())
+        write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
+        return cls(path, tensorboard)
+
+    @classmethod
+    def open(cls, path: Path | str, tensorboard: bool = True) -> "Run":
+        """Find a run; raises UserError where there is none."""
+        path = Path(path)
+        if not (path / "config.toml").is_file():
+            raise UserError(f"{path} is no run folder: it has no config.toml")
+        return cls(path, tensorboard)
+
+    @property
+    def config_toml(self) -> str:
+        """Text of config.toml."""
+        try:
+            return (self.path / "config.toml").read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"cannot read {self.path / 'config.toml'}: {error}") from None
+
+    def lengthen(self, total_steps: int) -> None:
+        """Let config.toml say another length of the run, so that a later resume goes on to it too."""
+        values = tomllib.loads(self.config_toml)
+        if values["total_steps"] != total_steps:
+            write_atomic(self.path / "config.toml", tomli_w.dumps(values | {"total_steps": total_steps}).encode())
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """What the run was started on; empty where it was killed before that was written."""
+        path = self.path / "environment.json"
+        try:
+            return dict(json.loads(path.read_bytes())) if path.exists() else {}
+        except (OSError, ValueError, TypeError) as error:
+            raise UserError(f"{path} is damaged: {error}") from None
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether anything was saved yet."""
+        return self._checkpoints.exists
+
+    def log(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Record scalars at an environment step."""
+        self._metrics.log(step, scalars)
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All recorded lines, oldest first: {"step": ..., name: number or None}."""
+        self._metrics.settle()
+        return read_metrics(self._metrics.path)
+
+    def save(
+        self,
+        step: int,
+        weights: dict[str, Tensor],
+        trainer: dict[str, Any],
+        replay: ReplaySource | None = None,
+        header: dict[str, str] | None = None,
+    ) -> None:
+        """Save a checkpoint in place of the last one, which stays valid until this one is whole.
+
+        `trainer` is nested plain Python values and tensors; `header` goes into the weights file. Only
+        columns of `replay` that no earlier checkpoint holds are written. Raises UserError on a full disk.
+        """
+        length = self._metrics.settle()
+        self._checkpoints.save(step, weights, trainer, replay, header or {}, length)
+
+    def load(self, with_replay: bool = True) -> Checkpoint:
+        """Read the latest checkpoint and change nothing; raises UserError naming a file that is bad.
+
+        A run that is being trained meanwhile may be read too.
+        """
+        return self._checkpoints.load(with_replay)[0]
+
+    def resume(self) -> Checkpoint | None:
+        """Go back to the latest checkpoint: the metrics too, which lose every line after it.
+
+        None: there is no checkpoint, so the run starts over at step 0 with empty metrics; a UserError where it was
+        finished, since then it was kept without its checkpoint and its numbers are all there is.
+        """
+        if not self.has_checkpoint:
+            self._check_unfinished()
+            self._metrics.cut(0, -1)
+            return None
+        checkpoint, length = self._checkpoints.load()
+        self._metrics.cut(length, checkpoint.step)
+        return checkpoint
+
+    def _check_unfinished(self) -> None:
+        if any(name.startswith(FINAL) for line in self.metrics() for name in line):
+            raise UserError(
+                f"{self.path} is a finished run that was kept without its checkpoint, so it cannot be continued; train "
+                f"it anew with --config {self.path / 'config.toml'} and another --run"
+            )
+
+    def close(self) -> None:
+        """Write what is pending."""
+        self._metrics.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,146 @@
+"""What a training run is made from: flags and presets of a fresh one, the folder and few changes of a stopped one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_type_hints
+
+import torch
+
+from dqn_memory.analysis.matching import match
+from dqn_memory.config import TrainConfig
+from dqn_memory.observations import observation_spec
+from dqn_memory.runs.backend import FACT, Backend, refused
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import Q_NETWORK, check_kind
+from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.settings import from_record, load_plugins, parse
+from envs.fleet import make_fleet
+
+C = TypeVar("C", bound=Any)
+
+
+@dataclass(frozen=True)
+class ResumeConfig:
+    """Continue a run; what defines it cannot be changed."""
+
+    resume: str
+    """Run folder to continue."""
+    total_steps: int | None = None
+    """New length of the run in environment steps, which its config.toml then says too."""
+    device: str | None = None
+    """Another device (the resume is then not exact)."""
+    engine: Literal["eager", "compile", "cudagraph"] | None = None
+    """Another engine (the same function, other rounding: the resume is then not exact)."""
+    backend: Backend | None = None
+    """Another backend of mamba (the resume is then not exact)."""
+    log_every: int | None = None
+    """Environment steps between log lines."""
+    checkpoint_every: int | None = None
+    """Environment steps between checkpoints."""
+
+
+def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
+    """The config that flags and presets make, and the folder of its run."""
+    config = parse(TrainConfig, argv)
+    load_plugins(config.plugin)
+    config = with_whole_path(resolve(config))
+    set_arithmetic(config)
+    world = config.world.env.replace("/", "-")
+    return config, Path(config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}")
+
+
+def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
+    """A run that exists, and its config with the few changes that a resume may make."""
+    config, run, backend = reopened(argv, TrainConfig, Q_NETWORK)
+    config = with_backend(config, run, backend)
+    set_arithmetic(config)
+    return config, run
+
+
+def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, Run, Backend | None]:
+    """A run of any trainer, its config as the flags of a resume change it, and the backend of mamba they ask for."""
+    flags = parse(ResumeConfig, argv)
+    run = Run.open(Path(flags.resume))
+    if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
+        check_kind(run.path, run.load(with_replay=False), kind)
+    config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
+    load_plugins(config.plugin)
+    return changed(config, flags), run, flags.backend
+
+
+def changed(config: C, flags: ResumeConfig) -> C:
+    """A training config with what the flags of a resume change in it; `C` is any trainer's."""
+    if flags.backend is not None and not hasattr(config.compute, "backend"):
+        raise UserError(f"--backend {flags.backend}: this kind of run has no mamba; leave the flag out")
+    engines = get_args(get_type_hints(type(config.compute))["engine"])
+    if flags.engine is not None and flags.engine not in engines:
+        raise UserError(f"--engine {flags.engine}: this kind of run has {' and '.join(engines)}")
+    output = replace(config.output, **_given(flags, "log_every", "checkpoint_every"))
+    compute = replace(config.compute, **_given(flags, "device", "engine", "backend"))
+    steps = config.total_steps if flags.total_steps is None else flags.total_steps
+    return replace(config, output=output, compute=compute, total_steps=steps)
+
+
+def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
+    values = {name: getattr(flags, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def with_backend(config: C, run: Run, asked: str | None = None) -> C:
+    """The config with the backend of mamba that the run began on, unless another is `asked` for.
+
+    Raises UserError where that one cannot run on the config's device.
+    """
+    began = run.environment.get(FACT)
+    if asked is not None or began is None:
+        return config
+    refusal = refused(began, config.compute.torch_device())
+    if refusal is not None:
+        raise UserError(
+            f"{run.path} was trained on the {began} backend of mamba, which cannot be used here: {refusal}; "
+            "--backend torch goes on without it, not exactly"
+        )
+    return replace(config, compute=replace(config.compute, backend=began))
+
+
+def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
+    """A UserError where there is nothing to resume: neither steps nor the final evaluation."""
+    last = (run.metrics() or [{}])[-1]
+    if last.get("step") != steps or not any(name.startswith("final/") for name in last):
+        return  # it was killed between its last step and its final checkpoint
+    if solved:
+        raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
+    if steps >= config.total_steps:
+        raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
+
+
+def resolve(config: TrainConfig) -> TrainConfig:
+    """The config with `--match` turned into a width and a head width."""
+    if config.match is None:
+        return config
+    fleet = make_fleet(
+        config.world.env, 1, 0, torch.device("cpu"),
+        observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
+    )  # fmt: skip
+    spec = observation_spec(fleet.observation_space)
+    return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+
+
+def with_whole_path(config: TrainConfig) -> TrainConfig:
+    """The config with a world's file named from the root, so that the run can be read from any folder."""
+    path = config.world.path
+    if path is None or not Path(path).is_file():
+        return config  # none, or the name of a file that the world knows
+    return replace(config, world=replace(config.world, path=str(Path(path).resolve())))
+
+
+def set_arithmetic(config: TrainConfig) -> None:
+    """What float sums depend on: the thread count, and full float32 on an accelerator."""
+    config.compute.check()
+    if config.compute.threads is not None:
+        torch.set_num_threads(config.compute.threads)
+    set_tf32(False)

@@ -1,0 +1,65 @@
+"""What every replay is made of: a ring of columns, one of N steps for each step of N parallel worlds."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Ring:
+    """Cells (columns, N, ...) by name on one device; the newest column takes the place of the oldest.
+
+    Columns are counted from the run's beginning. A checkpoint stores them in the order of time: this is what
+    `dqn_memory.runs.replay_chunks.ReplaySource` asks for.
+    """
+
+    def __init__(self, columns: int, num_worlds: int, device: torch.device) -> None:
+        self.num_columns, self.num_worlds, self.device = columns, num_worlds, device
+        self.written = 0
+        self.cells: dict[str, Tensor] = {}
+
+    def __len__(self) -> int:
+        """Environment steps held."""
+        return min(self.written, self.num_columns) * self.num_worlds
+
+    def room(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        """Room for one kind of cell. Zeros, not garbage: padding may be read, if only to be thrown away."""
+        return torch.zeros(self.num_columns, self.num_worlds, *shape, dtype=dtype, device=self.device)
+
+    def add(self, **cells: Tensor) -> None:
+        """One column of every kind of cell, (N, ...) each, under the names of `cells`."""
+        if cells.keys() != self.cells.keys():
+            raise ValueError(f"a column holds {sorted(self.cells)}, not {sorted(cells)}")
+        column = self.written % self.num_columns
+        for name, value in cells.items():
+            self.cells[name][column] = value.to(self.cells[name].dtype)
+        self.written += 1
+
+    def columns_written(self) -> int:
+        """Columns since the run's beginning."""
+        return self.written
+
+    def capacity(self) -> int:
+        """Columns that the ring has room for."""
+        return self.num_columns
+
+    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""
+        index = torch.arange(start, stop, device=self.device) % self.num_columns
+        return {name: cells[index] for name, cells in self.cells.items()}
+
+    def restore(self, start: int, cells: dict[str, Tensor]) -> None:
+        """Put back columns that began at `start`, the newest ones of the run."""
+        count = len(next(iter(cells.values()))) if cells else 0
+        index = torch.arange(start, start + count, device=self.device) % self.num_columns
+        for name, value in cells.items():
+            self.cells[name][index] = value.to(self.device)
+        self.written = start + count
+
+    def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """Column and world of cells that are counted as column x N + world."""
+        drawn = drawn.to(self.device, non_blocking=True)
+        return drawn // self.num_worlds, drawn % self.num_worlds
+
+    def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
+        return self.cells[name][column % self.num_columns, world]

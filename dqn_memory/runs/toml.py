@@ -1,0 +1,210 @@
+"""Frozen dataclasses <-> TOML text, strictly: nothing is ignored, nothing is converted in silence.
+
+None is an absent key (or the word "none" where the default is something else), a nested dataclass is a
+table, a tuple an array. A union of dataclasses is a table with `kind = "..."`: the member's class
+variable `kind` if it has one, else its class name in lower_snake_case without a closing "Config".
+"""
+
+import re
+import tomllib
+import types
+import typing
+from dataclasses import MISSING, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import tomli_w
+import tyro
+
+from dqn_memory.runs.errors import UserError, near_names
+
+C = TypeVar("C")
+NONE = "none"
+NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    dict: "a table",
+    list: "an array",
+    Path: "a path (a string)",
+}
+
+
+def from_toml(config_class: type[C], text: str, source: str, base: C | None = None) -> C:
+    """Read a config from TOML text; keys that are absent keep the value of `base` (the defaults).
+
+    `source` names the text in messages. Raises UserError for malformed TOML, an unknown key, a wrong
+    type or a value outside a Literal.
+    """
+    config = _read_table(defaults(config_class) if base is None else base, _parse(text, source), source, "")
+    missing = [name for name in field_types(config_class) if getattr(config, name) is tyro.MISSING]
+    if missing and base is None:
+        raise UserError(f"{source}: the key '{missing[0]}' is missing")
+    return config
+
+
+def from_record(config_class: type[C], text: str, source: str) -> C:
+    """Read the complete config that a run wrote down, perhaps under an earlier version of this code.
+
+    A class that knows what its newer keys stood for before they existed says so in `earlier()`.
+    """
+    earlier = getattr(config_class, "earlier", None)
+    return from_toml(config_class, text, source, earlier() if earlier else None)
+
+
+def defaults(config_class: Any) -> Any:
+    """Instance with the defaults; fields of the top level that have none hold tyro.MISSING."""
+    free = [f.name for f in fields(config_class) if f.init and f.default is f.default_factory is MISSING]
+    return config_class(**dict.fromkeys(free, tyro.MISSING))
+
+
+def to_toml(config: Any) -> str:
+    """Write every field of a config, so that `from_toml` gives an equal one."""
+    return tomli_w.dumps(_write_table(config, defaults(type(config))))
+
+
+def field_types(config_class: type) -> dict[str, Any]:
+    """Resolved annotations of a dataclass's fields, `Annotated` kept."""
+    hints = typing.get_type_hints(config_class, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(config_class) if field.init}
+
+
+def members(annotation: Any) -> tuple[Any, ...]:
+    """Members of a union, or the annotation alone; `Annotated` is taken off."""
+    if hasattr(annotation, "__metadata__"):
+        return members(annotation.__origin__)
+    if get_origin(annotation) in (Union, types.UnionType):
+        return tuple(inner for arg in get_args(annotation) for inner in members(arg))
+    return (annotation,)
+
+
+def kind_of(config_class: type) -> str:
+    """Name of a dataclass within a union."""
+    if isinstance(kind := getattr(config_class, "kind", None), str):
+        return kind
+    stem = config_class.__name__.removesuffix("Config") or config_class.__name__
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
+
+
+def _parse(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\s*\(at line (\d+), column \d+\)", str(error))
+        line = int(found[1]) if found else max(1, len(text.splitlines()))
+        problem = str(error).split(" (at ")[0]
+        raise UserError(f"{source}:{line}: not valid TOML: {problem}") from None
+
+
+def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> Any:
+    known = field_types(type(base))
+    values = {}
+    for key, value in table.items():
+        if key not in known:
+            raise UserError(f"{source}: {near_names('key', f'{prefix}{key}', (prefix + name for name in known))}")
+        values[key] = _read(value, known[key], getattr(base, key), source, f"{prefix}{key}")
+    return replace(base, **values)
+
+
+def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:
+    """Check one TOML value against an annotation; `base` is the value that it replaces."""
+    options = members(annotation)
+    tables = [option for option in options if is_dataclass(option)]
+    if tables and isinstance(value, dict):
+        return _read_nested(value, tables, base, source, path)
+    for option in sorted(options, key=lambda option: option is float):  # an exact int before its float
+        matched, result = _match(value, option, source, path)
+        if matched:
+            return result
+    if value == NONE and types.NoneType in options:
+        return None
+    raise UserError(_mismatch(value, options, f"{source}: {path}"))
+
+
+def _read_nested(table: dict[str, Any], tables: list[Any], base: Any, source: str, path: str) -> Any:
+    chosen = tables[0]
+    if len(tables) > 1:
+        by_kind = {kind_of(option): option for option in tables}
+        kind = table.get("kind", kind_of(type(base)) if type(base) in tables else None)
+        if kind is None:
+            raise UserError(f"{source}: {path} needs a key 'kind', one of: {', '.join(sorted(by_kind))}")
+        if kind not in by_kind:
+            raise UserError(f"{source}: {near_names(f'{path}.kind', str(kind), by_kind)}")
+        chosen, table = by_kind[kind], {key: value for key, value in table.items() if key != "kind"}
+    return _read_table(base if type(base) is chosen else chosen(), table, source, f"{path}.")
+
+
+def _match(value: Any, option: Any, source: str, path: str) -> tuple[bool, Any]:
+    origin, args = get_origin(option), get_args(option)
+    if origin is Literal:
+        return any(value == arg and type(value) is type(arg) for arg in args), value
+    if origin is tuple and isinstance(value, list):
+        return _match_array(value, args, source, path)
+    if origin is dict and isinstance(value, dict):
+        inner = args[1]
+        return True, {key: _read(item, inner, None, source, f"{path}.{key}") for key, item in value.items()}
+    if option is float and type(value) is int:
+        return True, float(value)
+    if option is Path and isinstance(value, str):
+        return True, Path(value)
+    return option is Any or type(value) is option, value
+
+
+def _match_array(value: list[Any], args: tuple[Any, ...], source: str, path: str) -> tuple[bool, Any]:
+    kinds = args[:1] * len(value) if args[-1:] == (Ellipsis,) else args
+    if len(kinds) != len(value):
+        raise UserError(f"{source}: {path} must have {len(kinds)} entries, not {len(value)}")
+    return True, tuple(
+        _read(item, kind, None, source, f"{path}[{index}]")
+        for index, (item, kind) in enumerate(zip(value, kinds, strict=True))
+    )
+
+
+def _mismatch(value: Any, options: tuple[Any, ...], where: str) -> str:
+    choices = [arg for option in options if get_origin(option) is Literal for arg in get_args(option)]
+    if choices and isinstance(value, str) and all(isinstance(choice, str) for choice in choices):
+        return f"{where}: {near_names('value', value, choices)}"
+    wanted = [f"one of {', '.join(map(repr, choices))}"] if choices else []
+    wanted += [_name(option) for option in options if get_origin(option) is not Literal]
+    found = NAMES.get(type(value), type(value).__name__)
+    shown = f" ({value!r})" if isinstance(value, bool | int | float | str) else ""
+    return f"{where} must be {' or '.join(name for name in wanted if name)}, not {found}{shown}"
+
+
+def _name(option: Any) -> str:
+    if option is types.NoneType:
+        return ""
+    if is_dataclass(option):
+        return "a table"
+    origin = {tuple: list}.get(get_origin(option) or option, get_origin(option) or option)
+    return NAMES.get(origin, str(origin))
+
+
+def _write_table(config: Any, default: Any) -> dict[str, Any]:
+    """Plain values of all fields; `default` tells where None needs a word because its absence means more."""
+    table: dict[str, Any] = {}
+    for name, annotation in field_types(type(config)).items():
+        value, fallback = getattr(config, name), getattr(default, name)
+        if value is None and fallback is None:
+            continue
+        table[name] = NONE if value is None else _write(value, annotation, fallback)
+    return table
+
+
+def _write(value: Any, annotation: Any, fallback: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        own = type(value)
+        table = _write_table(value, fallback if type(fallback) is own else own())
+        several = sum(is_dataclass(option) for option in members(annotation)) > 1
+        return {"kind": kind_of(own), **table} if several else table
+    if isinstance(value, tuple | list):
+        kinds = [get_args(option) for option in members(annotation) if get_origin(option) is tuple]
+        inner = (kinds or [(Any,)])[0]
+        return [
+            _write(item, inner[0] if len(inner) <= index or inner[-1] is Ellipsis else inner[index], None)
+            for index, item in enumerate(value)
+        ]
+    if isinstance(value, dict):
+        return {key: _write(item, Any, None) for key, item in value.items()}
+    return str(value) if isinstance(value, Path) else value

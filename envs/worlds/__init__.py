@@ -1,0 +1,1 @@
+"""The environments as batches of independent episodes on tensors."""

@@ -1,0 +1,164 @@
+"""Blinking Catch: a pixel world in which a ball that is mostly unseen must be caught, several times in a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.core import State, UserError, World
+from envs.numpy_backend import integers, pick, stack, take, where, zeros
+from envs.spaces import MultiDiscrete
+
+BALL, PADDLE, UNSEEN = (235, 90, 60), (70, 160, 235), (80, 70, 70)  # RGB
+ENLARGED = 256  # height in pixels that a picture for people reaches at least
+GRIDS, SIZES = (3, 16), 256  # smallest and largest grid, largest picture: every ball's picture is kept as a table
+
+
+@dataclass
+class CatchState(State):
+    """N screens. Which ball falls, and how low it is, follow from the steps taken."""
+
+    columns: Tensor  # (N, balls) int64, where each ball falls
+    paddle: Tensor  # (N,) int64, its column
+
+
+class BlinkingCatch(World[CatchState]):
+    """Move the paddle left, not at all, or right: +1 for every ball that lands on it, -1 for every other.
+
+    A grid of `grid` x `grid` cells is shown as a picture of `size` x `size` pixels, Box(0, 255, (3, size, size),
+    uint8): the ball red, the paddle in the last row blue, all else black. The ball falls straight down, one row a
+    step, from row 0 in a column that the reset draws; it is seen in the rows 0, blink, 2 blink, ... only, and always
+    with `blink` 1. It lands after grid - 1 steps, and the next of `balls` balls begins in that same step; at the end of
+    an episode nothing falls. The paddle starts in the middle and moves one cell a step, so every ball whose column is
+    remembered can be caught. Success is to have caught them all.
+
+    An episode has balls (grid - 1) steps and a return from -balls to +balls. Random actions catch one ball in `grid`.
+    With 10 balls on 8 x 8 cells and blink 4 the exact expectations are 10 for the best player, 4.26 for the best fixed
+    rule from the newest picture to an action, 2.02 for going towards a ball only while it is seen, and -7.5 for random
+    actions (`envs.baselines.catch`).
+    """
+
+    num_actions = 3
+    action_names = ("left", "stay", "right")
+    step_draws = 0
+    runs_on_numpy = True
+
+    def __init__(
+        self,
+        size: int = 64,
+        grid: int = 8,
+        balls: int = 10,
+        blink: int = 4,
+        time_limit: int = 500,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        super().__init__(time_limit, device)
+        check(size, grid, balls, blink)
+        self.size, self.grid, self.balls, self.blink = size, grid, balls, blink
+        self.reset_draws = balls
+        self.observation_space = gymnasium.spaces.Box(0, 255, (3, size, size), np.uint8)
+        self.state_space = MultiDiscrete([balls + 1, grid - 1, grid, grid])
+        numbers = torch.tensor([0, grid, grid - 1, balls, balls - 1, grid // 2, grid * grid], device=self.device)
+        self.zero, self.width, self.last, self.count, self.last_ball, self.middle, self.nowhere = numbers.unbind()
+        self.moves = torch.tensor([-1, 0, 1], device=self.device)
+        self.caught, self.missed, self.best = torch.tensor([1.0, -1.0, balls], dtype=torch.float64, device=self.device)
+        self.shown = (torch.arange(grid, device=self.device) % blink) == 0  # (grid,) rows in which a ball is seen
+        self.ball_pictures = self._pictures(BALL, [(y, x) for y in range(grid) for x in range(grid)] + [None])
+        self.paddle_pictures = self._pictures(PADDLE, [(grid - 1, x) for x in range(grid)])
+
+    def reset(self, u: Tensor) -> CatchState:
+        """Columns of all balls from u (N, balls); the paddle stands in the middle."""
+        steps, returns = self.counters(len(u))
+        columns = integers(u * self.width).clip(self.zero, self.last)  # rounding may lift u * grid to grid itself
+        paddle = zeros(self.one, len(u)) + self.middle
+        return CatchState(self.observe(columns, paddle, steps), steps, returns, columns, paddle)
+
+    def step(self, state: CatchState, action: Tensor, u: Tensor) -> tuple[CatchState, Tensor, Tensor, Tensor, Tensor]:
+        """One move: 0 left, 1 stay, 2 right."""
+        paddle = (state.paddle + take(self.moves, action)).clip(self.zero, self.last)  # (N,)
+        steps = state.steps + self.one
+        landed = steps % self.last == self.zero
+        caught = self._column(state.columns, state.steps // self.last) == paddle
+        reward = where(landed, where(caught, self.caught, self.missed), self.nothing)
+        returns = state.returns + reward
+        observation = self.observe(state.columns, paddle, steps)
+        terminated = steps == self.count * self.last
+        after = CatchState(observation, steps, returns, state.columns, paddle)
+        return after, observation, reward, terminated, terminated & (returns == self.best)
+
+    def observe(self, columns: Tensor, paddle: Tensor, steps: Tensor) -> Tensor:
+        """The picture, (N, 3, size, size) uint8."""
+        ball, row = steps // self.last, steps % self.last  # (N,)
+        seen = take(self.shown, row) & (ball < self.count)
+        cell = where(seen, row * self.width + self._column(columns, ball), self.nowhere)
+        picture: Tensor = take(self.ball_pictures, cell) | take(self.paddle_pictures, paddle)
+        return picture
+
+    def observe_state(self, state: CatchState) -> Tensor:
+        """Balls that have landed, row of the ball, column of the paddle, column of the ball: (N, 4) int64.
+
+        Where later balls will fall is chance's, and not shown.
+        """
+        ball, row = state.steps // self.last, state.steps % self.last  # (N,)
+        known: Tensor = stack([ball, row, state.paddle, self._column(state.columns, ball)])
+        return known
+
+    def _column(self, columns: Tensor, ball: Tensor) -> Tensor:
+        """Where a ball (N,) falls; past the last one, where that fell."""
+        column: Tensor = pick(columns, ball.clip(self.zero, self.last_ball))
+        return column
+
+    def _pictures(self, colour: tuple[int, int, int], cells: list[tuple[int, int] | None]) -> Tensor:
+        """One black picture (3, size, size) a cell, which is filled with the colour."""
+        pictures = torch.zeros(len(cells), 3, self.size, self.size, dtype=torch.uint8)
+        for picture, cell in zip(pictures, cells, strict=True):
+            if cell is not None:
+                rows, columns = (slice(self.edge(place), self.edge(place + 1)) for place in cell)
+                picture[:, rows, columns] = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
+        return pictures.to(self.device)
+
+    def edge(self, place: int) -> int:
+        """The pixel at which a row or column of cells begins."""
+        return place * self.size // self.grid
+
+    def frame(self, state: CatchState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The picture, enlarged; where the ball is unseen, in dark grey where it is."""
+        picture = torch.as_tensor(state.observation[row]).cpu().numpy().transpose(1, 2, 0).copy()
+        fallen, column = self._ball(state, row)
+        if fallen is not None and not self.shown[fallen]:
+            rows, columns = (slice(self.edge(place), self.edge(place + 1)) for place in (fallen, column))
+            picture[rows, columns] = UNSEEN
+        times = -(-ENLARGED // self.size)
+        return picture.repeat(times, 0).repeat(times, 1)
+
+    def text(self, state: CatchState, row: int) -> str:
+        """The grid: ball o, or x where it is unseen, and paddle =; the number of the ball and the return."""
+        lines = [["."] * self.grid for _ in range(self.grid)]
+        lines[-1][int(state.paddle[row])] = "="
+        fallen, column = self._ball(state, row)
+        if fallen is not None:
+            lines[fallen][column] = "o" if self.shown[fallen] else "x"
+        ball = min(int(state.steps[row]) // (self.grid - 1) + 1, self.balls)
+        return "\n".join(map("".join, lines)) + f"\nball {ball} of {self.balls}, return {float(state.returns[row]):+g}"
+
+    def _ball(self, state: CatchState, row: int) -> tuple[int | None, int]:
+        """Row and column of the ball in one row of the state; no row where nothing falls."""
+        ball, fallen = divmod(int(state.steps[row]), self.grid - 1)
+        return (fallen, int(state.columns[row, ball])) if ball < self.balls else (None, 0)
+
+
+def check(size: int, grid: int, balls: int, blink: int) -> None:
+    """One sentence for every number that cannot work."""
+    if not GRIDS[0] <= grid <= GRIDS[1]:
+        raise UserError(f"grid of Blinking Catch must be from {GRIDS[0]} to {GRIDS[1]} cells, not {grid}.")
+    if not grid <= size <= SIZES:
+        raise UserError(f"size of Blinking Catch must be from {grid}, its grid, to {SIZES} pixels, not {size}.")
+    if balls < 1:
+        raise UserError(f"balls of Blinking Catch must be at least 1, not {balls}.")
+    if blink < 1:
+        raise UserError(f"blink of Blinking Catch must be at least 1 (always seen), not {blink}.")

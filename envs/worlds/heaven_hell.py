@@ -1,0 +1,104 @@
+"""HeavenHell: ask the priest on which side heaven lies, and go there.
+
+Geffner and Bonet (1998), with arms of any length.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from envs.errors import UserError
+from envs.worlds.pictures import paint, put_agent
+from envs.worlds.tables import Flags, Tables, check_size
+from envs.worlds.tabular import Tabular, TabularState
+
+ACTIONS = ("N", "S", "E", "W")
+MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action
+DISCOUNT = 0.99
+LEFT, RIGHT = range(2)  # the side of heaven
+
+
+class HeavenHell(Tabular):
+    """Walk to the end of the left or the right arm; any action there ends the episode, +1 in heaven, -1 in hell.
+
+    Nothing is noisy. Observation Discrete(4n + 4): the own cell, which looks alike in both worlds; at the priest
+    4n + 1 for heaven on the left or 4n + 2 for the right; 4n + 3 nothing yet. Success is heaven.
+
+    Args:
+        n: length of the arms and of the priest's corridor.
+    """
+
+    def __init__(self, n: int = 3, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
+        super().__init__(tables(n), time_limit, device)
+        self.n = n
+
+    def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The map with heaven (green), hell (red), the priest (blue) and the agent."""
+        return paint(self.text(state, row).split("\n"))
+
+    def text(self, state: TabularState, row: int) -> str:
+        """The map in its walls (#) with heaven (+), hell (-), the priest (?) and the agent (@).
+
+        An ended episode has neither an agent nor a side of heaven.
+        """
+        places, n = cells(self.n), self.n
+        world, cell = divmod(int(state.hidden[row]), len(places))
+        lines = ["#" * (2 * n + 3)] * (n + 4)
+        marks = [(place, ".") for place in places] + [(places[-1], "?")]
+        if world in (LEFT, RIGHT):
+            ends = (places[2 * n], places[3 * n])
+            marks += [(ends[world], "+"), (ends[1 - world], "-"), (places[cell], "@")]
+        for (y, x), mark in marks:
+            lines = put_agent(lines, y + n + 1, x + n + 1, mark)
+        return "\n".join(lines)
+
+
+def cells(n: int) -> list[tuple[int, int]]:
+    """Coordinates (y, x) of the 4n + 2 cells: the start, the way north, the left and the right arm, the south part."""
+    north = [(-i, 0) for i in range(n + 1)]
+    arms = [(-n, side * i) for side in (-1, 1) for i in range(1, n + 1)]
+    return north + arms + [(1, i) for i in range(n + 1)]
+
+
+def tables(n: int = 3) -> Tables:
+    """The model, made from the map. State world * (4n + 2) + cell, world 0 with heaven on the left, 1 on the right.
+
+    Raises:
+        UserError: n is less than 1 or so large that the tables would not fit.
+    """
+    if n < 1:
+        raise UserError(f"n of HeavenHell must be at least 1 cell, not {n}.")
+    places = cells(n)
+    count, states = len(places), 2 * len(places)
+    check_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
+    cell = np.arange(states) % count  # (S,)
+    ends = (cell == 2 * n) | (cell == 3 * n)
+    start = np.where(cell == 0, 0.5, 0.0)
+    reset = np.tile(ends, (len(ACTIONS), 1))
+    seen = np.where(cell < count - 1, cell, count - 1 + np.arange(states) // count)
+    T = np.where(reset[:, :, None], start, np.eye(states)[_targets(places)])
+    O = np.tile(np.eye(count + 1)[seen], (len(ACTIONS), 1, 1))  # noqa: E741
+    R = np.broadcast_to(_pay(ends, n)[:, None, None], (*T.shape, count + 1))
+    observations = (*(f"o{i}" for i in range(count - 1)), "left", "right")
+    return Tables(T, O, R, start, reset, _state_names(count), ACTIONS, observations, DISCOUNT)
+
+
+def _targets(places: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The state (A, S) that an action leads to; a blocked one stays."""
+    cell_at, count = {place: cell for cell, place in enumerate(places)}, len(places)
+    to = [[cell_at.get((y + dy, x + dx), cell) for cell, (y, x) in enumerate(places)] for dy, dx in MOVES]  # (A, cells)
+    return np.concatenate([np.array(to), np.array(to) + count], 1)
+
+
+def _pay(ends: Flags, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """The reward (S,) of any action from a state."""
+    right_world = np.arange(len(ends)) >= len(ends) // 2
+    right_end = np.arange(len(ends)) % (len(ends) // 2) == 3 * n
+    return np.where(ends, np.where(right_world == right_end, 1.0, -1.0), 0.0)
+
+
+def _state_names(count: int) -> tuple[str, ...]:
+    return tuple(f"heaven_{side}:cell{cell}" for side in ("left", "right") for cell in range(count))

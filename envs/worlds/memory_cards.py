@@ -1,0 +1,156 @@
+"""Memory Cards: find the partner of the one card that lies face up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from envs.core import State, UserError, World
+from envs.numpy_backend import integers, order, pick, take, where, write, zeros
+from envs.spaces import MultiDiscrete
+
+HIDDEN = 0
+MOST_TABLED = 6  # pairs up to which the card to turn up is looked up among all sets of removed cards
+MOST = 31  # pairs whose cards fit as bits into one integer
+
+
+@dataclass
+class CardState(State):
+    """N tables of 2P cards."""
+
+    cards: Tensor  # (N, 2P) int64, values 1..P, each twice
+    removed: Tensor  # (N,) int64, bit i is set when card i has been removed
+    current: Tensor  # (N,) int64, index of the card that lies face up
+
+
+class MemoryCards(World[CardState]):
+    """Name the place of the face-up card's partner; a found pair is removed, anything else costs 1.
+
+    Observation MultiDiscrete([P + 2] * 2P): 0 hidden, 1..P the face-up card's value, P + 1 removed. A guessed
+    card is not shown. After every step a card is turned up uniformly among those that remain. Success is an
+    empty table.
+    """
+
+    step_draws = 1
+    runs_on_numpy = True
+
+    def __init__(self, pairs: int = 5, time_limit: int = 50, device: str | torch.device = "cpu") -> None:
+        super().__init__(time_limit, device)
+        if not 2 <= pairs <= MOST:
+            raise UserError(f"pairs of Memory Cards must be from 2 to {MOST}, not {pairs}.")
+        self.pairs = pairs
+        self.num_actions = 2 * pairs
+        self.reset_draws = 2 * pairs + 1
+        self.observation_space = MultiDiscrete([pairs + 2] * self.num_actions)
+        self.state_space = MultiDiscrete([2 * pairs + 2] * self.num_actions)
+        self.values = torch.arange(1, pairs + 1, device=self.device).repeat(2)  # (2P,)
+        self.bits = torch.tensor([1 << card for card in range(self.num_actions)], device=self.device)  # (2P,)
+        self.all_removed = self.bits.sum()
+        self.gap = torch.tensor(pairs + 1, device=self.device)
+        self.right, self.wrong = torch.tensor([0.0, -1.0], dtype=torch.float64, device=self.device)
+        self.tabled = pairs <= MOST_TABLED
+        if self.tabled:
+            self._make_tables()
+
+    def reset(self, u: Tensor) -> CardState:
+        """Shuffle by the order of u[:, :-1] and turn up the card that u[:, -1] chooses."""
+        steps, returns = self.counters(len(u))
+        cards = take(self.values, order(u[:, :-1]).reshape(-1)).reshape(-1, self.num_actions)  # (N, 2P)
+        removed = zeros(self.one, len(u))
+        current = self.turn_up(removed, u[:, -1])
+        return CardState(self.observe(cards, removed, current), steps, returns, cards, removed, current)
+
+    def step(self, state: CardState, action: Tensor, u: Tensor) -> tuple[CardState, Tensor, Tensor, Tensor, Tensor]:
+        """One guess: the place of the partner."""
+        cards, shown = state.cards, state.current
+        # Partners leave together, so a removed card never equals the one that lies face up.
+        match = (pick(cards, action) == pick(cards, shown)) & (action != shown)  # (N,)
+        pair = take(self.bits, action) | take(self.bits, shown)
+        removed = where(match, state.removed | pair, state.removed)
+        terminated = removed == self.all_removed
+        reward = where(match, self.right, self.wrong)
+        current = self.turn_up(removed, u[:, 0])
+        observation = self.observe(cards, removed, current)
+        steps, returns = state.steps + self.one, state.returns + reward
+        after = CardState(observation, steps, returns, cards, removed, current)
+        return after, observation, reward, terminated, terminated
+
+    def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
+        """The table as the player sees it, (N, 2P) int64."""
+        table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
+        face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
+        seen: Tensor = write(table, current, face_up)
+        return seen
+
+    def observe_state(self, state: CardState) -> Tensor:
+        """Every card from above its back, (N, 2P) int64: its value 1..P, P + 1 removed, P + 1 and its value face up."""
+        gone = (state.removed[:, None] & self.bits) != 0
+        table = where(gone, self.gap, state.cards)
+        value = pick(state.cards, state.current) + self.gap
+        empty = state.removed == self.all_removed
+        known: Tensor = write(table, state.current, where(empty, self.gap, value))
+        return known
+
+    def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
+        """A card (N,) uniform among those that remain, chosen by u (N,); 0 if none is left.
+
+        Args:
+            removed: the removed cards as the bits of one integer, (N,).
+            u: uniforms (N,) from [0, 1).
+        """
+        if not self.tabled:
+            return self._turn_up(removed, u)
+        rank = integers(u * take(self.left, removed))
+        card: Tensor = take(self.card, removed * self.ranks + rank)
+        return card
+
+    def _gaps(self, removed: Tensor) -> Tensor:
+        """The table (N, 2P) without the card that lies face up: P + 1 where a card has been removed, else HIDDEN."""
+        return ((removed[:, None] & self.bits) != 0) * self.gap
+
+    def _turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
+        """As `turn_up`, for any number of cards."""
+        rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
+        left = rank[:, -1]
+        wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself
+        card: Tensor = integers(rank >= wanted[:, None]).argmax(1)
+        return card
+
+    def _make_tables(self) -> None:
+        """For few cards the two questions about the removed ones are look-ups, one row for each set of them."""
+        removed = torch.arange(1 << self.num_actions, device=self.device)
+        self.gaps = self._gaps(removed)  # (2**2P, 2P)
+        self.left = (self.gaps == HIDDEN).sum(1).double()  # (2**2P,)
+        # A last rank serves products u * left that rounding lifts to left itself.
+        ranks = torch.arange(self.num_actions + 1, device=self.device)
+        self.ranks = torch.tensor(len(ranks), device=self.device)
+        middle = (ranks + 0.5) / self.left[:, None].clip(min=1.0)
+        self.card = self._turn_up(removed.repeat_interleave(len(ranks)), middle.clip(max=1.0).flatten())
+
+    def frame(self, state: CardState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """Two rows of cards: backs, the face-up card with as many pips as its value, gaps."""
+        cards = [_card(int(value), self.pairs) for value in state.observation[row]]
+        rows = [np.concatenate(cards[: self.pairs], 1), np.concatenate(cards[self.pairs :], 1)]
+        return np.concatenate(rows, 0)
+
+    def text(self, state: CardState, row: int) -> str:
+        """Two rows of cards: backs (#), the face-up card's value, gaps (.)."""
+        names = {HIDDEN: "#", self.pairs + 1: "."}
+        cards = [f"{names.get(value, value)!s:>2}" for value in state.observation[row].tolist()]
+        return " ".join(cards[: self.pairs]) + "\n" + " ".join(cards[self.pairs :])
+
+
+def _card(value: int, pairs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Picture (56, 44, 3) of one card."""
+    picture = np.full((56, 44, 3), 245, np.uint8)
+    if value == pairs + 1:
+        return picture
+    picture[4:52, 4:40] = (62, 108, 205) if value == HIDDEN else (255, 250, 235)
+    for pip in range(value):
+        y, x = 8 + 12 * (pip // 3 % 4), 8 + 11 * (pip % 3)
+        picture[y : y + 8, x : x + 7] = (214, 66, 61)
+    return picture
