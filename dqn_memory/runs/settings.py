@@ -40,7 +40,7 @@ __all__ = [
 C = TypeVar("C")
 STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
 AMONG_PRESETS = {"glam_table2": "glam/table2"}  # studies that stand beside the presets they are made of, by name
-PRESETS = Path(__file__).resolve().parent.parent / "configs"  # beside the package, installed or not
+PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
 
 
 def parse(

@@ -147,7 +147,7 @@ def _script(run: Path) -> str:
     found = re.match(r"python -m (\S+)\.train ", _command(run))
     if found is None:
         raise UserError(f"{run / 'environment.json'} names no trainer")
-    return f"{found[1]}.record"
+    return f"{found[1]}.record".replace("dqn_memory.record", "dqn_memory.study.record")
 
 
 def _heading(page: str) -> str:
