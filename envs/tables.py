@@ -1,0 +1,163 @@
+"""Tables of results: as Markdown, as CSV, on a terminal, and as pages that say how their numbers were made."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from envs.errors import UserError
+from envs.files import put
+
+Value = str | int | float | bool | None
+Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
+
+
+def show(value: Value) -> str:
+    """Format a cell: large numbers whole, small ones with three significant digits, nothing for None."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if math.isnan(value):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of values under named columns.
+
+    Args:
+        columns: a name for each column.
+        rows: a value for each column; ready-made text stays as it is, numbers are formatted by `show`.
+        title: heading of the table on a page.
+        note: what the columns mean, between heading and table.
+    """
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+    title: str = ""
+    note: str = ""
+
+    @classmethod
+    def from_records(cls, records: Iterable[Mapping[str, Value]], title: str = "", note: str = "") -> Table:
+        """Make a table of rows that name their values; columns stand in the order of first appearance."""
+        records = list(records)
+        columns = list(dict.fromkeys(name for record in records for name in record))
+        return cls(columns, [[record.get(name) for name in columns] for record in records], title, note)
+
+    def records(self) -> list[dict[str, Value]]:
+        """Give each row as a dict by column."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def markdown(self) -> str:
+        """Write the rows as Markdown, numbers to the right; the title and the note are the page's."""
+        marks = ["---:" if number else "---" for number in self._numeric()]
+        body = [[show(value).replace("|", "\\|") for value in row] for row in self.rows]
+        return "\n".join(f"| {' | '.join(line)} |" for line in (self.columns, marks, *body))
+
+    def csv(self, origin: Sequence[str] = ()) -> str:
+        """Write comma-separated values, unformatted; `origin` lines stand above as comments."""
+        stream = io.StringIO()
+        stream.writelines(f"# {line}\n" for line in origin)
+        csv.writer(stream, lineterminator="\n").writerows([self.columns, *self.rows])
+        return stream.getvalue()
+
+    def text(self) -> str:
+        """Align the columns for a terminal; those without any value are left out."""
+        filled = [any(row[index] is not None for row in self.rows) for index in range(len(self.columns))]
+        columns = [
+            _aligned([name, *(show(row[index]) for row in self.rows)], number)
+            for index, (name, number) in enumerate(zip(self.columns, self._numeric(), strict=True))
+            if filled[index]
+        ]
+        lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
+        return "\n".join([*([self.title, ""] if self.title else []), *lines])
+
+    def _numeric(self) -> list[bool]:
+        """Tell for each column whether no text stands in it."""
+        return [not any(isinstance(row[index], str | bool) for row in self.rows) for index in range(len(self.columns))]
+
+
+def _aligned(cells: list[str], right: bool) -> list[str]:
+    width = max(map(len, cells))
+    return [cell.rjust(width) if right else cell.ljust(width) for cell in cells]
+
+
+def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]:
+    """Name the command `python -m module argv`, and the facts (seed, revision, machine) that its numbers rest on."""
+    return {"command": shlex.join(["python", "-m", module, *argv]), **facts}
+
+
+def page(title: str, facts: Mapping[str, Value], tables: Sequence[Table]) -> str:
+    """Write a whole page: heading, facts as a list, every table below its title and note."""
+    lines = [f"# {title}", "", *(f"- {name}: {value}" for name, value in facts.items() if value is not None)]
+    for table in tables:
+        lines += ["", f"## {table.title}", "", *([table.note, ""] if table.note else []), table.markdown()]
+    return "\n".join(lines) + "\n"
+
+
+def write_page(
+    folder: Path, name: str, title: str, facts: Mapping[str, Value], tables: Sequence[Table], section: str = ""
+) -> None:
+    """Write `name`.md for readers and `name`.json with the unrounded numbers.
+
+    Args:
+        folder: where both files lie.
+        name: their name.
+        title: heading of the page.
+        facts: what the numbers rest on, see `origin`.
+        tables: what was measured.
+        section: replace this section alone and keep the others, each with its own facts; empty: the page is one.
+
+    Raises:
+        UserError: the system refuses, or there are other files of that name.
+    """
+    measured: Section = {
+        "machine": dict(facts),
+        "tables": [{"title": table.title, "note": table.note, "rows": table.records()} for table in tables],
+    }
+    if section:
+        sections = dict(sorted((read_sections(folder / f"{name}.json") | {section: measured}).items()))
+        pages = [_section_page(f"{title}: {key}", entry) for key, entry in sections.items()]
+        content: dict[str, Any] = {"sections": sections}
+    else:
+        pages, content = [_section_page(title, measured)], measured
+    put(folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
+    put(folder / f"{name}.md", "\n".join(pages))
+
+
+def read_sections(path: Path) -> dict[str, Section]:
+    """Read the sections of a page's numbers; none where there is no file yet.
+
+    A page of before there were sections is one, called by the kind of its machine.
+
+    Raises:
+        UserError: the file is something else.
+    """
+    if not path.exists():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if "tables" in content:
+            return {"cuda" if content["machine"]["accelerator"] else "cpu": content}
+        return {
+            str(key): {"machine": dict(entry["machine"]), "tables": list(entry["tables"])}
+            for key, entry in content["sections"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} does not hold a page of tables; move it away or choose another --folder") from None
+
+
+def _section_page(title: str, section: Section) -> str:
+    tables = [Table.from_records(entry["rows"], entry["title"], entry["note"]) for entry in section["tables"]]
+    return page(title, section["machine"], tables)

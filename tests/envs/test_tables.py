@@ -1,0 +1,87 @@
+"""Tables of results as Markdown, CSV and text, and pages whose sections are replaced one by one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from envs.errors import UserError
+from envs.tables import Table, origin, page, read_sections, show, write_page
+
+TABLE = Table.from_records(
+    [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}],
+    "Speed",
+    "A note.",
+)
+
+
+@pytest.mark.parametrize(
+    "value, shown",
+    [
+        (None, ""), ("text", "text"), (True, "yes"), (False, "no"), (12345, "12,345"), (-7, "-7"), (0.012345, "0.0123"),
+        (99.94, "99.9"), (1234.5, "1,234"), (math.nan, "-"),
+    ],
+)  # fmt: skip
+def test_a_cell(value: object, shown: str) -> None:
+    assert show(value) == shown  # type: ignore[arg-type]
+
+
+def test_markdown_marks_columns_of_numbers_and_escapes_bars() -> None:
+    assert TABLE.markdown() == (
+        "| env | steps | ms | holds | bar |\n| --- | ---: | ---: | --- | ---: |\n"
+        "| Car\\|Flag | 12,345 | 0.123 |  |  |\n| Hallway |  |  | yes |  |"
+    )
+
+
+def test_csv_keeps_every_digit_under_its_origin() -> None:
+    text = TABLE.csv(["command: x"])
+    assert text.startswith("# command: x\nenv,steps,ms,holds,bar\n")
+    rows = list(csv.DictReader(io.StringIO(text.partition("\n")[2])))
+    assert [row["ms"] for row in rows] == ["0.12345", ""]
+
+
+def test_text_is_aligned_and_leaves_empty_columns_out() -> None:
+    assert TABLE.text() == (
+        "Speed\n\nenv        steps     ms  holds\nCar|Flag  12,345  0.123\nHallway                  yes"
+    )
+
+
+def test_columns_may_share_a_name() -> None:
+    assert Table(("env", "reached", "reached"), [("a", 1, 2)]).markdown().endswith("| a | 1 | 2 |")
+
+
+def test_a_page_says_how_it_was_made() -> None:
+    text = page("Title", origin("envs.benchmark", ["--only", "a b"], seed=3, dirty=None), [TABLE])
+    head = "# Title\n\n- command: python -m envs.benchmark --only 'a b'\n- seed: 3\n\n## Speed\n\nA note.\n\n| env |"
+    assert text.startswith(head)
+
+
+def test_a_section_is_replaced_alone(tmp_path: Path) -> None:
+    for key, speed in (("cuda", 1.0), ("cpu", 2.0), ("cuda", 3.0)):
+        write_page(tmp_path, "speed", "Speed", {"cpu": key}, [Table(("ms",), [(speed,)], "Acting")], key)
+    sections = read_sections(tmp_path / "speed.json")
+    assert [(key, entry["tables"][0]["rows"]) for key, entry in sections.items()] == [
+        ("cpu", [{"ms": 2.0}]), ("cuda", [{"ms": 3.0}]),
+    ]  # fmt: skip
+    text = (tmp_path / "speed.md").read_text()
+    assert text.index("# Speed: cpu\n\n- cpu: cpu") < text.index("# Speed: cuda\n\n- cpu: cuda")
+
+
+def test_a_page_without_sections_becomes_one(tmp_path: Path) -> None:
+    write_page(tmp_path, "speed", "Speed", {"accelerator": None}, [TABLE])
+    assert list(read_sections(tmp_path / "speed.json")) == ["cpu"]
+    assert read_sections(tmp_path / "absent.json") == {}
+
+
+@pytest.mark.parametrize("content", ["nothing", "[]", "{}", '{"sections": 3}', json.dumps({"sections": {"a": 1}})])
+def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "speed.json"
+    path.write_text(content)
+    with pytest.raises(UserError, match=r"speed\.json does not hold a page of tables"):
+        write_page(tmp_path, "speed", "Speed", {}, [TABLE], "cpu")
+    assert path.read_text() == content
