@@ -14,7 +14,8 @@ from dqn_memory.evaluation import Arena
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import success_word, tells_success
-from envs.fleet import Fleet, Step, TensorFleet, make_fleet
+from envs.core import Step
+from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
 Array = np.ndarray[Any, np.dtype[Any]]

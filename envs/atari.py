@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.core import Step
 from envs.errors import UserError
-from envs.fleet import Step
 from envs.registry import near_names
 
 Array = np.ndarray[Any, np.dtype[Any]]

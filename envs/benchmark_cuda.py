@@ -10,8 +10,8 @@ from torch import Tensor
 
 from envs.benchmark_measures import Value
 from envs.benchmark_originals import GRAPH
-from envs.core import World
-from envs.fleet import Step, advance
+from envs.core import Step, World
+from envs.fleet import advance
 from envs.registry import make_world
 
 WORLDS = 65_536

@@ -146,3 +146,22 @@ def put(state: S, rows: Tensor, fresh: S) -> S:
 def choose(u: Tensor, count: int) -> Tensor:
     """Turn uniforms from [0, 1) into integers uniform over 0 .. count-1."""
     return (u * count).long().clamp(max=count - 1)
+
+
+@dataclass
+class Step:
+    """The result of one action in each of N worlds."""
+
+    observation: Tensor  # (N, ...) what to act on next: of the new episode where one ended
+    final_observation: Tensor  # (N, ...) o_{t+1} of the episode the action belongs to, before any reset
+    reward: Tensor  # (N,) float32
+    terminated: Tensor  # (N,) bool
+    truncated: Tensor  # (N,) bool, never together with terminated
+    success: Tensor  # (N,) bool, True only where an episode ended well
+    episode_return: Tensor  # (N,) float64, up to and with this step
+    episode_length: Tensor  # (N,) int64, up to and with this step
+
+    @property
+    def done(self) -> Tensor:
+        """Rows (N,) whose episode ended."""
+        return self.terminated | self.truncated

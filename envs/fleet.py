@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import gymnasium
@@ -13,30 +12,11 @@ import torch
 from torch import Tensor
 
 from envs.contract import check_members, checked
-from envs.core import State, UserError, World, put, where
+from envs.core import State, Step, UserError, World, put, where
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import restore_generator
 
 S = TypeVar("S", bound=State)
-
-
-@dataclass
-class Step:
-    """The result of one action in each of N worlds."""
-
-    observation: Tensor  # (N, ...) what to act on next: of the new episode where one ended
-    final_observation: Tensor  # (N, ...) o_{t+1} of the episode the action belongs to, before any reset
-    reward: Tensor  # (N,) float32
-    terminated: Tensor  # (N,) bool
-    truncated: Tensor  # (N,) bool, never together with terminated
-    success: Tensor  # (N,) bool, True only where an episode ended well
-    episode_return: Tensor  # (N,) float64, up to and with this step
-    episode_length: Tensor  # (N,) int64, up to and with this step
-
-    @property
-    def done(self) -> Tensor:
-        """Rows (N,) whose episode ended."""
-        return self.terminated | self.truncated
 
 
 class Fleet(Protocol):

@@ -12,8 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import UserError
-from envs.fleet import Step
+from envs.core import Step, UserError
 from envs.observations import actions, encoder
 from envs.registry import WORLDS, near_names
 

@@ -13,7 +13,7 @@ from dqn_memory import config as core
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.precision import set_tf32
 from envs.atari import AtariStep
-from envs.fleet import Step
+from envs.core import Step
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS, make_world
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.td_loss import Metrics
-from envs.fleet import Step
+from envs.core import Step
 
 TIMES = ("time/elapsed", "time/processor")
 RECENT = 100  # episodes behind charts/success_rate

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from envs.atari import AtariFleet
-from envs.fleet import Step
+from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS, POSITIVE = "success", "positive return"  # what a rate of successes is, and what it is where no world tells any

@@ -89,16 +89,16 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import modules that register blocks or worlds from outside the package: see `envs.plugins.load_plugins`.
+    """Import modules that register blocks or worlds from outside the package: see `envs.cli.load_plugins`.
 
     Raises UserError where one is missing or registers what cannot be; any other error inside a plugin keeps its
     traceback.
     """
     from envs import UserError as WorldsError  # here, because Gymnasium takes its time and --help needs no world
-    from envs import plugins
+    from envs import cli
 
     try:
-        plugins.load_plugins(names)
+        cli.load_plugins(names)
     except WorldsError as error:
         raise UserError(str(error)) from None
 

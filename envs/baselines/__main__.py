@@ -22,14 +22,13 @@ from envs.baselines import report
 from envs.baselines.bounds import SCRIPTED, Best, Effort, best, random_level
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines, plain
 from envs.baselines.record import Record, as_json, read
+from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError
 from envs.files import make_folder, put
 from envs.machine import cpu, revision
-from envs.plugins import load_plugins
 from envs.registry import WORLDS, make_world
-from envs.script_flags import Options, Plugins, check_id, keywords, named
 
 
 @dataclass(frozen=True)

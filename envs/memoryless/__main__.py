@@ -25,6 +25,7 @@ from typing import Annotated
 import torch
 import tyro
 
+from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.errors import UserError
 from envs.files import make_folder, put
@@ -33,9 +34,7 @@ from envs.memoryless import pages
 from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften
 from envs.memoryless.games import Game, make_game
 from envs.memoryless.pages import Found, Record
-from envs.plugins import load_plugins
 from envs.registry import make_world
-from envs.script_flags import Options, Plugins, check_id, keywords, named
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.numpy_backend import take, zeros
-from envs.sampling import Draw, Integers, draw, piece
 from envs.worlds.pictures import strip, writing
+from envs.worlds.sampling import Draw, Integers, draw, piece
 from envs.worlds.tables import Floats, Tables
 
 __all__ = ["Tables", "Tabular", "TabularState"]
@@ -34,8 +34,8 @@ class Tabular(World[TabularState]):
     getting there; then the state is cleared. A model without such an action never terminates. Success is a
     positive return at the end.
 
-    Three look-up tables stand beside the pieces of the transition's draw (see `envs.sampling`), so that one index
-    gives the next state, the row of the observation and the reward.
+    Three look-up tables stand beside the pieces of the transition's draw (see `envs.worlds.sampling`), so that one
+    index gives the next state, the row of the observation and the reward.
     """
 
     runs_on_numpy = True

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from world_keywords import IDS, build
 
 from envs import forms
+from envs.adapters import NumpyEngine, TensorEngine
 from envs.core import UserError, choose, put, where
-from envs.engines import NumpyEngine, TensorEngine
 from envs.fleet import advance, advance_finished
 from envs.registry import make_world
 from envs.worlds.memory_cards import MOST_TABLED, MemoryCards

@@ -9,8 +9,8 @@ import torch
 from world_keywords import IDS, build, keywords
 
 from envs import forms
+from envs.adapters import NumpyEngine, TensorEngine
 from envs.core import State, UserError, World
-from envs.engines import NumpyEngine, TensorEngine
 from envs.fleet import TensorFleet
 from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, pack
 from envs.gridverse.scene import Scene

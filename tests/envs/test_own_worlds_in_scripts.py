@@ -12,10 +12,9 @@ from world_keywords import DATA
 from envs import UserError
 from envs.baselines import bounds, known, record
 from envs.baselines.__main__ import main as baselines
+from envs.cli import keywords, load_plugins
 from envs.memoryless.__main__ import main as memoryless
-from envs.plugins import load_plugins
 from envs.registry import WORLDS, make_world
-from envs.script_flags import keywords
 from envs.worlds.tabular import Tabular
 
 ID, TIGER = "Mine/Cue-v0", str(DATA / "pomdp" / "tiger.pomdp")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envs.errors import UserError
 from envs.fleet import TensorFleet
 from envs.registry import make_world
-from envs.sampling import UNITS, draw, piece
+from envs.worlds.sampling import UNITS, draw, piece
 from envs.worlds.tables import Tables, numbers
 from envs.worlds.tabular import Tabular, TabularState
 

@@ -14,7 +14,7 @@ from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig as GameConfig
-from envs.fleet import Step
+from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import run_config
 from world_models.glam.agent import AgentConfig

@@ -14,7 +14,7 @@ from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig
-from envs.fleet import Step
+from envs.core import Step
 from world_models import run_config
 from world_models.run_config import check_counts, check_not_negative, check_run, lesson, shorter
 from world_models.unizero.config import ModelConfig
