@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.runs.metrics import metrics_line
-from dqn_memory.study.definition import read_definition
-from dqn_memory.study.expansion import Planned, expand
+from dqn_memory.study.definition import Planned, expand, read_definition
 from dqn_memory.study.report import main
 from dqn_memory.study.report_data import Data, collect
 from dqn_memory.study.report_page import Grid, Section, markdown
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import open_source
-from dqn_memory.study.state import Study
+from dqn_memory.study.store import Study
 
 EVERY, STEPS = 100, 600
 MEMORY, HALLWAY = "Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0"

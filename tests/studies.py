@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.study import locks
+from dqn_memory.study import store
 
 TESTS = Path(__file__).resolve().parent
 VOLATILE = ("time/", "charts/SPS")
@@ -93,7 +93,7 @@ def kill_trainer(folder: Path) -> None:
 def at_work(folder: Path) -> list[str]:
     """Runs that are being trained."""
     locked = [path for path in sorted((folder / "locks").glob("*")) if path.name != "study.lock"]
-    return [path.name for path in locked if locks.holder(path)]
+    return [path.name for path in locked if store.holder(path)]
 
 
 def wait_for_lines(folder: Path, goal: int, process: subprocess.Popen[str]) -> None:

@@ -7,8 +7,7 @@ import pytest
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import from_toml, preset_names
-from dqn_memory.study.definition import parse_definition, read_definition, shipped
-from dqn_memory.study.expansion import expand
+from dqn_memory.study.definition import expand, parse_definition, read_definition, shipped
 from dqn_memory.study.trainers import TRAINERS, path_of
 from dqn_memory.train import Training
 

@@ -9,13 +9,12 @@ import pytest
 from reported import MEMORY, TWO, make_study, noisy, read, report, table, text_of
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.definition import parse_definition
-from dqn_memory.study.expansion import expand
-from dqn_memory.study.normalisation import Scale
+from dqn_memory.study.definition import expand, parse_definition
 from dqn_memory.study.report_figures import curves_figure
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_scores import aggregate_section
 from dqn_memory.study.report_style import looks
+from dqn_memory.study.statistics import Scale
 
 POLE = """{ name = "My pole", env = "CartPole-v1", time_limit = 50 }"""
 OWN = "Acrobot-v1"

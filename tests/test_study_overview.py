@@ -10,7 +10,7 @@ from rich.console import Console
 
 from dqn_memory.study.definition import parse_definition
 from dqn_memory.study.overview import overview
-from dqn_memory.study.state import Study
+from dqn_memory.study.store import Study
 
 WORLDS = ("Rooms [/7x7]", "[bold]Hall")
 FORMS = ("dtqn [/]", "[red]dgfqn")

@@ -11,9 +11,7 @@ import pytest
 from reported import make_study
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.definition import read_definition
-from dqn_memory.study.driver import open_runs, prepare
-from dqn_memory.study.expansion import expand
+from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.place import place_of
 from dqn_memory.study.report import main as report_main
 from dqn_memory.study.report_data import collect
@@ -21,8 +19,9 @@ from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.run import Args, defined, main
-from dqn_memory.study.state import Study
+from dqn_memory.study.runner import open_runs, prepare
 from dqn_memory.study.status import main as status_main
+from dqn_memory.study.store import Study
 from dqn_memory.study.taking import take_over
 
 SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"

@@ -11,10 +11,10 @@ import pytest
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import claims as script
 from dqn_memory.study import published
-from dqn_memory.study.normalisation import HUMAN, game
 from dqn_memory.study.papers.claim import Figure, compare
 from dqn_memory.study.papers.gains import gains
 from dqn_memory.study.papers.tables import SOURCES, half_unit, load, number
+from dqn_memory.study.statistics import HUMAN, game
 from dqn_memory.table3 import PRINTED, PRINTED_COLUMNS
 from envs.baselines import published as shipped
 

@@ -7,8 +7,8 @@ import signal
 import pytest
 from studies import TINY, at_work, carry_out, environment, kill_trainers, logged, results, start, wait_for_lines
 
-from dqn_memory.study import locks
-from dqn_memory.study.state import Study
+from dqn_memory.study import store
+from dqn_memory.study.store import Study
 
 pytest.importorskip("ray", reason="Ray is not installed (pip install 'dqn-memory[cluster]')")
 
@@ -46,7 +46,7 @@ def cluster():
 
 def kill_workers(folder, most):
     """End up to `most` of Ray's workers that carry out a run: who holds a run's lock is one."""
-    held = [locks.holder(folder / "locks" / name) for name in at_work(folder)]
+    held = [store.holder(folder / "locks" / name) for name in at_work(folder)]
     for who in [who for who in held if who and who["pid"]][:most]:
         os.kill(who["pid"], signal.SIGKILL)
 

@@ -18,7 +18,7 @@ from dqn_memory.study.report_attention import Maps, maps_of
 from dqn_memory.study.report_scores import aggregate_section, matrices, table_section
 from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_style import LOOKS, looks
-from dqn_memory.study.state import Study
+from dqn_memory.study.store import Study
 from envs import baselines
 
 

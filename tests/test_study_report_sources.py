@@ -10,11 +10,10 @@ import pytest
 from reported import HALLWAY, HEADINGS, MACHINE, hashes, make_study, read, report, text_of
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.finished import vouch
 from dqn_memory.study.report import main, unsound
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import left_out_rows
-from dqn_memory.study.state import Study
+from dqn_memory.study.store import Study, vouch
 
 
 def test_unfinished_runs_are_named_and_do_not_hinder(finished: Path) -> None:

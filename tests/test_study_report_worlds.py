@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from reported import MEMORY, TWO, make_study, read, report, success, table, text_of
 
-from dqn_memory.study.correlation import rank_correlation
-from dqn_memory.study.definition import read_definition
-from dqn_memory.study.expansion import Planned
+from dqn_memory.study.definition import Planned, read_definition
 from dqn_memory.study.published import scores
 from dqn_memory.study.report_data import meaning
 from dqn_memory.study.report_published import TABLES, matching
@@ -24,8 +22,9 @@ from dqn_memory.study.report_worlds import (
     hallucination_section,
     properties_section,
 )
-from dqn_memory.study.state import Study
-from dqn_memory.study.worlds import properties
+from dqn_memory.study.statistics import rank_correlation
+from dqn_memory.study.store import Study
+from dqn_memory.study.world_properties import properties
 
 
 def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,10 +19,9 @@ from studies import (
 from dqn_memory import train
 from dqn_memory.runs.checkpoint import CheckpointFolder
 from dqn_memory.runs.folder import Run
-from dqn_memory.study.backends import Devices
-from dqn_memory.study.finished import finished
-from dqn_memory.study.state import Study
+from dqn_memory.study.runner import Devices
 from dqn_memory.study.status import main as status
+from dqn_memory.study.store import Study, finished
 
 
 @pytest.fixture

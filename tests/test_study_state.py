@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study import locks
+from dqn_memory.study import store
 from dqn_memory.study.definition import Resources, parse_definition
 from dqn_memory.study.estimate import START, estimate, in_words, size_in_words
-from dqn_memory.study.finished import finished
 from dqn_memory.study.overview import counts
-from dqn_memory.study.state import Study, study_folder
+from dqn_memory.study.store import Study, finished, study_folder
 
 TEXT = """
 title = "One world"
@@ -72,28 +71,28 @@ def test_other_runs_may_be_listed_and_none_is_forgotten(study):
 def test_running_means_that_somebody_is_at_work(study):
     study.mark("dtqn4-1", "running", begun=True)
     code = (
-        "import sys, time; from pathlib import Path; from dqn_memory.study import locks; "
-        "locks.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from dqn_memory.study import store; "
+        "store.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     assert Study.open(study.folder).lives and states(study)["dtqn4-1"] == "running"
-    assert locks.holder(study.lock)["pid"] == process.pid
-    assert locks.acquire(study.lock, patience=0.1) is None
+    assert store.holder(study.lock)["pid"] == process.pid
+    assert store.acquire(study.lock, patience=0.1) is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not Study.open(study.folder).lives and states(study)["dtqn4-1"] == "stopped"
-    os.close(locks.acquire(study.lock, patience=0.1))
+    os.close(store.acquire(study.lock, patience=0.1))
 
 
 def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
-    lock = locks.acquire(tmp_path / "run")
+    lock = store.acquire(tmp_path / "run")
     child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     os.close(lock)
-    assert locks.holder(tmp_path / "run")["pid"] == os.getpid()
+    assert store.holder(tmp_path / "run")["pid"] == os.getpid()
     child.kill()
     child.wait()
-    assert locks.holder(tmp_path / "run") is None and locks.holder(tmp_path / "none") is None
+    assert store.holder(tmp_path / "run") is None and store.holder(tmp_path / "none") is None
 
 
 def test_who_may_not_write_may_read(study, monkeypatch):

@@ -9,9 +9,18 @@ import pytest
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
-from dqn_memory.study.correlation import pair_indices, rank_correlation, ranks, spearman
-from dqn_memory.study.significance import Moments, regularised_beta, student_two_sided, welch
-from dqn_memory.study.statistics import AGGREGATES, Estimate
+from dqn_memory.study.statistics import (
+    AGGREGATES,
+    Estimate,
+    Moments,
+    pair_indices,
+    rank_correlation,
+    ranks,
+    regularised_beta,
+    spearman,
+    student_two_sided,
+    welch,
+)
 
 DATA = Path(__file__).parent / "data" / "study"
 RLIABLE = json.loads((DATA / "rliable.json").read_text())

@@ -12,16 +12,14 @@ import pytest
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import METRICS
 from dqn_memory.runs.metrics import shortened
-from dqn_memory.study.definition import read_definition
-from dqn_memory.study.driver import open_runs, prepare
-from dqn_memory.study.expansion import expand
-from dqn_memory.study.finished import vouch
+from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import main as report
 from dqn_memory.study.report_data import collect
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.run import main as run_study
-from dqn_memory.study.state import Study
+from dqn_memory.study.runner import open_runs, prepare
+from dqn_memory.study.store import Study, vouch
 from dqn_memory.study.taking import take_over, takeable
 
 SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"

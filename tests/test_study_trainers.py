@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 from studies import carry_out, kill_trainer, results, start, wait_for
 
-from dqn_memory.study.definition import read_definition
-from dqn_memory.study.expansion import expand
-from dqn_memory.study.finished import last_step
+from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import main as report
-from dqn_memory.study.state import Study
+from dqn_memory.study.store import Study, last_step
 
 
 @pytest.mark.long

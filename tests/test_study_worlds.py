@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from dqn_memory.study import worlds
-from dqn_memory.study.worlds import DEFINITIONS, Properties, control_twin, delay, properties, regions, tabular_delay
+from dqn_memory.study import world_properties
+from dqn_memory.study.world_properties import (
+    DEFINITIONS,
+    Properties,
+    control_twin,
+    delay,
+    properties,
+    regions,
+    tabular_delay,
+)
 from envs import baselines
 from envs.errors import UserError
 from envs.registry import make_world
@@ -69,7 +77,9 @@ def test_hallway_has_no_fact_that_a_cue_could_tell() -> None:
 
 def test_delay_of_car_flag_is_what_a_plain_simulation_counts() -> None:
     world = make_world("POMDP/CarFlag-v0")
-    starts = torch.rand(worlds.SCENES, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(worlds.SEED))
+    starts = torch.rand(
+        world_properties.SCENES, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(world_properties.SEED)
+    )
     counts = []
     for side, place in starts.tolist():
         heaven, position, velocity, known, count = (-1 if side < 0.5 else 1), (place - 0.5) * 0.4, 0.0, False, 0
@@ -99,8 +109,8 @@ def test_what_never_looks_alike_within_an_episode_has_one_state_per_observation(
 def test_aliasing_counts_states_of_each_observation(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, states = np.array([[1, 1], [1, 1], [2, 1], [2, 1]]), np.array([[10, 7], [11, 7], [12, 8], [12, 9]])
     alive = np.array([[True, True], [True, True], [True, True], [True, False]])
-    monkeypatch.setattr(worlds, "_random_moments", lambda world: (looks, states, alive))
-    assert worlds.aliasing(make_world("POMDP/Hallway-v0")) == (3 / 2 + 2 / 1) / 2
+    monkeypatch.setattr(world_properties, "_random_moments", lambda world: (looks, states, alive))
+    assert world_properties.aliasing(make_world("POMDP/Hallway-v0")) == (3 / 2 + 2 / 1) / 2
 
 
 def test_gap_is_between_the_shipped_lines() -> None:

@@ -13,7 +13,7 @@ from dqn_memory.agent import load_network
 from dqn_memory.evaluate import main
 from dqn_memory.playing import play_in
 from dqn_memory.runs.score import Score, lines, tells_success
-from dqn_memory.study.driver import _score
+from dqn_memory.study.runner import _score
 from envs.fleet import make_fleet
 
 POLE = "CartPole-v1"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dqn_memory.study.definition import Resources
-from dqn_memory.study.finished import last_step
-from dqn_memory.study.state import RunState
+from dqn_memory.study.store import RunState, last_step
 
 START = 5.0  # seconds, roughly, until a run's process takes its first step, on one core
 Cost = tuple[float, float]  # seconds per step, megabytes

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from dqn_memory.study.definition import AXES
 from dqn_memory.study.estimate import in_words
-from dqn_memory.study.finished import last_step
-from dqn_memory.study.state import RunState, State, Study
+from dqn_memory.study.store import RunState, State, Study, last_step
 
 STYLES: dict[State, str] = {
     "finished": "green", "running": "cyan", "waiting": "dim", "stopped": "yellow", "failed": "bold red",

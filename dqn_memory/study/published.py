@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.normalisation import game
 from dqn_memory.study.papers import dbgfqn, focus, glam, thesis
 from dqn_memory.study.papers.aggregates import aggregate_sections, markdown_table
 from dqn_memory.study.papers.claim import VERDICTS, Claim
 from dqn_memory.study.papers.tables import DBGFQN, FOCUS, FOLDER, GLAM, THESIS, Table, load, number, tables
+from dqn_memory.study.statistics import game
 
 __all__ = ["FOLDER", "Claim", "Table", "claims", "claims_page", "scores", "tables"]
 

@@ -16,12 +16,11 @@ from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import from_record, load_plugins
-from dqn_memory.study.normalisation import HUMAN as HUMAN_SCALES
-from dqn_memory.study.normalisation import OTHERS, Scale, game, world_scale
-from dqn_memory.study.readings import MEANINGS, Curve, Readings, read_curve, readings
 from dqn_memory.study.report_source import CONFIG, DEFINITION, READINGS, Source, only_numbers
-from dqn_memory.study.state import RunState
-from dqn_memory.study.statistics import Floats
+from dqn_memory.study.run_summary import MEANINGS, Curve, Readings, read_curve, readings
+from dqn_memory.study.statistics import HUMAN as HUMAN_SCALES
+from dqn_memory.study.statistics import OTHERS, Floats, Scale, game, world_scale
+from dqn_memory.study.store import RunState
 from dqn_memory.study.trainers import config_class
 from envs import baselines
 from envs.registry import WORLDS

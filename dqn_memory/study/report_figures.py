@@ -13,14 +13,12 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter, StrM
 
 from dqn_memory.analysis.plots import STYLE
 from dqn_memory.study import statistics
-from dqn_memory.study.correlation import FEWEST
-from dqn_memory.study.normalisation import HUMAN, OTHERS, Scale
 from dqn_memory.study.report_data import Entry
 from dqn_memory.study.report_panels import FAINT as FAINT
 from dqn_memory.study.report_panels import FEW_SERIES, GREY, multiples, short_steps, single, titled
 from dqn_memory.study.report_panels import GRID as GRID
 from dqn_memory.study.report_style import Look
-from dqn_memory.study.statistics import Estimate, Floats, Profile
+from dqn_memory.study.statistics import FEWEST, HUMAN, OTHERS, Estimate, Floats, Profile, Scale
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
 SHORT = 24  # letters of a panel's title

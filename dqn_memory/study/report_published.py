@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import published
-from dqn_memory.study.normalisation import game
 from dqn_memory.study.papers import tables
 from dqn_memory.study.report_data import Data, Entry, meaning
 from dqn_memory.study.report_folder import CLAIMS
 from dqn_memory.study.report_page import Grid, Part, Section, Words, counted
 from dqn_memory.study.report_scores import READ, interval
+from dqn_memory.study.statistics import game
 
 TITLE = "Beside the published scores"
 PAPERS = {"dbgfqn": tables.DBGFQN, "focus": tables.FOCUS, "thesis": tables.THESIS, "glam": tables.GLAM}

@@ -11,14 +11,12 @@ import numpy as np
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
-from dqn_memory.study.normalisation import game
-from dqn_memory.study.readings import LEVELS, MEANINGS, Reached, median_steps
 from dqn_memory.study.report_data import Data, Entry, column, meaning
 from dqn_memory.study.report_figures import curves_figure, parameters_figure, profile_figure
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, counted, slug
 from dqn_memory.study.report_style import looks
-from dqn_memory.study.significance import welch
-from dqn_memory.study.statistics import Estimate, Floats
+from dqn_memory.study.run_summary import LEVELS, MEANINGS, Reached, median_steps
+from dqn_memory.study.statistics import Estimate, Floats, game, welch
 
 REPETITIONS = 10_000  # of a single cell's bootstrap
 READ: dict[str, Callable[[Entry], float]] = {

@@ -16,9 +16,8 @@ from typing import Any
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import METRICS, RAW, sha256
 from dqn_memory.runs.metrics import read_metrics
-from dqn_memory.study.finished import HASHES, vouched
-from dqn_memory.study.lines import Line, read_lines
-from dqn_memory.study.state import RunState, Study, run_folder
+from dqn_memory.study.definition import Line, read_lines
+from dqn_memory.study.store import HASHES, RunState, Study, run_folder, vouched
 
 RECORD = "record.json"
 FORMAT = "dqn-memory study record 1"

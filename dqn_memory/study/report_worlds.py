@@ -8,14 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from dqn_memory.study import statistics
-from dqn_memory.study.correlation import FEWEST, rank_correlation
 from dqn_memory.study.report_data import Data
 from dqn_memory.study.report_figures import gains_figure
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words
 from dqn_memory.study.report_scores import REPETITIONS, interval
-from dqn_memory.study.significance import welch
-from dqn_memory.study.statistics import Estimate, Floats
-from dqn_memory.study.worlds import DEFINITIONS, Properties, control_twin, properties
+from dqn_memory.study.statistics import FEWEST, Estimate, Floats, rank_correlation, welch
+from dqn_memory.study.world_properties import DEFINITIONS, Properties, control_twin, properties
 from envs.registry import WORLDS
 
 Pair = tuple[Sequence[float], Sequence[float]]

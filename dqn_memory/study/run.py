@@ -23,15 +23,13 @@ from rich.console import Console
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import Repeatable
-from dqn_memory.study import locks
-from dqn_memory.study.backends import Backend, Processes, has_ray
-from dqn_memory.study.definition import Definition, read_definition, shipped
-from dqn_memory.study.driver import Drive, check_place, open_runs, prepare
+from dqn_memory.study import store
+from dqn_memory.study.definition import Definition, Planned, expand, read_definition, shipped
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
-from dqn_memory.study.expansion import Planned, expand
 from dqn_memory.study.overview import counts, overview
 from dqn_memory.study.place import home, kept_name
-from dqn_memory.study.state import STATE, RunState, Study, run_folder
+from dqn_memory.study.runner import Backend, Drive, Processes, check_place, has_ray, open_runs, prepare
+from dqn_memory.study.store import STATE, RunState, Study, run_folder
 from dqn_memory.study.taking import take_over, takeable
 
 
@@ -92,7 +90,7 @@ def make_backend(args: Args, definition: Definition) -> Backend:
     resources = definition.resources
     if resolved_backend(args) == "processes":
         return Processes(args.workers, resources.cpus, resources.gpus)
-    from dqn_memory.study.cluster import Cluster
+    from dqn_memory.study.ray import Cluster
 
     return Cluster(args.address, args.workers, resources.cpus, resources.gpus)
 
@@ -171,9 +169,9 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
         show_plan(args, definition, folder, planned, say)
         raise SystemExit(0)
     with disk_errors(folder):
-        lock = locks.acquire(folder / "locks" / "study.lock", patience=2.0)
+        lock = store.acquire(folder / "locks" / "study.lock", patience=2.0)
     if lock is None:
-        who = locks.holder(folder / "locks" / "study.lock") or {}
+        who = store.holder(folder / "locks" / "study.lock") or {}
         raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
     try:
         study = prepare(folder, definition, planned)

@@ -7,20 +7,34 @@ task anew, with replacement and independently of the other tasks, so the tasks t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, near_names
+from envs import baselines
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
 Indices = np.ndarray[Any, np.dtype[np.int64]]
+
+
 Statistic = Callable[[Floats], Floats]  # (..., R, M) -> (...) or (..., S)
 
+
 REPETITIONS = 50_000
+
+
 LEVEL = 0.95
+
+
 _CHUNK = 1_000  # resamples held in memory at a time
+
+
 # Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
 COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
@@ -216,3 +230,225 @@ def _drawn(scores: Floats, repetitions: int, seed: int) -> Indices:
 def _drawn_apart(scores: Floats, others: Floats, repetitions: int, seed: int) -> tuple[Indices, Indices]:
     first, second = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
     return _drawn(scores, repetitions, first), _drawn(others, repetitions, second)
+
+
+_MOST_TERMS = 10_000
+
+
+_TINY = 1e-300  # stands in for a zero denominator
+
+
+_CLOSE = 4e-16  # two units in the last place
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A sample by its mean, the standard error of that mean, and its size."""
+
+    mean: float
+    error: float
+    size: int
+
+    @classmethod
+    def of(cls, sample: Sequence[float]) -> Moments:
+        """Moments of at least two numbers."""
+        size = len(sample)
+        if size < 2:
+            raise UserError(f"Welch's test needs at least two runs on each side, not {size}")
+        if min(sample) == max(sample):
+            return cls(float(sample[0]), 0.0, size)  # a rounded mean would differ from it and look like variance
+        mean = math.fsum(sample) / size
+        variance = math.fsum((value - mean) ** 2 for value in sample) / (size - 1)
+        return cls(mean, math.sqrt(variance / size), size)
+
+
+@dataclass(frozen=True)
+class Welch:
+    """Outcome of the test: `p` is two-sided. All are NaN where neither sample varies."""
+
+    t: float
+    degrees: float
+    p: float
+
+    @property
+    def one_sided(self) -> float:
+        """P value against the alternative that the first mean is larger."""
+        return self.p / 2 if self.t > 0 else 1 - self.p / 2
+
+
+def welch(first: Sequence[float] | Moments, second: Sequence[float] | Moments) -> Welch:
+    """Do two samples with unequal variances have the same mean? A UserError where a sample has one entry."""
+    a, b = (side if isinstance(side, Moments) else Moments.of(side) for side in (first, second))
+    variance = a.error**2 + b.error**2
+    if variance == 0:
+        return Welch(math.nan, math.nan, math.nan)
+    t = (a.mean - b.mean) / math.sqrt(variance)
+    degrees = variance**2 / (a.error**4 / (a.size - 1) + b.error**4 / (b.size - 1))
+    return Welch(t, degrees, student_two_sided(t, degrees))
+
+
+def student_two_sided(t: float, degrees: float) -> float:
+    """P(|T| >= |t|) for Student's T with `degrees` > 0 of freedom, which need not be whole."""
+    square = t * t
+    return regularised_beta(degrees / 2, 0.5, degrees / (degrees + square), square / (degrees + square))
+
+
+def regularised_beta(a: float, b: float, x: float, complement: float | None = None) -> float:
+    """I_x(a, b) for a, b > 0; `complement` is 1 - x where the caller knows it more exactly."""
+    rest = 1 - x if complement is None else complement
+    if x <= 0 or rest <= 0:
+        return 0.0 if x <= 0 else 1.0
+    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
+        return 1 - regularised_beta(b, a, rest, x)
+    log_front = a * math.log(x) + b * math.log(rest) - _log_beta(a, b)
+    return math.exp(log_front) * _fraction(a, b, x) / a
+
+
+def _log_beta(a: float, b: float) -> float:
+    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
+
+
+def _fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of I_x(a, b), by modified Lentz."""
+    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for term in range(1, _MOST_TERMS):
+        change = 1.0
+        for numerator in _numerators(a, b, x, term):
+            d = 1 / _away_from_zero(1 + numerator * d)
+            c = _away_from_zero(1 + numerator / c)
+            value *= c * d
+            change = c * d
+        if abs(change - 1) < _CLOSE:
+            return value
+    raise ArithmeticError(f"I_{x}({a}, {b}) has not converged in {_MOST_TERMS} terms")
+
+
+def _numerators(a: float, b: float, x: float, term: int) -> tuple[float, float]:
+    even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
+    odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
+    return even, odd
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+FEWEST = 4  # pairs below which an interval says nothing
+
+
+def ranks(values: Floats) -> Floats:
+    """Ranks from 1 along the last axis, equal values sharing their mean rank: (..., N) -> (..., N)."""
+    below = (values[..., None, :] < values[..., :, None]).sum(-1)
+    equal = (values[..., None, :] == values[..., :, None]).sum(-1)
+    return below + (equal + 1) / 2
+
+
+def spearman(x: Floats, y: Floats) -> Floats:
+    """Correlation of the ranks along the last axis, (..., N) -> (...); NaN where one side is constant."""
+    left, right = (ranks(np.asarray(side, np.float64)) for side in (x, y))
+    left, right = (side - side.mean(-1, keepdims=True) for side in (left, right))
+    scale = np.sqrt((left**2).sum(-1) * (right**2).sum(-1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.asarray((left * right).sum(-1) / scale)
+
+
+def rank_correlation(
+    x: Floats,
+    y: Floats,
+    indices: Indices | None = None,
+    repetitions: int = 10_000,
+    seed: int = 0,
+    level: float = LEVEL,
+) -> Estimate:
+    """Spearman's correlation of N pairs, and the percentile interval over resampled pairs.
+
+    `indices` (repetitions, N) are the resamples; without them they are drawn from `seed`. Resamples in which one side
+    is constant have no correlation and are left out. A UserError where the sides differ in length or are too few.
+    """
+    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
+    if x.ndim != 1 or x.shape != y.shape or len(x) < FEWEST:
+        raise UserError(f"a rank correlation needs two equally long lists of at least {FEWEST} numbers")
+    chosen = pair_indices(len(x), repetitions, seed) if indices is None else indices
+    draws = np.concatenate([spearman(x[part], y[part]) for part in np.array_split(chosen, len(chosen) // 1_000 + 1)])
+    low, high = percentiles(draws, level)
+    return Estimate(float(spearman(x, y)), float(low), float(high))
+
+
+def pair_indices(pairs: int, repetitions: int, seed: int) -> Indices:
+    """Which pair stands where in every resample: (repetitions, N)."""
+    return np.random.default_rng(seed).integers(0, pairs, (repetitions, pairs))
+
+
+class Scale(NamedTuple):
+    """The scores that count as 0 and as 1."""
+
+    zero: float
+    one: float
+
+    def __call__(self, score: float) -> float:
+        """The score on this scale; below 0 and above 1 are kept."""
+        return (score - self.zero) / (self.one - self.zero)
+
+
+# Random play and a human tester's mean score (Mnih et al. 2015; Wang et al. 2016) in the games of the Atari 100k
+# benchmark, under ale-py's names.
+HUMAN: Mapping[str, Scale] = {
+    "alien": Scale(227.8, 7127.7),
+    "amidar": Scale(5.8, 1719.5),
+    "assault": Scale(222.4, 742.0),
+    "asterix": Scale(210.0, 8503.3),
+    "bank_heist": Scale(14.2, 753.1),
+    "battle_zone": Scale(2360.0, 37187.5),
+    "boxing": Scale(0.1, 12.1),
+    "breakout": Scale(1.7, 30.5),
+    "chopper_command": Scale(811.0, 7387.8),
+    "crazy_climber": Scale(10780.5, 35829.4),
+    "demon_attack": Scale(152.1, 1971.0),
+    "freeway": Scale(0.0, 29.6),
+    "frostbite": Scale(65.2, 4334.7),
+    "gopher": Scale(257.6, 2412.5),
+    "hero": Scale(1027.0, 30826.4),
+    "jamesbond": Scale(29.0, 302.8),
+    "kangaroo": Scale(52.0, 3035.0),
+    "krull": Scale(1598.0, 2665.5),
+    "kung_fu_master": Scale(258.5, 22736.3),
+    "ms_pacman": Scale(307.3, 6951.6),
+    "pong": Scale(-20.7, 14.6),
+    "private_eye": Scale(24.9, 69571.3),
+    "qbert": Scale(163.9, 13455.0),
+    "road_runner": Scale(11.5, 7845.0),
+    "seaquest": Scale(68.4, 42054.7),
+    "up_n_down": Scale(533.4, 11693.2),
+}
+
+
+# Of Gymnasium's own worlds: random play (10,000 episodes with seed 0), and what an episode can give at most.
+OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
+
+
+def world_scale(world: str) -> Scale:
+    """Success of random actions, and of the best player known by what it reached, in a world with default options.
+
+    Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
+    A UserError names a world for which `envs/baselines/lines.toml` has no lines.
+    """
+    lines = baselines.lines(world)
+    if lines is None:
+        known = baselines.known.shipped()
+        raise UserError(f"{near_names('world', world, known)}; `python -m envs.baselines` measures others")
+    return Scale(lines.random.success.mean, lines.lower.success.mean)
+
+
+def game(name: str) -> str:
+    """ale-py's name of a game, from any spelling: "Ms Pacman", "MsPacman", "ALE/MsPacman-v5"."""
+    plain = {candidate.replace("_", ""): candidate for candidate in HUMAN}
+    wanted = re.sub(r"[^a-z]", "", re.sub(r"^ALE/|-v\d+$", "", name).lower())
+    if wanted not in plain:
+        raise UserError(near_names("game with a human score", name, HUMAN))
+    return plain[wanted]
+
+
+def human_normalised(name: str, score: float) -> float:
+    """Atari score with 0 at random play and 1 at the human's; a UserError where the game has no human score."""
+    return HUMAN[game(name)](score)

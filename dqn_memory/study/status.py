@@ -12,7 +12,7 @@ from rich.console import Console
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.study.overview import overview
 from dqn_memory.study.place import place_of
-from dqn_memory.study.state import Study
+from dqn_memory.study.store import Study
 
 
 @dataclass(frozen=True)

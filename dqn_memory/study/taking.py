@@ -19,10 +19,9 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import to_toml
 from dqn_memory.runs.toml import from_record
-from dqn_memory.study.expansion import Planned
-from dqn_memory.study.finished import finished, vouch
+from dqn_memory.study.definition import Planned
 from dqn_memory.study.report_source import Source, open_source, placeless
-from dqn_memory.study.state import RunState, Study, run_folder, study_folder
+from dqn_memory.study.store import RunState, Study, finished, run_folder, study_folder, vouch
 
 
 def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:

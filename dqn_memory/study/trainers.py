@@ -20,12 +20,9 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config
 from dqn_memory.runs.toml import defaults
-from dqn_memory.study.finished import finished
 from envs.errors import UserError as WorldError
 from envs.registry import WORLDS
 from envs.registry import near_names as near_worlds
-
-__all__ = ["TRAINERS", "config_class", "finished", "settle"]
 
 # Names only: the wing of world models is imported where a study asks for it, never by this package.
 TRAINERS = {

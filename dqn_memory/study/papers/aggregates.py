@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.normalisation import world_scale
 from dqn_memory.study.papers.tables import DBGFQN, FOCUS, GLAM, Table, load
-from dqn_memory.study.statistics import Floats, games_won, iqm
+from dqn_memory.study.statistics import Floats, games_won, iqm, world_scale
 from envs import baselines
 from envs.baselines.known import above
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.study.normalisation import HUMAN, Scale, game
-from dqn_memory.study.statistics import Floats
+from dqn_memory.study.statistics import HUMAN, Floats, Scale, game
 
 FOLDER = Path(__file__).resolve().parents[3] / "results" / "published"
 

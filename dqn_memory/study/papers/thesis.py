@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from dqn_memory.study.normalisation import HUMAN
 from dqn_memory.study.papers.claim import Claim, Figure, compare, count, verdict
 from dqn_memory.study.papers.tables import FOCUS, FOLDER, THESIS, Table, load, number
 from dqn_memory.study.papers.welch_cells import Cell, p_value
+from dqn_memory.study.statistics import HUMAN
 
 TABLE1_SEEDS, TABLE3_SEEDS = 7, 5  # Figure 3, which draws Table 1's runs, says 7; Table 3's caption says 5
 ALPHA = 0.05

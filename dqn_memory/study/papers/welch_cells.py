@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dqn_memory.study.papers.claim import Figure
-from dqn_memory.study.significance import Moments, welch
+from dqn_memory.study.statistics import Moments, welch
 
 
 @dataclass(frozen=True)

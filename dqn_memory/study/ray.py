@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.worker import Order, Outcome, carry_out
+from dqn_memory.study.runner import Order, Outcome, carry_out
 
 STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are small
 

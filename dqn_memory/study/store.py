@@ -1,19 +1,13 @@
-"""The state of a study, in its own folder: readable while it runs and after a crash.
-
-STUDY/
-  study.toml       the definition, as its author wrote it     configs/<run>.toml   complete config of a run
-  study.sqlite3    which run is where; only `study.run` writes  runs/<run>/          run folder of the trainer
-  locks/           who is at work, released by any death      logs/<run>.log       what the trainer said
-
-study = Study.open(Path("runs/studies/smoke"))
-[run.folder for run in study.runs() if run.state == "finished"]
-"""
+"""Whether a run is finished, told from its folder alone and without torch, which a worker need not load."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import platform
 import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -21,14 +15,139 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import write_atomic
-from dqn_memory.study import locks
+from dqn_memory.runs.files import RAW, sha256, write_atomic
 from dqn_memory.study.definition import Definition, Label
 
+HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
+
+
+def finished(folder: Path) -> bool:
+    """Whether the last checkpoint is the final one: the metrics that it vouches for end on a final evaluation.
+
+    Where the checkpoint is gone, or was never here because a record holds none, the hashes tell: only a finished run
+    has them. Raises UserError where the manifest or the metrics are damaged.
+    """
+    saved = checkpoint(folder)
+    if saved is None and not (folder / HASHES).is_file():
+        return False
+    line = final_metrics(folder)
+    return any(name.startswith("final/") for name in line) and (saved is None or line.get("step") == saved["step"])
+
+
+def checkpoint(folder: Path) -> dict[str, Any] | None:
+    """What the manifest of a run's checkpoint says (None: there is none yet); a UserError names a damaged one."""
+    path = folder / "checkpoints" / "manifest.json"
+    try:
+        content = json.loads(path.read_bytes())["content"]
+        return {"step": content["step"], "metrics_bytes": content["metrics_bytes"]}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+
+
+def vouch(folder: Path) -> None:
+    """Write down what a finished run's raw files are, so that later damage is noticed."""
+    found = {name: sha256((folder / name).read_bytes()) for name in RAW if (folder / name).is_file()}
+    write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
+
+
+def vouched(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each raw file as `vouch` saw it, nothing where it did not; a UserError names a damaged list."""
+    path = folder / HASHES
+    try:
+        return {str(name): str(digest) for name, digest in json.loads(path.read_bytes()).items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+
+
+def final_metrics(folder: Path) -> dict[str, Any]:
+    """The line of a finished run's final evaluation: the last that its checkpoint vouches for, if it has one."""
+    saved = checkpoint(folder)
+    return _last_line(folder / "metrics.jsonl", None if saved is None else saved["metrics_bytes"])
+
+
+def last_step(folder: Path) -> int:
+    """Environment steps of the last line that a run has logged so far, 0 where it has none."""
+    try:
+        lines = (folder / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
+        return int(json.loads(lines[-1])["step"]) if lines else 0
+    except (OSError, ValueError, KeyError, TypeError):  # a run that is being written, or not yet begun
+        return 0
+
+
+def _last_line(path: Path, length: int | None) -> dict[str, Any]:
+    """The last line of the first `length` bytes (None: of all); a UserError names a file with less or other content."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+    if length is not None and len(data) < length:
+        raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
+    try:
+        return dict(json.loads((data[:length].splitlines() or [b"{}"])[-1]))
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is damaged: its last line is not a JSON object") from None
+
+
+PATIENCE = 10.0  # seconds that a dying holder has to let go
+
+
+def acquire(path: Path, patience: float = PATIENCE) -> int | None:
+    """An open descriptor that holds the lock until all its copies are closed, or None where somebody has it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    until = time.monotonic() + patience
+    while not _lock(descriptor, fcntl.LOCK_EX):
+        if time.monotonic() > until:
+            os.close(descriptor)
+            return None
+        time.sleep(0.05)
+    os.ftruncate(descriptor, 0)
+    note = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
+    os.write(descriptor, json.dumps(note).encode())
+    return descriptor
+
+
+def holder(path: Path) -> dict[str, Any] | None:
+    """Who holds a lock: {"pid", "host", "since"}, or None where nobody does."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        if _lock(descriptor, fcntl.LOCK_SH):
+            return None
+        note = json.loads(os.read(descriptor, 4096) or b"{}")
+    except ValueError:  # between its two writes
+        note = {}
+    finally:
+        os.close(descriptor)
+    return {"pid": note.get("pid"), "host": note.get("host"), "since": note.get("since")}
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
+
+
 FORMAT = "dqn-memory study 1"
+
+
 STATE = "study.sqlite3"
+
+
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
+
+
 SCHEMA = (
     "create table if not exists study (key text primary key, value text not null)",
     "create table if not exists runs (name text primary key, position integer not null, listed integer not null, "
@@ -158,7 +277,7 @@ class Study:
     @property
     def lives(self) -> bool:
         """Whether `study.run` is at work now."""
-        return locks.holder(self.lock) is not None
+        return holder(self.lock) is not None
 
     def runs(self) -> list[RunState]:
         """All runs of the study in the order of its expansion."""
