@@ -12,6 +12,7 @@ from reported import make_study
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.import_runs import take_over
 from dqn_memory.study.place import place_of
 from dqn_memory.study.report import main as report_main
 from dqn_memory.study.report_data import collect
@@ -22,7 +23,6 @@ from dqn_memory.study.run import Args, defined, main
 from dqn_memory.study.runner import open_runs, prepare
 from dqn_memory.study.status import main as status_main
 from dqn_memory.study.store import Study
-from dqn_memory.study.taking import take_over
 
 SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
 WORLD = "POMDP/Hallway-v0"

@@ -46,7 +46,7 @@ def cluster():
 
 def kill_workers(folder, most):
     """End up to `most` of Ray's workers that carry out a run: who holds a run's lock is one."""
-    held = [store.holder(folder / "locks" / name) for name in at_work(folder)]
+    held = [store.lock_holder(folder / "locks" / name) for name in at_work(folder)]
     for who in [who for who in held if who and who["pid"]][:most]:
         os.kill(who["pid"], signal.SIGKILL)
 

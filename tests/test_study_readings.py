@@ -20,7 +20,7 @@ def curve(success, final=None, every=100, trained=None):
 
 
 def test_both_readings_of_the_running_average():
-    found = run_summary.readings(curve([0.0] * 10 + [1.0] * 5))
+    found = run_summary.summarise(curve([0.0] * 10 + [1.0] * 5))
     assert found.last_average == 0.5  # evaluations 6 to 15: five of ten
     expected = [0.0] * 10 + [0.1, 0.2, 0.3, 0.4, 0.5]
     assert found.mean_average == pytest.approx(np.mean(expected))
@@ -32,7 +32,7 @@ def test_the_running_average_starts_with_what_there_is():
 
 
 def test_steps_to_a_level_and_censoring():
-    found = run_summary.readings(curve([0.1, 0.5, 0.3, 0.8], trained=450))
+    found = run_summary.summarise(curve([0.1, 0.5, 0.3, 0.8], trained=450))
     half, nine_tenths = found.steps_to
     assert half == Reached(100, 450) and not half.censored and str(half) == "100"
     assert nine_tenths == Reached(None, 450) and nine_tenths.censored and str(nine_tenths) == "> 450"
@@ -78,12 +78,12 @@ def test_a_run_is_read_from_its_folder(tmp_path):
     found = read_curve(tmp_path)
     assert found.steps.tolist() == [0, 100, 200] and found.success.tolist() == [0.2, 0.6, 0.4]
     assert (found.final, found.trained) == (0.45, 250)
-    assert run_summary.readings(found).steps_to == (Reached(100, 250), Reached(None, 250))
+    assert run_summary.summarise(found).steps_to == (Reached(100, 250), Reached(None, 250))
 
 
 def test_an_unfinished_run_has_no_final_success(tmp_path):
     write(tmp_path, LINES[:-1])
-    assert run_summary.readings(read_curve(tmp_path)).final is None
+    assert run_summary.summarise(read_curve(tmp_path)).final is None
 
 
 def test_a_missing_file_and_a_run_without_evaluations_are_named(tmp_path):

@@ -13,7 +13,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study.report import main, unsound
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import left_out_rows
-from dqn_memory.study.store import Study, vouch
+from dqn_memory.study.store import Study, write_checksums
 
 
 def test_unfinished_runs_are_named_and_do_not_hinder(finished: Path) -> None:
@@ -64,7 +64,7 @@ def test_damage_is_noticed_and_named(
 ) -> None:
     folder, name = tmp_path / "kept" if kept else finished, "POMDP-Hallway-v0__dtqn4__seed-2"
     for run in Study.open(finished).runs():
-        vouch(run.folder)  # as when they are finished
+        write_checksums(run.folder)  # as when they are finished
     record(read(finished), tmp_path / "kept", attention=False)
     assert not read(folder).left_out
     harm(folder / "runs" / name / "metrics.jsonl")
@@ -81,7 +81,7 @@ def test_damage_is_noticed_and_named(
 def test_each_lost_file_of_a_study_is_named(finished: Path, file: str, known: bool) -> None:
     folder = finished / "runs/POMDP-Hallway-v0__dtqn4__seed-2"
     if known:
-        vouch(folder)
+        write_checksums(folder)
     lose(folder / file)
     ((_, why),) = read(finished).left_out
     assert f"{file} is missing" in why

@@ -77,22 +77,22 @@ def test_running_means_that_somebody_is_at_work(study):
     process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     assert Study.open(study.folder).lives and states(study)["dtqn4-1"] == "running"
-    assert store.holder(study.lock)["pid"] == process.pid
-    assert store.acquire(study.lock, patience=0.1) is None
+    assert store.lock_holder(study.lock)["pid"] == process.pid
+    assert store.acquire_lock(study.lock, patience=0.1) is None
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not Study.open(study.folder).lives and states(study)["dtqn4-1"] == "stopped"
-    os.close(store.acquire(study.lock, patience=0.1))
+    os.close(store.acquire_lock(study.lock, patience=0.1))
 
 
 def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
-    lock = store.acquire(tmp_path / "run")
+    lock = store.acquire_lock(tmp_path / "run")
     child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     os.close(lock)
-    assert store.holder(tmp_path / "run")["pid"] == os.getpid()
+    assert store.lock_holder(tmp_path / "run")["pid"] == os.getpid()
     child.kill()
     child.wait()
-    assert store.holder(tmp_path / "run") is None and store.holder(tmp_path / "none") is None
+    assert store.lock_holder(tmp_path / "run") is None and store.lock_holder(tmp_path / "none") is None
 
 
 def test_who_may_not_write_may_read(study, monkeypatch):

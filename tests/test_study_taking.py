@@ -13,14 +13,14 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import METRICS
 from dqn_memory.runs.metrics import shortened
 from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.import_runs import take_over, takeable
 from dqn_memory.study.report import main as report
 from dqn_memory.study.report_data import collect
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_source import open_source
 from dqn_memory.study.run import main as run_study
 from dqn_memory.study.runner import open_runs, prepare
-from dqn_memory.study.store import Study, vouch
-from dqn_memory.study.taking import take_over, takeable
+from dqn_memory.study.store import Study, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
 
@@ -102,7 +102,7 @@ def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(kept: Path
         assert tomllib.loads((run.folder / "config.toml").read_text())["output"]["run"] == str(run.folder)
         path = run.folder / "environment.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"place": f"in {study.folder}, there"}))
-        vouch(run.folder)
+        write_checksums(run.folder)
     again, _, left = taken_over(tmp_path / "again", study.folder)
     assert not left
     record(collect(open_source(study.folder)), tmp_path / "record", attention=False)

@@ -17,7 +17,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import from_record, load_plugins
 from dqn_memory.study.report_source import CONFIG, DEFINITION, READINGS, Source, only_numbers
-from dqn_memory.study.run_summary import MEANINGS, Curve, Readings, read_curve, readings
+from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN as HUMAN_SCALES
 from dqn_memory.study.statistics import OTHERS, Floats, Scale, game, world_scale
 from dqn_memory.study.store import RunState
@@ -41,7 +41,7 @@ class Entry:
     lines: list[dict[str, Any]]
     environment: dict[str, Any]
     curve: Curve
-    readings: Readings
+    summarise: RunSummary
     parameters: int | None
     success: bool
 
@@ -169,7 +169,7 @@ def read_entry(source: Source, run: RunState) -> Entry:
         raise UserError(f"{run.folder / 'metrics.jsonl'} is incomplete: it has no final evaluation")
     parameters = count_parameters(source, run, config)
     series, lines, environment = series_of(source, run), opened.metrics(), opened.environment
-    return Entry(run, series, config, lines, environment, curve, readings(curve), parameters, success)
+    return Entry(run, series, config, lines, environment, curve, summarise(curve), parameters, success)
 
 
 def counts_success(source: Source, run: RunState, config: Any) -> bool:

@@ -17,7 +17,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import METRICS, RAW, sha256
 from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.study.definition import Line, read_lines
-from dqn_memory.study.store import HASHES, RunState, Study, run_folder, vouched
+from dqn_memory.study.store import HASHES, RunState, Study, read_checksums, run_folder
 
 RECORD = "record.json"
 FORMAT = "dqn-memory study record 1"
@@ -158,7 +158,7 @@ def _changed(study: Study, runs: tuple[RunState, ...]) -> dict[str, tuple[str, .
 
 def _since(folder: Path) -> tuple[str, ...]:
     try:
-        before = vouched(folder)
+        before = read_checksums(folder)
     except UserError as error:
         return (str(error),)
     lost = [f"{folder / name} is missing" for name in RAW if name not in before and not (folder / name).is_file()]

@@ -26,11 +26,11 @@ from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study import store
 from dqn_memory.study.definition import Definition, Planned, expand, read_definition, shipped
 from dqn_memory.study.estimate import estimate, in_words, size_in_words
+from dqn_memory.study.import_runs import take_over, takeable
 from dqn_memory.study.overview import counts, overview
 from dqn_memory.study.place import home, kept_name
 from dqn_memory.study.runner import Backend, Drive, Processes, check_place, has_ray, open_runs, prepare
 from dqn_memory.study.store import STATE, RunState, Study, run_folder
-from dqn_memory.study.taking import take_over, takeable
 
 
 @dataclass(frozen=True)
@@ -169,9 +169,9 @@ def carry_out(args: Args, definition: Definition, folder: Path, say: Console) ->
         show_plan(args, definition, folder, planned, say)
         raise SystemExit(0)
     with disk_errors(folder):
-        lock = store.acquire(folder / "locks" / "study.lock", patience=2.0)
+        lock = store.acquire_lock(folder / "locks" / "study.lock", patience=2.0)
     if lock is None:
-        who = store.holder(folder / "locks" / "study.lock") or {}
+        who = store.lock_holder(folder / "locks" / "study.lock") or {}
         raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
     try:
         study = prepare(folder, definition, planned)

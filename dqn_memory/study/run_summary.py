@@ -59,7 +59,7 @@ class Reached:
 
 
 @dataclass(frozen=True)
-class Readings:
+class RunSummary:
     """The readings of one run; MEANINGS says what each is. `steps_to` has one entry for each of LEVELS."""
 
     last_average: float
@@ -95,10 +95,10 @@ def _curve(path: Path, points: Sequence[tuple[int, Any]], trained: int, final: A
     return Curve(np.array(steps), np.array(success, np.float64), trained, final)
 
 
-def readings(curve: Curve) -> Readings:
+def summarise(curve: Curve) -> RunSummary:
     """All readings of a curve."""
     average = running_average(curve.success)
-    return Readings(
+    return RunSummary(
         last_average=float(average[-1]),
         mean_average=float(average.mean()),
         final=curve.final,

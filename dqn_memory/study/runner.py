@@ -35,13 +35,13 @@ from dqn_memory.study.store import (
     STATE,
     RunState,
     Study,
-    acquire,
+    acquire_lock,
     checkpoint,
     final_metrics,
     finished,
-    holder,
+    lock_holder,
     run_folder,
-    vouch,
+    write_checksums,
 )
 from envs.registry import WORLDS
 
@@ -98,11 +98,11 @@ class Outcome:
 def carry_out(order: Order, started: Started = lambda process: None) -> Outcome:
     """Bring one run to its end, or say how it stopped; `started` is given the trainer's process."""
     try:
-        lock = acquire(order.lock)
+        lock = acquire_lock(order.lock)
     except OSError as error:
         return Outcome(order.name, "failed", f"{platform.node()} cannot write {order.lock}: {error.strerror}")
     if lock is None:
-        who = holder(order.lock) or {}
+        who = lock_holder(order.lock) or {}
         who_is_it = f"process {who.get('pid')} on {who.get('host')}"
         return Outcome(order.name, "failed", f"the run is still being trained by {who_is_it}; end that first")
     try:
@@ -434,7 +434,7 @@ def note_finished(study: Study, run: RunState, keep_replay: bool) -> float | Non
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
     elapsed = final_metrics(run.folder).get("time/elapsed")
     seconds = None if elapsed is None else float(elapsed)
-    vouch(run.folder)
+    write_checksums(run.folder)
     study.mark(run.name, "finished", seconds=seconds)
     return seconds
 

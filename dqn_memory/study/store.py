@@ -46,13 +46,13 @@ def checkpoint(folder: Path) -> dict[str, Any] | None:
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
-def vouch(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Write down what a finished run's raw files are, so that later damage is noticed."""
     found = {name: sha256((folder / name).read_bytes()) for name in RAW if (folder / name).is_file()}
     write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
 
 
-def vouched(folder: Path) -> dict[str, str]:
+def read_checksums(folder: Path) -> dict[str, str]:
     """The SHA-256 of each raw file as `vouch` saw it, nothing where it did not; a UserError names a damaged list."""
     path = folder / HASHES
     try:
@@ -95,7 +95,7 @@ def _last_line(path: Path, length: int | None) -> dict[str, Any]:
 PATIENCE = 10.0  # seconds that a dying holder has to let go
 
 
-def acquire(path: Path, patience: float = PATIENCE) -> int | None:
+def acquire_lock(path: Path, patience: float = PATIENCE) -> int | None:
     """An open descriptor that holds the lock until all its copies are closed, or None where somebody has it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -111,7 +111,7 @@ def acquire(path: Path, patience: float = PATIENCE) -> int | None:
     return descriptor
 
 
-def holder(path: Path) -> dict[str, Any] | None:
+def lock_holder(path: Path) -> dict[str, Any] | None:
     """Who holds a lock: {"pid", "host", "since"}, or None where nobody does."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
@@ -277,7 +277,7 @@ class Study:
     @property
     def lives(self) -> bool:
         """Whether `study.run` is at work now."""
-        return holder(self.lock) is not None
+        return lock_holder(self.lock) is not None
 
     def runs(self) -> list[RunState]:
         """All runs of the study in the order of its expansion."""

@@ -21,7 +21,7 @@ from dqn_memory.runs.settings import to_toml
 from dqn_memory.runs.toml import from_record
 from dqn_memory.study.definition import Planned
 from dqn_memory.study.report_source import Source, open_source, placeless
-from dqn_memory.study.store import RunState, Study, finished, run_folder, study_folder, vouch
+from dqn_memory.study.store import RunState, Study, finished, run_folder, study_folder, write_checksums
 
 
 def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:
@@ -111,7 +111,7 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
         shutil.copytree(run.folder, partial)
         _place(partial / "config.toml", folder.resolve())
         _rename(partial / "environment.json", source.folder, source.name)
-        vouch(partial)
+        write_checksums(partial)
         partial.replace(folder)
 
 
