@@ -124,8 +124,8 @@ def test_a_record_gives_the_same_report(finished: Path, tmp_path: Path) -> None:
     assert not [path for path in kept if str(finished).encode() in path.read_bytes()]
     raw = json.loads((tmp_path / "kept/runs/POMDP-Hallway-v0__dtqn4__seed-2/readings.json").read_text())
     entry = next(entry for entry in read(finished).of(HALLWAY, "dtqn4") if entry.run.seed == 2)
-    assert raw["last_average"] == entry.readings.last_average
-    assert (raw["seed"], raw["steps_to"][1], raw["budget"]) == (2, entry.readings.steps_to[1].steps, 600)
+    assert raw["last_average"] == entry.summary.last_average
+    assert (raw["seed"], raw["steps_to"][1], raw["budget"]) == (2, entry.summary.steps_to[1].steps, 600)
 
 
 def test_a_record_is_replaced_by_its_own_study_only(finished: Path, tmp_path: Path) -> None:

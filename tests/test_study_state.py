@@ -72,7 +72,7 @@ def test_running_means_that_somebody_is_at_work(study):
     study.mark("dtqn4-1", "running", begun=True)
     code = (
         "import sys, time; from pathlib import Path; from dqn_memory.study import store; "
-        "store.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+        "store.acquire_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"

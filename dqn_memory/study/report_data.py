@@ -41,7 +41,7 @@ class Entry:
     lines: list[dict[str, Any]]
     environment: dict[str, Any]
     curve: Curve
-    summarise: RunSummary
+    summary: RunSummary
     parameters: int | None
     success: bool
 
@@ -53,7 +53,7 @@ class Entry:
     @property
     def score(self) -> float:
         """The reading that stands for the run."""
-        return float(getattr(self.readings, PREFERRED))
+        return float(getattr(self.summary, PREFERRED))
 
 
 @dataclass(frozen=True)
@@ -232,8 +232,8 @@ def _saved_parameters(run: RunState) -> int | None:
 
 def plain(entry: Entry) -> dict[str, Any]:
     """A run's readings as JSON; `steps_to` is null where a level was not reached within the budget."""
-    found = asdict(entry.readings)
-    found["steps_to"] = [reached.steps for reached in entry.readings.steps_to]
+    found = asdict(entry.summary)
+    found["steps_to"] = [reached.steps for reached in entry.summary.steps_to]
     return {
         "world": entry.run.world, "series": entry.series, "seed": entry.run.seed, "env": entry.env,
         "measure": "success" if entry.success else "return", "budget": entry.curve.trained,

@@ -20,10 +20,10 @@ from dqn_memory.study.statistics import Estimate, Floats, game, welch
 
 REPETITIONS = 10_000  # of a single cell's bootstrap
 READ: dict[str, Callable[[Entry], float]] = {
-    "last average": lambda entry: entry.readings.last_average,
-    "mean average": lambda entry: entry.readings.mean_average,
-    "final": lambda entry: float(entry.readings.final or 0.0),
-    "area": lambda entry: entry.readings.area,
+    "last average": lambda entry: entry.summary.last_average,
+    "mean average": lambda entry: entry.summary.mean_average,
+    "final": lambda entry: float(entry.summary.final or 0.0),
+    "area": lambda entry: entry.summary.area,
 }  # a finished run has a final evaluation, see `read_entry`
 THRESHOLDS = 101  # of a performance profile
 TABLE = "Mean over seeds with its 95 % bootstrap interval; with one seed there is none."
@@ -90,7 +90,7 @@ def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
 def _row(data: Data, world: str, series: str) -> tuple[str, ...]:
     runs, scale = data.of(world, series), data.scale(world)
     values = [str(interval([read(run) for run in runs])) for read in READ.values()]
-    steps = [_steps([run.readings.steps_to[place] for run in runs]) for place in range(len(LEVELS))]
+    steps = [_steps([run.summary.steps_to[place] for run in runs]) for place in range(len(LEVELS))]
     steps = steps if runs[0].success else [""] * len(LEVELS)
     lines = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
     size = "" if runs[0].parameters is None else f"{runs[0].parameters:,}"
