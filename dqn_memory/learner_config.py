@@ -74,12 +74,12 @@ class LearnerConfig:
 
         A UserError names a malformed word, or one that does not fit the network.
         """
-        if self.positions == "prefixes" and not network.has_ends:
+        if self.positions == "prefixes" and not network.supports_prefixes:
             raise UserError(
                 "--positions prefixes needs a network whose last layer alone is bidirectional; use --layers 1 or ends:4"
             )
         if self.positions == "auto":
-            return None if network.has_ends else 4
+            return None if network.supports_prefixes else 4
         if self.positions in ("all", "prefixes", "last"):
             return 1 if self.positions == "last" else None
         kind, _, number = self.positions.partition(":")

@@ -164,9 +164,9 @@ class QNetwork(nn.Module):
         return all(layer.causal for layer in self.layers)
 
     @property
-    def has_ends(self) -> bool:
-        """Whether `at_ends` works: all layers but the last are causal, and that one knows its ends."""
-        return all(layer.causal for layer in self.layers[:-1]) and all(layer.has_ends for layer in self.layers[-1:])
+    def supports_prefixes(self) -> bool:
+        """Whether `at_every_prefix` works: all layers but the last are causal, and that one knows its ends."""
+        return all(layer.causal for layer in self.layers[:-1]) and all(layer.supports_prefixes for layer in self.layers[-1:])
 
     @property
     def stateful(self) -> bool:
@@ -190,15 +190,15 @@ class QNetwork(nn.Module):
     def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         return self.head(self.encode(observation, previous_action, lengths))  # (B, T, A)
 
-    def at_ends(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Every position as the newest of its own window, (B, T, A): what acting reads at each step of one episode.
 
         Of a causal network that is `forward`. Where the last layer alone is bidirectional it costs no more, as its
-        backward direction has made one step only at a window's newest position (networks for which `has_ends`).
+        backward direction has made one step only at a window's newest position (networks for which `supports_prefixes`).
         """
         x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
         for layer in self.layers:
-            x = layer.at_ends(x, lengths)  # type: ignore[operator]
+            x = layer.at_every_prefix(x, lengths)  # type: ignore[operator]
         return self.head(self.norm(x))
 
     def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:

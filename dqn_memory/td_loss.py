@@ -36,7 +36,7 @@ def window_loss(network: QNetwork, target: QNetwork, batch: Windows, config: Lea
     observation, previous = batch.observation[:, :tokens], batch.previous_action[:, :tokens]
     lengths = (batch.lengths + 1).clamp(max=tokens) if config.lengths else None
     whole = config.positions == "all"
-    ours, theirs = (each if whole else each.at_ends for each in (network, target))
+    ours, theirs = (each if whole else each.at_every_prefix for each in (network, target))
     q = ours(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
         value = _value(q, theirs(observation, previous, lengths), config.double)  # (B, T)

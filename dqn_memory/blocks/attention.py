@@ -14,7 +14,7 @@ from dqn_memory.blocks.local_window import local_attention, pays
 from dqn_memory.blocks.prior_base import Prior, Tables
 from dqn_memory.blocks.rotary import rotate
 
-Memory = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
+KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 
 
 def toeplitz(table: Tensor, future: float) -> Tensor:
@@ -151,16 +151,16 @@ class Attention(Block):
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """One query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
-        return self.look(select(x, index), self.remember(x), lengths, index)
+        return self.query_at(select(x, index), self.keys_values(x), lengths, index)
 
-    def remember(self, x: Tensor) -> Memory:
+    def keys_values(self, x: Tensor) -> KeysValues:
         """Keys and values of x (B, T, D), each (B, H, T, hd)."""
         width = x.shape[-1]
         packed = F.linear(x, self.project_in.weight[width:], self.project_in.bias[width:])
         key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return (rotate(key) if self.rotary else key), value
 
-    def look(self, x: Tensor, memory: Memory, lengths: Tensor | None, index: Tensor) -> Tensor:
+    def query_at(self, x: Tensor, memory: KeysValues, lengths: Tensor | None, index: Tensor) -> Tensor:
         """One query a row, of x (B, D) at position `index` (B,), into keys and values -> (B, D)."""
         width = x.shape[-1]
         query = F.linear(x, self.project_in.weight[:width], self.project_in.bias[:width])
@@ -196,7 +196,7 @@ class Attention(Block):
         """Heads x (B, H, hd) of position `index` (B,), rotated where the block is rotary."""
         return rotate(x[:, :, None], index[:, None, None])[:, :, 0] if self.rotary else x
 
-    def _mix(self, query: Tensor, memory: Memory, lengths: Tensor | None, index: Tensor) -> Tensor:
+    def _mix(self, query: Tensor, memory: KeysValues, lengths: Tensor | None, index: Tensor) -> Tensor:
         with torch.autocast(query.device.type, enabled=False):
             kind = torch.promote_types(query.dtype, torch.float32)
             key, value = memory[0].to(kind), memory[1].to(kind)

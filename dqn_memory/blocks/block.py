@@ -43,11 +43,11 @@ class Block(nn.Module, ABC):
         return select(self(x, lengths), index)
 
     @property
-    def has_ends(self) -> bool:
-        """True when `at_ends` knows a way."""
+    def supports_prefixes(self) -> bool:
+        """True when `at_every_prefix` knows a way."""
         return self.causal
 
-    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Every position as the last of the sequence that ends there: forward(x[:, : t + 1]) at t, (B, T, D)."""
         if not self.causal:
             raise TypeError(f"{type(self).__name__} reads ahead; encode each sequence by itself instead")

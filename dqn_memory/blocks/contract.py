@@ -125,9 +125,9 @@ class _Trial:
         if self.block.pointwise:
             parts = [self.block(self.x[:, t : t + 1]) for t in range(LENGTHS[-1])]
             self._same(torch.cat(parts, 1), y, "it says that it is pointwise, but an output depends on other positions")
-        if self.block.has_ends:
+        if self.block.supports_prefixes:
             ends = [self.block(self.x[:, : t + 1])[:, t] for t in range(LENGTHS[-1])]
-            self._same(self.block.at_ends(self.x), torch.stack(ends, 1), "at_ends differs from forward of each prefix")
+            self._same(self.block.at_every_prefix(self.x), torch.stack(ends, 1), "at_every_prefix differs from forward of each prefix")
         if self.block.stateful:
             self._check_steps()
 

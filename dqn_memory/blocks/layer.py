@@ -84,13 +84,13 @@ class Sublayer(Block):
         return self._leave(select(x, index), self.block.at(self._enter(x), lengths, index))
 
     @property
-    def has_ends(self) -> bool:
+    def supports_prefixes(self) -> bool:
         """As the inner block."""
-        return self.block.has_ends
+        return self.block.supports_prefixes
 
-    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As the inner block."""
-        return self._leave(x, self.block.at_ends(self._enter(x), lengths))
+        return self._leave(x, self.block.at_every_prefix(self._enter(x), lengths))
 
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -158,18 +158,18 @@ class EncoderLayer(Block):
         return x
 
     @property
-    def has_ends(self) -> bool:
+    def supports_prefixes(self) -> bool:
         """True when one sublayer at most reads ahead, knows its ends, and mixes its positions last."""
         parts = self._parts()
         first = next((place for place, part in enumerate(parts) if not part.causal), len(parts) - 1)
-        return parts[first].has_ends and all(part.pointwise for part in parts[first + 1 :])
+        return parts[first].supports_prefixes and all(part.pointwise for part in parts[first + 1 :])
 
-    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`; what comes before the sublayer that reads ahead is the same in every sequence."""
-        if not self.has_ends:
+        if not self.supports_prefixes:
             raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
         for part in self._parts():
-            x = part.at_ends(x, lengths)
+            x = part.at_every_prefix(x, lengths)
         return x
 
     def initial_state(

@@ -113,11 +113,11 @@ class Bidirectional(Block):
         return self.tail(torch.cat((past, reverse(future, lengths)), dim=-1))  # (B, T, D)
 
     @property
-    def has_ends(self) -> bool:
+    def supports_prefixes(self) -> bool:
         """The backward direction begins at a sequence's end, so there it has made one step only."""
         return True
 
-    def at_ends(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+    def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`: the forward direction serves all ends at once, the backward one takes one step at each."""
         past = run([self.ahead], [x])[0]  # (B, T, D / 2)
         newest = run([self.behind], [x.flatten(0, 1).unsqueeze(1)])[0]  # (B T, 1, D / 2)

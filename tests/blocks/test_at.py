@@ -45,12 +45,12 @@ def test_every_end_equals_the_sequence_that_ends_there(row):
     layer = build(*row)
     x = torch.randn(3, TIME, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     expected = torch.stack([layer(x[:, : t + 1])[:, t] for t in range(TIME)], 1)
-    if layer.has_ends:
-        torch.testing.assert_close(layer.at_ends(x), expected, atol=1e-12, rtol=1e-12)
-        inside = layer.at_ends(x, torch.tensor([6, 2, 4]))  # padding changes nothing before it
+    if layer.supports_prefixes:
+        torch.testing.assert_close(layer.at_every_prefix(x), expected, atol=1e-12, rtol=1e-12)
+        inside = layer.at_every_prefix(x, torch.tensor([6, 2, 4]))  # padding changes nothing before it
         for row_, length in enumerate((6, 2, 4)):
             torch.testing.assert_close(inside[row_, :length], expected[row_, :length], atol=1e-12, rtol=1e-12)
     else:
         assert row[1] in ("adaptive_gate", "gaussian_adaptive_gate")  # attention that sees the future
         with pytest.raises(TypeError, match="encode each sequence by itself"):
-            layer.at_ends(x)
+            layer.at_every_prefix(x)

@@ -98,9 +98,9 @@ class Silent(Ahead):
 
 
 class Ends(Labelled):
-    has_ends = True
+    supports_prefixes = True
 
-    def at_ends(self, x, lengths=None):
+    def at_every_prefix(self, x, lengths=None):
         return x
 
 
@@ -133,7 +133,7 @@ def test_memories_that_keep_the_contract_pass(block):
     (Pointwise, "says that it is pointwise"),
     (Forgetful, "a reset row does not begin anew"),
     (WrongAt, r"at\(\) differs from forward"),
-    (Ends, "at_ends differs from forward of each prefix"),
+    (Ends, "at_every_prefix differs from forward of each prefix"),
 ])  # fmt: skip
 def test_what_a_memory_breaks_is_one_sentence(builder, words):
     with pytest.raises(ValueError, match=f"memory 'mine'.*{words}") as caught:
