@@ -166,7 +166,9 @@ class QNetwork(nn.Module):
     @property
     def supports_prefixes(self) -> bool:
         """Whether `at_every_prefix` works: all layers but the last are causal, and that one knows its ends."""
-        return all(layer.causal for layer in self.layers[:-1]) and all(layer.supports_prefixes for layer in self.layers[-1:])
+        return all(layer.causal for layer in self.layers[:-1]) and all(
+            layer.supports_prefixes for layer in self.layers[-1:]
+        )
 
     @property
     def stateful(self) -> bool:

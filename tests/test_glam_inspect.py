@@ -12,7 +12,7 @@ from PIL import Image
 from run_folders import refused
 from trained import contents
 
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import equip
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import generator

@@ -7,8 +7,7 @@ from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig, Sublayer
 from dqn_memory.blocks.memory import MEMORY
 from dqn_memory.blocks.positions import POSITIONS
-from dqn_memory.blocks.prior_base import Prior
-from dqn_memory.blocks.priors import PRIORS, PriorConfig
+from dqn_memory.blocks.priors import PRIORS, Prior, PriorConfig
 
 __all__ = [
     "GATES",

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
-from dqn_memory.blocks.kernels.lane_attention import lane_attention, suits
-from dqn_memory.blocks.local_window import local_attention, pays
-from dqn_memory.blocks.prior_base import Prior, Tables
-from dqn_memory.blocks.rotary import rotate
+from dqn_memory.blocks.kernels.cpu_attention import lane_attention
+from dqn_memory.blocks.local_window import is_local_faster, local_attention
+from dqn_memory.blocks.positions import rotate
+from dqn_memory.blocks.priors import Prior, Tables
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 
@@ -102,7 +102,7 @@ def attend(
     with torch.autocast(query.device.type, enabled=False):
         kind = torch.promote_types(query.dtype, torch.float32)
         wide = (query.to(kind), key.to(kind), value.to(kind))
-        if window is not None and pays(query.shape[-2], window):
+        if window is not None and is_local_faster(query.shape[-2], window):
             mixed = local_attention(*wide, window, dropout)
         elif scale is None and bias is not None and not future_logit_zero:
             mask = toeplitz(bias.to(kind), -math.inf)
@@ -145,7 +145,7 @@ class Attention(Block):
         tables = self.prior.tables(x.shape[1])
         dropout = self.training and self.dropout > 0
         plain = tables[0] is None and tables[1] is None and not (self.prior.future_logit_zero or self.rotary or dropout)
-        if plain and suits(packed, self.heads):
+        if plain and is_local_faster(packed, self.heads):
             return self.project_out(lane_attention(packed, self.heads))
         return self._attend(self._heads(packed), tables, lengths)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dqn_memory.blocks.block import Block, lookup
 from dqn_memory.blocks.memory import MEMORY, Builder
-from dqn_memory.blocks.prior_base import Prior
+from dqn_memory.blocks.priors import Prior
 
 SHIPPED = dict(MEMORY)  # before any plugin
 LENGTHS = (1, 4, 6)  # of the rows of a trial; the last is a whole window
@@ -127,7 +127,11 @@ class _Trial:
             self._same(torch.cat(parts, 1), y, "it says that it is pointwise, but an output depends on other positions")
         if self.block.supports_prefixes:
             ends = [self.block(self.x[:, : t + 1])[:, t] for t in range(LENGTHS[-1])]
-            self._same(self.block.at_every_prefix(self.x), torch.stack(ends, 1), "at_every_prefix differs from forward of each prefix")
+            self._same(
+                self.block.at_every_prefix(self.x),
+                torch.stack(ends, 1),
+                "at_every_prefix differs from forward of each prefix",
+            )
         if self.block.stateful:
             self._check_steps()
 

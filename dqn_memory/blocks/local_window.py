@@ -21,7 +21,7 @@ def block_size(window: int) -> int:
     return max(-window // LANES * -LANES, LANES)
 
 
-def pays(length: int, window: int) -> bool:
+def is_local_faster(length: int, window: int) -> bool:
     """Whether a sequence is so much longer than the window that blocks are faster than masked scores."""
     return length >= BLOCKS * block_size(window)
 

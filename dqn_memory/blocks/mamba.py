@@ -13,9 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, State
-from dqn_memory.blocks.kernels.scan import selective_scan
-from dqn_memory.blocks.kernels.scan_operator import Scan
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 

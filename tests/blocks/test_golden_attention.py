@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from dqn_memory.blocks.attention import attend, logits
-from dqn_memory.blocks.prior_base import Prior
-from dqn_memory.blocks.priors import PRIORS, PriorConfig
+from dqn_memory.blocks.priors import PRIORS, Prior, PriorConfig
 
 DATA = Path(__file__).parents[1] / "data" / "attention"
 FORMS = {

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
-from dqn_memory.blocks.kernels.lane_attention import attend, lane_attention, suits
+from dqn_memory.blocks.kernels.cpu_attention import attend, is_faster, lane_attention
 
 
 def packed(time, batch=3, heads=2, units=8, dtype=torch.float32, scale=1.0):
@@ -104,11 +104,11 @@ def test_views_and_gradients_that_are_not_contiguous():
 def test_it_is_used_for_short_windows_of_float32_on_a_cpu():
     layer = LayerConfig(heads=8).build(64, 50)
     assert uses(layer, torch.randn(8, 50, 64)) and not uses(layer, torch.randn(1, 50, 64))
-    assert suits(torch.empty(8, 50, 192), 8) and suits(torch.empty(8, 50, 768), 8)
-    assert not suits(torch.empty(8, 50, 192, dtype=torch.bfloat16), 8)
-    assert not suits(torch.empty(8, 50, 192, dtype=torch.float64), 8)
-    assert not suits(torch.empty(8, 129, 192), 8)
-    assert not suits(torch.empty(8, 50, 3 * 8 * 12), 8) and not suits(torch.empty(8, 50, 3 * 8 * 40), 8)
+    assert is_faster(torch.empty(8, 50, 192), 8) and is_faster(torch.empty(8, 50, 768), 8)
+    assert not is_faster(torch.empty(8, 50, 192, dtype=torch.bfloat16), 8)
+    assert not is_faster(torch.empty(8, 50, 192, dtype=torch.float64), 8)
+    assert not is_faster(torch.empty(8, 129, 192), 8)
+    assert not is_faster(torch.empty(8, 50, 3 * 8 * 12), 8) and not is_faster(torch.empty(8, 50, 3 * 8 * 40), 8)
 
 
 def uses(layer, x):

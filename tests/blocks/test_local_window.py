@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import PRIORS, Attention, PriorConfig, attention
 from dqn_memory.blocks.attention import attend
-from dqn_memory.blocks.local_window import block_size, local_attention, pays
+from dqn_memory.blocks.local_window import block_size, is_local_faster, local_attention
 
 
 def heads(time, dtype=torch.float64, batch=2, width=6):
@@ -76,7 +76,7 @@ def test_dropout_keeps_the_mean_and_drops_its_share():
 
 def test_blocks_are_as_long_as_the_window():
     assert [block_size(window) for window in (0, 1, 8, 9, 10, 64)] == [8, 8, 8, 16, 16, 64]
-    assert pays(128, 10) and not pays(127, 10) and not pays(128, 20)
+    assert is_local_faster(128, 10) and not is_local_faster(127, 10) and not is_local_faster(128, 20)
 
 
 def block(kind="local", window=10, time=160):

@@ -6,9 +6,8 @@ import torch
 from scans import SCANS, TOLERANCE, drawn, errors, load, numbers, off
 
 from dqn_memory.blocks import initialise
-from dqn_memory.blocks.kernels import scan_torch as module
-from dqn_memory.blocks.kernels.scan import selective_scan
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels import scan as module
+from dqn_memory.blocks.kernels.scan import scan_torch, selective_scan
 from dqn_memory.blocks.mamba import Mamba
 
 

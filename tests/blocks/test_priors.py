@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from dqn_memory.blocks.attention import Attention, attend, toeplitz
-from dqn_memory.blocks.prior_base import inverse_softplus
-from dqn_memory.blocks.priors import PRIORS, PriorConfig
+from dqn_memory.blocks.priors import PRIORS, PriorConfig, inverse_softplus
 
 LEARNED = {
     "causal": set(),

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dqn_memory.blocks import Attention, PriorConfig
-from dqn_memory.blocks.rotary import rotate
+from dqn_memory.blocks.positions import rotate
 
 
 def test_by_hand():

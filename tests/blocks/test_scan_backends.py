@@ -9,8 +9,8 @@ import torch
 from scans import TOLERANCE, drawn, numbers
 
 from dqn_memory.blocks.kernels import select
-from dqn_memory.blocks.kernels.scan_lanes import scan_lanes
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.cpu_scan import scan_lanes
+from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, equip, load, mixers, trial
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs import backend
@@ -18,7 +18,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.train import main
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-ADAPTER = "dqn_memory.blocks.kernels.scan_mamba_ssm"
+ADAPTER = "dqn_memory.blocks.kernels.mamba_ssm"
 SMALL = (
     *("--env", "POMDP/CarFlag-v0", "--width", "8", "--context", "4", "--worlds", "2", "--batch", "4"),
     *("--learning-starts", "16", "--log-every", "20", "--evaluate-every", "0", "--final-episodes", "2"),
@@ -48,7 +48,7 @@ def extension(monkeypatch):
     }.items():  # fmt: skip
         monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.delitem(sys.modules, ADAPTER, raising=False)
-    from dqn_memory.blocks.kernels.scan_mamba_ssm import scan_mamba_ssm
+    from dqn_memory.blocks.kernels.mamba_ssm import scan_mamba_ssm
 
     yield scan_mamba_ssm
     sys.modules.pop(ADAPTER, None)

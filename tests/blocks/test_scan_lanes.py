@@ -4,8 +4,8 @@ import pytest
 import torch
 from scans import SCANS, TOLERANCE, drawn, errors, numbers
 
-from dqn_memory.blocks.kernels.scan_lanes import scan_lanes
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.cpu_scan import scan_lanes
+from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.mamba import Mamba
 
 

@@ -13,8 +13,8 @@ from scans import SCANS, TOLERANCE, drawn, errors, numbers
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from dqn_memory.blocks.kernels import scan_triton as module
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels import triton as module
+from dqn_memory.blocks.kernels.scan import scan_torch
 
 ODD = ((2, 3, 70, 5), (1, 1, 33, 16), (3, 2, 32, 1))  # more than one block of channels, states not a power of two
 SIZES = {"STATES": 16, "PADDED": 16, "BLOCK": module.BLOCK}

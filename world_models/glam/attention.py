@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import State
 from dqn_memory.blocks.feed_forward import FeedForward
-from dqn_memory.blocks.rotary import rotate
+from dqn_memory.blocks.positions import rotate
 from world_models.glam.mamba_layers import EPSILON
 
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import Attention
 from dqn_memory.blocks.attention import Memory
-from dqn_memory.blocks.rotary import rotate
+from dqn_memory.blocks.positions import rotate
 
 TRUNK, PADDING = -1, -2
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from dqn_memory.blocks import Attention, initialise
 from dqn_memory.blocks.initialise import DEVIATION
-from dqn_memory.blocks.kernels.lane_gelu import Gelu
+from dqn_memory.blocks.kernels.cpu_gelu import Gelu
 from dqn_memory.blocks.positions import Learned
-from dqn_memory.blocks.prior_base import PENALTIES
+from dqn_memory.blocks.priors import PENALTIES
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import ValueCode, simnorm

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels import lane_gru
+from dqn_memory.blocks.kernels import cpu_gru
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -47,8 +47,8 @@ def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     Returns hidden (T, G, B, H), the three gates (T, 3, G, B, H), and the recurrent part of the candidate
     (T, G, B, H); the last two are for the backward pass.
     """
-    if lane_gru.suits(weight):
-        return lane_gru.forward(gates, weight, bias)
+    if cpu_gru.is_faster(weight):
+        return cpu_gru.forward(gates, weight, bias)
     gates = gates.permute(2, 3, 0, 1, 4).clone(memory_format=torch.contiguous_format)  # (T, 3, G, B, H)
     # tanh(a) = 2 sigmoid(2a) - 1, and torch's sigmoid is three times as fast as its tanh.
     gates[:, 2].mul_(2)
@@ -90,8 +90,8 @@ def gru_scan_backward(
     before = torch.cat((torch.zeros_like(hidden[:1]), hidden[:-1]))
     change, inner = _factors(before, gates, recurrent)
     total = grad.clone(memory_format=torch.contiguous_format)
-    if lane_gru.suits(weight):
-        lane_gru.backward(total, change, gates, weight)
+    if cpu_gru.is_faster(weight):
+        cpu_gru.backward(total, change, gates, weight)
     else:
         _steps_back(total, change, gates, weight)
     to_gates = change.permute(1, 2, 0, 3, 4).contiguous()  # (G, B, T, 3, H)

@@ -1,20 +1,169 @@
-"""The selective scan of Mamba-1 (Gu & Dao 2023, Algorithm 2), forward and backward, on any device.
-
-    h_t = exp(dt_t A) h_{t-1} + (dt_t u_t) B_t        y_t = C_t . h_t
-
-Symbols as elsewhere, with E inner channels and N states a channel. What runs along time is a `Scan` (scan_operator.py):
-scan_torch.py everywhere, scan_lanes.py on a CPU, scan_triton.py and scan_mamba_ssm.py on accelerators;
-scan_backends.py chooses.
-"""
+"""A selective scan and its gradient, each as one opaque operator, so that torch.compile does not look into them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.scan_operator import Scan
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
+
+
+"""(u, delta, decay, enter, leave, initial) -> (y, last): u, delta, y (B, T, E), decay (E, N), enter, leave (B, T, N),
+states (B, E, N), all of one dtype; no initial state means zeros.
+
+    h_t = exp(delta_t decay) h_{t-1} + (delta_t u_t) enter_t        y_t = leave_t . h_t        last = h_T
+"""
+
+
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
+
+
+Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Gradients]
+
+
+"""(gradient of y, gradient of last, the six inputs) -> gradients of the six inputs, nothing else kept in between."""
+
+
+def operator(name: str, forward: Forward, backward: Backward) -> Scan:
+    """The scan that `forward` and `backward` compute, as operators `name` and `name`_backward."""
+    run = torch.library.custom_op(f"dqn_memory::{name}", forward, mutates_args=())
+    differentiate = torch.library.custom_op(f"dqn_memory::{name}_backward", backward, mutates_args=())
+    run.register_fake(_outputs)
+    differentiate.register_fake(_gradients)
+
+    def save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*inputs)
+
+    def pull(ctx: Any, grad: Tensor | None, grad_last: Tensor | None) -> tuple[Tensor | None, ...]:
+        inputs = ctx.saved_tensors
+        if grad is None and grad_last is None:
+            return (None,) * len(inputs)
+        grad = torch.zeros_like(inputs[0]) if grad is None else grad
+        grad_last = torch.zeros_like(inputs[5]) if grad_last is None else grad_last
+        return differentiate(grad.contiguous(), grad_last.contiguous(), *inputs)
+
+    run.register_autograd(pull, setup_context=save)
+
+    # A plain function, because a module that holds it is copied with `copy.deepcopy`.
+    def scan(
+        u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        start = u.new_zeros(len(u), *decay.shape) if initial is None else initial
+        return run(u, delta, decay, enter, leave, start)
+
+    return scan
+
+
+def _outputs(
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor]:
+    return u.new_empty(u.shape), initial.new_empty(initial.shape)
+
+
+def _gradients(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+    initial: Tensor,
+) -> Gradients:  # fmt: skip
+    return tuple(x.new_empty(x.shape) for x in (u, delta, decay, enter, leave, initial))  # type: ignore[return-value]
+
+
+BLOCK = 1 << 16  # numbers of a block's state; 256 KiB in float32, half of a usual second-level cache
+
+
+def _blocks(decay: Tensor, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """Tensors (B, ...) in blocks of rows; an accelerator, whose caches work otherwise, gets all of them at once."""
+    rows = max(1, BLOCK // decay.numel()) if decay.device.type == "cpu" else len(tensors[0])
+    return zip(*(tensor.split(rows) for tensor in tensors), strict=True)
+
+
+def forward(
+    u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Outputs y (B, T, E) and last state (B, E, N)."""
+    across = decay.mT.contiguous()  # (N, E)
+    parts = [_forward_block(across, *block) for block in _blocks(decay, u, delta, enter, leave, initial)]
+    y, last = (torch.cat(part) for part in zip(*parts, strict=True))
+    return y, last
+
+
+def _forward_block(
+    decay: Tensor, u: Tensor, delta: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
+) -> tuple[Tensor, Tensor]:
+    rows, time, channels = u.shape
+    y = u.new_empty(time, rows, 1, channels)
+    state = initial.mT.clone(memory_format=torch.contiguous_format)  # (R, N, E)
+    kept = torch.empty_like(state)
+    # Every view is made before the loop, where it would cost as much as the arithmetic.
+    steps, pushes, outs = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta, leave))  # (R, 1, E), (R, 1, N)
+    for step, push, into, out, place in zip(steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, strict=True):
+        torch.mul(step, decay, out=kept)
+        state.mul_(kept.exp_()).addcmul_(push, into)
+        torch.bmm(out, state, out=place)
+    return y.squeeze(2).transpose(0, 1), state.mT
+
+
+def backward(
+    grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor,
+    initial: Tensor,
+) -> Gradients:  # fmt: skip
+    """Gradients of all six inputs from those of y (B, T, E) and of the last state (B, E, N)."""
+    across, tape = decay.mT.contiguous(), None
+    parts = []
+    for block in _blocks(decay, grad, grad_last, u, delta, enter, leave, initial):
+        if tape is None:  # the first block is the largest
+            tape = u.new_empty(2, u.shape[1] + 1, len(block[0]), *across.shape)
+        parts.append(_backward_block(across, tape[:, :, : len(block[0])], *block))
+    to_u, to_delta, to_decay, to_enter, to_leave, to_initial = zip(*parts, strict=True)
+    whole = torch.stack(to_decay).sum(0).mT.contiguous()
+    return torch.cat(to_u), torch.cat(to_delta), whole, torch.cat(to_enter), torch.cat(to_leave), torch.cat(to_initial)
+
+
+def _record(decay: Tensor, tape: Tensor, u: Tensor, delta: Tensor, enter: Tensor, initial: Tensor) -> None:
+    """Write the states h_{-1} .. h_{T-1} into tape[0] (T + 1, R, N, E), the factors exp(dt_t A) into tape[1]."""
+    states, factors = (part.unbind(0) for part in tape)
+    states[0].copy_(initial.mT)
+    steps, pushes = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta))  # (R, 1, E)
+    for t, (step, push, into) in enumerate(zip(steps, pushes, enter.unsqueeze(3).unbind(1), strict=True)):
+        kept = torch.mul(step, decay, out=factors[t]).exp_()
+        torch.mul(kept, states[t], out=states[t + 1]).addcmul_(push, into)
+
+
+def _backward_block(
+    decay: Tensor, tape: Tensor, grad: Tensor, grad_last: Tensor, u: Tensor, delta: Tensor, enter: Tensor,
+    leave: Tensor, initial: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
+    _record(decay, tape, u, delta, enter, initial)
+    states, factors = (part.unbind(0) for part in tape)
+    total = grad_last.mT.clone(memory_format=torch.contiguous_format)  # (R, N, E), of the state, carried back
+    work, to_decay = torch.empty_like(total), torch.zeros_like(total)
+    to_driven, to_delta = u.new_empty(2, u.shape[1], len(u), 1, u.shape[2])
+    to_enter, to_leave = u.new_empty(2, u.shape[1], len(u), len(decay), 1)
+    grads, steps, intos = (x.unsqueeze(2).unbind(1) for x in (grad, delta, enter))  # (R, 1, E), (R, 1, N)
+    columns, driven, outs = (x.unsqueeze(3).unbind(1) for x in (grad, u * delta, leave))  # (R, E, 1), (R, N, 1)
+    for t in range(u.shape[1] - 1, -1, -1):
+        total.addcmul_(grads[t], outs[t])
+        torch.bmm(states[t + 1], columns[t], out=to_leave[t])
+        torch.bmm(total, driven[t], out=to_enter[t])
+        torch.bmm(intos[t], total, out=to_driven[t])
+        torch.mul(total.mul_(factors[t]), states[t], out=work)
+        to_decay.addcmul_(work, steps[t])
+        torch.sum(work.mul_(decay), 1, keepdim=True, out=to_delta[t])
+    to_driven, to_delta = (x.squeeze(2).transpose(0, 1) for x in (to_driven, to_delta))  # (R, T, E)
+    to_enter, to_leave = (x.squeeze(3).transpose(0, 1) for x in (to_enter, to_leave))  # (R, T, N)
+    to_delta = torch.addcmul(to_delta, to_driven, u)
+    return to_driven * delta, to_delta, to_decay.sum(0), to_enter, to_leave, total.mT
+
+
+scan_torch = operator("selective_scan", forward, backward)
 
 
 def selective_scan(

@@ -15,8 +15,7 @@ from importlib import import_module
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.kernels.scan_operator import Scan
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.scan import Scan, scan_torch
 from dqn_memory.blocks.mamba import Mamba
 
 BACKENDS = ("torch", "lanes", "triton", "mamba_ssm")

@@ -15,13 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.lane_parts import compiled, in_parts
-from dqn_memory.blocks.kernels.lanes import (
+from dqn_memory.blocks.kernels.scan import Gradients, operator
+from dqn_memory.blocks.kernels.simd import (
     COUNT,
     SMALLEST,
     add,
+    compiled,
     fill,
     get,
+    in_parts,
     load,
     multiply,
     multiply_add,
@@ -31,7 +33,6 @@ from dqn_memory.blocks.kernels.lanes import (
     store,
     subtract,
 )
-from dqn_memory.blocks.kernels.scan_operator import Gradients, operator
 
 LOG2_E = math.log2(math.e)
 ROWS = 16  # that add up their gradient of the decay one after the other, however many threads there are

@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.lane_parts import compiled, in_parts
-from dqn_memory.blocks.kernels.lanes import (
+from dqn_memory.blocks.kernels.simd import (
     COUNT,
     add,
+    compiled,
     divide,
     fill,
+    in_parts,
     larger,
     load,
     multiply,
@@ -32,7 +33,7 @@ LOG2_E = math.log2(math.e)
 SMALLEST = -87.0  # a sigmoid of less is 1e-38
 
 
-def suits(weight: Tensor) -> bool:
+def is_faster(weight: Tensor) -> bool:
     """Whether recurrent weights (G, 3H, H) can be used here."""
     return weight.device.type == "cpu" and weight.dtype == torch.float32 and weight.shape[2] % COUNT == 0
 

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.scan_operator import Gradients, operator
+from dqn_memory.blocks.kernels.scan import Gradients, operator
 
 BLOCK = 32  # channels of a program
 

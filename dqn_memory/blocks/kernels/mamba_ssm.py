@@ -13,7 +13,7 @@ import torch
 from mamba_ssm.ops.selective_scan_interface import selective_scan_fn
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.scan_torch import scan_torch
+from dqn_memory.blocks.kernels.scan import scan_torch
 
 
 def scan_mamba_ssm(

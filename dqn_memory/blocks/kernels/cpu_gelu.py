@@ -14,12 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.kernels.lane_parts import compiled, in_parts
-from dqn_memory.blocks.kernels.lanes import (
+from dqn_memory.blocks.kernels.simd import (
     COUNT,
     add,
+    compiled,
     divide,
     fill,
+    in_parts,
     larger,
     load,
     multiply,
@@ -41,10 +42,10 @@ class Gelu(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape."""
-        return lane_gelu(x) if suits(x) else F.gelu(x, approximate="tanh")
+        return lane_gelu(x) if is_faster(x) else F.gelu(x, approximate="tanh")
 
 
-def suits(x: Tensor) -> bool:
+def is_faster(x: Tensor) -> bool:
     """Whether numbers x are faster here than in torch."""
     return x.device.type == "cpu" and x.dtype == torch.float32 and x.numel() >= FEWEST and x.numel() % COUNT == 0
 

@@ -1,16 +1,15 @@
-"""Eight float32 numbers at once, for loops that numba compiles.
-
-A compiler vectorises a loop only where it can prove that its arrays do not overlap, and short loops it unrolls into
-single numbers instead. A value of this type is a vector in LLVM's own sense, so that a kernel says which numbers stand
-side by side; LLVM maps it to what a processor has (one register of AVX, two of SSE or NEON). Arrays are addresses of
-float32 numbers, because numba counts references and checks indices of its own; so nothing is checked here.
-"""
+"""How loops over lanes are compiled, and shared out among torch's threads."""
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
+import numba
 import numpy as np
+import torch
 from llvmlite import ir
 from llvmlite.binding import get_host_cpu_features
 from numba import types
@@ -19,16 +18,55 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import register_model
 
+
+def compiled(function: Any) -> Any:
+    """Compiled at its first call, kept on disk, free of Python's lock."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+def in_parts(kernel: Any, batch: int, room: int, *arguments: Any) -> None:
+    """Run over all sequences, one part of them on each of torch's threads, each with `room` numbers of its own."""
+    parts = min(torch.get_num_threads(), batch)
+    rooms = torch.empty(parts, room)
+    tasks = [(batch * part // parts, batch * (part + 1) // parts, rooms[part].data_ptr()) for part in range(parts)]
+    waiting: list[Future[None]] = [_pool(parts).submit(kernel, *task, *arguments) for task in tasks[1:]]
+    kernel(*tasks[0], *arguments)
+    for other in waiting:
+        other.result()
+
+
+@cache
+def _pool(parts: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(parts - 1)
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 intrinsic: Any = numba_intrinsic
 
+
 COUNT = 8
+
+
 NUMBER = ir.FloatType()
+
+
 FLOATS = ir.VectorType(NUMBER, COUNT)
+
+
 INTEGERS = ir.VectorType(ir.IntType(32), COUNT)
+
+
 FEATURES = get_host_cpu_features()
+
+
 # Whether a product and a sum become one rounding. Always or never: left to the compiler, a function that another one
 # takes in may round otherwise than by itself, and a run that compiled would not repeat bit for bit when it is resumed.
 FUSES = bool(FEATURES.get("fma") or FEATURES.get("neon"))
+
+
 SMALLEST = -126.0  # powers of two below are not normal numbers; they become this one, which is 1e-38
 
 
@@ -208,6 +246,12 @@ def _binary(name: str) -> Any:
 
 
 add = _binary("fadd")
+
+
 subtract = _binary("fsub")
+
+
 multiply = _binary("fmul")
+
+
 divide = _binary("fdiv")

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.lane_parts import compiled, in_parts
-from dqn_memory.blocks.kernels.lanes import (
+from dqn_memory.blocks.kernels.simd import (
     COUNT,
     add,
+    compiled,
     fill,
     from_lane,
     get,
+    in_parts,
     larger,
     load,
     multiply,
@@ -42,7 +43,7 @@ LOWEST = -1e30  # a score that no softmax sees
 LOG2_E = math.log2(math.e)
 
 
-def suits(packed: Tensor, heads: int) -> bool:
+def is_faster(packed: Tensor, heads: int) -> bool:
     """Whether packed queries, keys and values (B, T, 3D) are faster here than in the fused kernel."""
     batch, length, width = packed.shape
     units = width // (3 * heads)
