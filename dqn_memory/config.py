@@ -134,7 +134,7 @@ class DeviceConfig:
     engine: Literal["eager", "compile", "cudagraph"] = "eager"
     """How the update is executed; all three compute the same function."""
     backend: Backend = "auto"
-    """What a mamba block's scan runs on (auto: lanes on a CPU; on CUDA the first that works of triton, mamba_ssm and
+    """What a mamba block's scan runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function; a network without mamba has no use for it."""
 
     def check(self) -> None:

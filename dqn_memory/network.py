@@ -196,7 +196,7 @@ class QNetwork(nn.Module):
         """Every position as the newest of its own window, (B, T, A): what acting reads at each step of one episode.
 
         Of a causal network that is `forward`. Where the last layer alone is bidirectional it costs no more, as its
-        backward direction has made one step only at a window's newest position (networks for which `supports_prefixes`).
+        backward direction has made one step only at a window's newest position (where `supports_prefixes`).
         """
         x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
         for layer in self.layers:

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 import dqn_memory.blocks.kernels.cpu_attention
-import dqn_memory.blocks.kernels.gru_scan  # registers operators that are counted below
+import dqn_memory.blocks.kernels.gru  # registers operators that are counted below
 import dqn_memory.blocks.kernels.scan  # noqa: F401
 
 

@@ -146,7 +146,7 @@ def test_the_script_writes_its_page(tmp_path):
         assert [row["bar"] for row in update if row["form"] == form] == [2.5, 1.3, 1.6, 1.6, None, None]
     assert all(row["ms"] > 0 and row["floor_ms"] > 0 for row in update)
     assert all((row["speed_up"] is None) == (row["architecture"] == "dtqn_mamba") for row in update)
-    assert all(row["backend"] == ("lanes" if row["architecture"] == "dtqn_mamba" else None) for row in update)
+    assert all(row["backend"] == ("simd" if row["architecture"] == "dtqn_mamba" else None) for row in update)
     assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown

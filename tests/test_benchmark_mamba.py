@@ -68,7 +68,7 @@ def test_a_forward_pass_keeps_no_gradients():
 
 def test_the_bar_stands_at_the_shape_it_speaks_of(mambapy):
     mixers, scans = mamba_tables(QUICK)
-    for backend in ("torch", "lanes"):
+    for backend in ("torch", "simd"):
         whole, alone = ([row for row in table.rows if row["backend"] == backend] for table in (mixers, scans))
         assert [(row["length"], row["bar"]) for row in whole] == [(64, 3.5), (4, None), (1, None)]
         assert [(row["length"], row["pass"]) for row in alone] == [

@@ -67,7 +67,7 @@ def test_both_forms_dream_of_the_same_contexts():
 def test_phases_add_up_to_a_step():
     (row,) = phase_table(EFFORT, [Case("smoke")]).rows
     assert row["step_ms"] == pytest.approx(sum(row[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
-    assert row["bar"] is None and row["backend"] == "lanes"
+    assert row["bar"] is None and row["backend"] == "simd"
 
 
 def test_a_run_is_projected_over_its_own_horizons():

@@ -107,12 +107,12 @@ def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
     before = contents(run)
     main([str(run), "--rows", "2", "--quota", "2"])
     said = capsys.readouterr().out
-    assert said.count("mamba runs on its lanes backend on cpu") == 1
+    assert said.count("mamba runs on its simd backend on cpu") == 1
     assert "step 40" in said and "sampled actions, 4 episodes" in said and "greedy actions, 4 episodes" in said
     main(["--run", str(run), "--rows", "1", "--quota", "3", "--format", "json", "--policy", "greedy"])
     out, err = capsys.readouterr()
     told = json.loads(out)
-    assert err.count("mamba runs on its lanes backend on cpu") == 1 and told["mamba_backend"] == "lanes"
+    assert err.count("mamba runs on its simd backend on cpu") == 1 and told["mamba_backend"] == "simd"
     assert told["greedy"]["episodes"] == 3 and "sampled" not in told and told["step"] == 40
     assert contents(run) == before
 
@@ -120,7 +120,7 @@ def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
 def test_a_loaded_model_is_the_trained_one(run):
     found = load(run)
     assert found.step == 40 and found.config.world.env == "Pixel/BlinkingCatch-v0"
-    assert found.backend.name == "lanes" and not found.model.training and found.model.actions == 3
+    assert found.backend.name == "simd" and not found.model.training and found.model.actions == 3
 
 
 def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):

@@ -181,9 +181,9 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     assert (told["start"], told["imagined"], len(told["reward"])) == (1, 5, 5)
     assert {"reconstruction", "reward", "dynamics", "variation", "total"} <= next(iter(told["losses"].values())).keys()
     said = capsys.readouterr().out
-    assert "frame_unchanged" in said and said.count("mamba runs on its lanes backend on cpu") == 1
+    assert "frame_unchanged" in said and said.count("mamba runs on its simd backend on cpu") == 1
     forms = told["forms"]
-    assert forms["dreams"] == told["episodes"] == 3 and told["mamba_backend"] == "lanes"
+    assert forms["dreams"] == told["episodes"] == 3 and told["mamba_backend"] == "simd"
     for form in ("window", "carried"):
         assert {name: len(values) for name, values in forms[form].items()} == dict.fromkeys(MEASURES, 5)
     table = said[said.index("ahead") :].splitlines()
@@ -233,7 +233,7 @@ def test_finished_runs_are_kept_with_their_table(run, tmp_path, capsys):
     (header,) = (line for line in text.splitlines() if line.startswith("| form | seed | steps"))
     place = header.split(" | ").index("mamba")
     lines = [line.split(" | ") for line in text.splitlines() if " | 64 | " in line]
-    assert [line[place] for line in lines] == ["lanes", "-"]  # a Transformer has no scan
+    assert [line[place] for line in lines] == ["simd", "-"]  # a Transformer has no scan
     assert "2 runs kept" in capsys.readouterr().out
     assert {path.name for path in kept.glob("*.png")} == {"returns.png", "losses.png"}
     page = (kept / "README.md").read_bytes()

@@ -94,8 +94,8 @@ def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
     logged = metrics(run)
     assert [line["step"] for line in logged if "eval/episodic_return" in line] == [80]
     assert logged[-1]["step"] == 96 and logged[-1]["final/episodes"] == 2
-    assert json.loads((run / "environment.json").read_text())["mamba_backend"] == "lanes"
-    assert capsys.readouterr().out.count("mamba runs on its lanes backend on cpu") == 1
+    assert json.loads((run / "environment.json").read_text())["mamba_backend"] == "simd"
+    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu") == 1
 
 
 @pytest.mark.parametrize(("longest", "steps"), [(7, 7), (1000, 500)])

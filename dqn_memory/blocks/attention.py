@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
-from dqn_memory.blocks.kernels.cpu_attention import lane_attention
-from dqn_memory.blocks.local_window import is_local_faster, local_attention
+from dqn_memory.blocks.kernels.cpu_attention import cpu_attention
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, Tables
 
@@ -146,7 +145,7 @@ class Attention(Block):
         dropout = self.training and self.dropout > 0
         plain = tables[0] is None and tables[1] is None and not (self.prior.future_logit_zero or self.rotary or dropout)
         if plain and is_local_faster(packed, self.heads):
-            return self.project_out(lane_attention(packed, self.heads))
+            return self.project_out(cpu_attention(packed, self.heads))
         return self._attend(self._heads(packed), tables, lengths)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
@@ -212,3 +211,49 @@ class Attention(Block):
             *heads, *tables, lengths, future_logit_zero=gate, dropout=dropout, window=self.prior.fixed_window
         )
         return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
+
+
+# The local window form.
+MULTIPLE = 8  # block sizes are a multiple of it: sums over other lengths cost as much as over the next multiple
+FEWEST_BLOCKS = 8  # below so many blocks the copies cost more than the scores that are saved
+
+
+def block_size(window: int) -> int:
+    """Positions of a block: at least w, so that no query sees past the block before its own."""
+    return max(-window // MULTIPLE * -MULTIPLE, MULTIPLE)
+
+
+def is_local_faster(length: int, window: int) -> bool:
+    """Whether a sequence is so much longer than the window that blocks are faster than masked scores."""
+    return length >= FEWEST_BLOCKS * block_size(window)
+
+
+def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int, dropout: float = 0.0) -> Tensor:
+    """Values mixed by softmax(q k^T / sqrt(hd)) over the keys 0 .. w positions back; all (B, H, T, hd).
+
+    Equal to the form that masks T x T scores. `dropout` acts on the weights; give 0 outside training.
+    """
+    batch, _, time, width = query.shape
+    size = block_size(window)
+    rest = -time % size
+    blocks = F.pad(query, (0, 0, 0, rest)).flatten(0, 1).unflatten(1, (-1, size))  # (B H, n, c, hd)
+    scores = (blocks / math.sqrt(width)) @ _pairs(key, size, rest).mT  # (B H, n, c, 2c)
+    scores = scores + _band(blocks.shape[1], size, window, scores)
+    weights = F.dropout(scores.softmax(-1), dropout)
+    mixed = weights @ _pairs(value, size, rest)  # (B H, n, c, hd)
+    return mixed.flatten(1, 2)[:, :time].unflatten(0, (batch, -1))
+
+
+def _pairs(x: Tensor, size: int, rest: int) -> Tensor:
+    """Every block of x (B, H, T, hd) behind the one before it, the first behind zeros: (B H, n, 2c, hd)."""
+    blocks = F.pad(x, (0, 0, size, rest)).flatten(0, 1).unflatten(1, (-1, size))  # (B H, n+1, c, hd)
+    return torch.cat((blocks[:, :-1], blocks[:, 1:]), 2)
+
+
+def _band(blocks: int, size: int, window: int, like: Tensor) -> Tensor:
+    """0 for keys 0 .. w back and -inf for others, the zeros before the first position among them: (n, c, 2c)."""
+    place = torch.arange(2 * size, device=like.device)
+    distance = place[size:, None] - place  # (c, 2c)
+    seen = (distance >= 0) & (distance <= window)
+    real = (torch.arange(blocks, device=like.device) > 0)[:, None] | (place >= size)  # (n, 2c)
+    return like.new_zeros(()).masked_fill(~(seen & real[:, None]), -math.inf)

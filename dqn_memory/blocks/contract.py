@@ -16,7 +16,6 @@ from torch import Tensor
 
 from dqn_memory.blocks.block import Block, lookup
 from dqn_memory.blocks.memory import MEMORY, Builder
-from dqn_memory.blocks.priors import Prior
 
 SHIPPED = dict(MEMORY)  # before any plugin
 LENGTHS = (1, 4, 6)  # of the rows of a trial; the last is a whole window
@@ -45,10 +44,10 @@ def check_memory(name: str, builder: Builder, width: int = 8, projection: bool =
         _Trial(what, _disturbed(block), width).run()
 
 
-def check_prior(kind: str, build: Callable[[], object], heads: int, max_length: int) -> None:
-    """ValueError where what an entry of PRIORS builds is no prior, or has tables that attention cannot use."""
+def check_prior(kind: str, build: Callable[[], object], base: type, heads: int, max_length: int) -> None:
+    """Raise ValueError where an entry of PRIORS builds no `base` (Prior), or tables that attention cannot use."""
     with _apart():
-        _check_tables(f"prior {kind!r}", build(), heads, max_length)
+        _check_tables(f"prior {kind!r}", build(), base, heads, max_length)
 
 
 @contextmanager
@@ -66,8 +65,8 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _check_tables(what: str, prior: object, heads: int, max_length: int) -> None:
-    if not isinstance(prior, Prior):
+def _check_tables(what: str, prior: Any, base: type, heads: int, max_length: int) -> None:
+    if not isinstance(prior, base):
         raise ValueError(f"{what} builds a {type(prior).__name__}; it must build a dqn_memory.blocks.Prior")
     for length in {max_length, max(1, max_length // 2)}:
         tables = prior.tables(length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
 
@@ -52,3 +53,16 @@ class LinearMap(Block):
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
         return self.layers(select(x, index))
+
+
+class Gelu(nn.Module):
+    """x Phi(x) with Phi in its tanh form, elementwise: torch's, or on a CPU the faster loops of kernels/cpu_gelu."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map any shape to the same shape."""
+        if x.device.type == "cpu":
+            from dqn_memory.blocks.kernels import cpu_gelu  # at first use: it loads numba
+
+            if cpu_gelu.is_faster(x):
+                return cpu_gelu.cpu_gelu(x)
+        return F.gelu(x, approximate="tanh")

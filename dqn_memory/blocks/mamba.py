@@ -21,7 +21,7 @@ SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
 class Mamba(Block):
     """One mixer. Its state: the last inputs of the convolution (B, E, W) and the scan's state (B, E, N) in float32.
 
-    `core` computes the recurrence: torch's, which runs everywhere, until `scan_backends.equip` gives another.
+    `core` computes the recurrence: torch's, which runs everywhere, until `kernels.select.set_scan` gives another.
     """
 
     stateful = True

@@ -1,4 +1,4 @@
-"""Absolute positions inside the window, added to its embeddings: POSITIONS[name](max_length, width)."""
+"""Positions inside the window: absolute ones added to its embeddings, POSITIONS[name](max_length, width), or rotary."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+
+ROTARY_BASE = 1e4
 
 
 class Positions(nn.Module):
@@ -60,20 +62,17 @@ POSITIONS: dict[str, Callable[[int, int], nn.Module]] = {
 }
 
 
-BASE = 1e4
-
-
 def rotate(x: Tensor, position: Tensor | None = None) -> Tensor:
-    """Turn feature j of the first half with feature j of the second by position * BASE^(-2j / hd).
+    """Turn feature j of the first half with feature j of the second by position * 10000^(-2j / hd).
 
-    x is (..., T, hd) with hd even; `position` broadcasts to (..., T) and is 0 .. T-1 where None. Products of
+    Rotary positions of Su et al. (2021): x is (..., T, hd) with hd even; `position` broadcasts to (..., T) and is 0 .. T-1 where None. Products of
     turned queries and keys depend on the difference of their positions alone.
     """
     half = x.shape[-1] // 2
     if position is None:
         position = torch.arange(x.shape[-2], device=x.device)
     kind = torch.promote_types(x.dtype, torch.float32)
-    frequency = torch.exp(torch.arange(half, device=x.device, dtype=kind) * (-math.log(BASE) / half))
+    frequency = torch.exp(torch.arange(half, device=x.device, dtype=kind) * (-math.log(ROTARY_BASE) / half))
     angle = position[..., None].to(kind) * frequency  # (..., T, hd/2)
     first, second = x.to(kind).split(half, -1)
     cosine, sine = angle.cos(), angle.sin()

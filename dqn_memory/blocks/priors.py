@@ -1,4 +1,8 @@
-"""What all temporal priors share: learned values, the tables they are made from, penalty and projection."""
+"""Temporal priors: how attention prefers some distances between query and key to others.
+
+A prior gives two tables by distance, `(scale, bias)`; attention computes softmax(scale * S + bias). All learned values
+are per head. The papers' numbering: "thesis" is the attention thesis, "paper" is Learning to Focus.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -15,21 +19,12 @@ from torch.nn import functional as F
 from dqn_memory.blocks.block import lookup
 from dqn_memory.blocks.contract import check_prior
 
-if TYPE_CHECKING:
-    pass
-
-
-Tables = tuple[Tensor | None, Tensor | None]
-
+Tables = tuple[Tensor | None, Tensor | None]  # (scale, bias), each (H, T) or None
 
 # A span of 10 may come back from its softplus an ulp below 10; without slack a hard span would lose a key.
 HARD_SLACK = 1e-4
-
-
 # Below this a width or span is numerically zero: its square underflows in float32 and gradients become NaN.
 SMALLEST = 1e-3
-
-
 PENALTIES: dict[str, Callable[[Tensor], Tensor]] = {
     "l1": lambda span: span.sum(),
     "l1_mean": lambda span: span.mean(),
@@ -201,7 +196,7 @@ class PriorConfig:
         self._check()
         build = lookup(PRIORS, self.kind, "prior")
         if SHIPPED.get(self.kind) is not build:
-            check_prior(self.kind, lambda: build(self, heads, max_length), heads, max_length)
+            check_prior(self.kind, lambda: build(self, heads, max_length), Prior, heads, max_length)
         return build(self, heads, max_length)
 
     def _check(self) -> None:
@@ -346,6 +341,4 @@ PRIORS: dict[str, type[Prior]] = {
     "adaptive_gate": AdaptiveGate,
     "gaussian_adaptive_gate": GaussianAdaptiveGate,
 }
-
-
 SHIPPED = dict(PRIORS)  # before any plugin

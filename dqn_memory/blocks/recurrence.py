@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks.block import Block, State
-from dqn_memory.blocks.kernels.gru_scan import scan
+from dqn_memory.blocks.kernels.gru import scan
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, TextIO
 import torch
 from torch import nn
 
-from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, equip, mixers
+from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers, set_scan
 from dqn_memory.runs.errors import UserError
 
-Backend = Literal["auto", "torch", "lanes", "triton", "mamba_ssm"]
+Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
 FACT = "mamba_backend"  # its name in environment.json
 
 
@@ -28,7 +28,7 @@ def settle(networks: Iterable[nn.Module], asked: str, device: torch.device) -> C
     except Unavailable as error:
         raise UserError(f"--backend {asked} of mamba cannot be used: {error}; use --backend torch or auto") from error
     for network in found:
-        equip(network, choice.scan)
+        set_scan(network, choice.scan)
     return choice
 
 

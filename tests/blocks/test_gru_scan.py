@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from dqn_memory.blocks.kernels.gru_scan import gru_scan, gru_scan_backward, scan
+from dqn_memory.blocks.kernels.gru import gru_scan, gru_scan_backward, scan
 
 SHAPES = [(1, 1), (1, 7), (5, 1), (5, 7)]  # (B, T); with one row or position some views become contiguous
-UNITS = [4, 8, 24]  # multiples of eight are computed over lanes in float32
+UNITS = [4, 8, 24]  # multiples of eight are computed in vectors in float32
 
 
 def cells_and_inputs(directions, batch, time, dtype, units=8):
@@ -86,8 +86,8 @@ def test_autocast_keeps_the_state_in_float32():
 def test_operators_are_well_formed(batch, time):
     """Schema, shape functions and autograd registration, as torch itself checks them."""
     torch.manual_seed(0)
-    lanes = (torch.randn(2, batch, time, 3, 8), torch.randn(2, 24, 8), torch.randn(2, 8))
-    torch.library.opcheck(gru_scan, lanes, test_utils=("test_schema", "test_faketensor"))
+    inputs = (torch.randn(2, batch, time, 3, 8), torch.randn(2, 24, 8), torch.randn(2, 8))
+    torch.library.opcheck(gru_scan, inputs, test_utils=("test_schema", "test_faketensor"))
     gates = torch.randn(2, batch, time, 3, 4, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, 12, 4, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)

@@ -113,7 +113,7 @@ def test_the_projects_own_memories_pass(name, projection):
 @pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("kind", PRIORS)
 def test_the_projects_own_priors_pass(kind, heads):
-    check_prior(kind, lambda: PriorConfig(kind=kind).build(heads, 5), heads, 5)
+    check_prior(kind, lambda: PriorConfig(kind=kind).build(heads, 5), Prior, heads, 5)
 
 
 @pytest.mark.parametrize("block", [Mine, Labelled])

@@ -9,7 +9,7 @@ import torch
 from scans import TOLERANCE, drawn, numbers
 
 from dqn_memory.blocks.kernels import select
-from dqn_memory.blocks.kernels.cpu_scan import scan_lanes
+from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, equip, load, mixers, trial
 from dqn_memory.blocks.mamba import Mamba
@@ -68,20 +68,20 @@ def works(monkeypatch, *names):
 # --- choosing
 
 
-def test_a_cpu_takes_lanes():
+def test_a_cpu_takes_simd():
     choice = choose("auto", CPU)
-    assert (choice.name, choice.scan, choice.why) == ("lanes", scan_lanes, "auto")
+    assert (choice.name, choice.scan, choice.why) == ("simd", scan_simd, "auto")
 
 
-def test_a_cpu_takes_torch_where_lanes_do_not_work_and_says_why(monkeypatch):
+def test_a_cpu_takes_torch_where_simd_does_not_work_and_says_why(monkeypatch):
     works(monkeypatch)
     choice = choose("auto", CPU)
-    assert (choice.name, choice.scan, choice.why) == ("torch", scan_torch, "auto; not lanes, it is not here")
+    assert (choice.name, choice.scan, choice.why) == ("torch", scan_torch, "auto; not simd, it is not here")
 
 
-def test_lanes_are_refused_on_an_accelerator():
+def test_simd_is_refused_on_an_accelerator():
     with pytest.raises(Unavailable, match="run on a CPU alone and the device is cuda"):
-        choose("lanes", CUDA)
+        choose("simd", CUDA)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_missing_package_is_named(name, missing, monkeypatch):
 
 
 def test_an_unknown_backend_is_answered_with_the_known_ones():
-    with pytest.raises(Unavailable, match="known: torch, lanes, triton, mamba_ssm"):
+    with pytest.raises(Unavailable, match="known: torch, simd, triton, mamba_ssm"):
         choose("cuda", CPU)
 
 
@@ -218,10 +218,10 @@ def train(run, *more, steps=40):
 
 def test_a_run_says_its_backend_once_and_keeps_it(tmp_path, capsys):
     train(tmp_path / "run")
-    assert capsys.readouterr().out.count("mamba runs on its lanes backend on cpu (auto)") == 1
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] == "lanes"
+    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu (auto)") == 1
+    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] == "simd"
     main(["--resume", str(tmp_path / "run"), "--total-steps", "60"])
-    assert capsys.readouterr().out.count("mamba runs on its lanes backend on cpu (as the run began)") == 1
+    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu (as the run began)") == 1
 
 
 def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):

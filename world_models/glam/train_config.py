@@ -170,7 +170,7 @@ class ComputeConfig(run_config.ComputeConfig):
     engine: Engine = "eager"
     """How updates and dreams are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
     backend: Backend = "auto"
-    """What the scan of a Mamba runs on (auto: lanes on a CPU; on CUDA the first that works of triton, mamba_ssm and
+    """What the scan of a Mamba runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.kernels.cpu_gelu import Gelu
+from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm

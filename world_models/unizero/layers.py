@@ -18,10 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import GATES, Attention, Block
-from dqn_memory.blocks.attention import Memory
 from dqn_memory.blocks.block import select
-from dqn_memory.blocks.feed_forward import FeedForward
-from dqn_memory.blocks.kernels.cpu_gelu import Gelu
+from dqn_memory.blocks.feed_forward import FeedForward, Gelu
 from dqn_memory.blocks.recurrence import Recurrence
 from world_models.unizero.branches import Columns, Reach, attend
 from world_models.unizero.config import ModelConfig

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import Attention, initialise
+from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.blocks.initialise import DEVIATION
-from dqn_memory.blocks.kernels.cpu_gelu import Gelu
 from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.priors import PENALTIES
 from dqn_memory.observations import ObservationSpec

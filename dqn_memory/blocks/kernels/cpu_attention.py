@@ -1,8 +1,7 @@
 """Causal attention for short windows on a CPU, forward and backward, from the packed projection.
 
 A fused kernel is built for long sequences and wide heads, and products of small matrices spend their time on everything
-but arithmetic. Here eight queries stand side by side in the lanes of a register, keys are read one after the other, no
-query reads a key of its future, and scores never leave the first-level cache. The backward pass computes them anew.
+but arithmetic. Here eight queries stand side by side in a register, keys are read one after the other, no query reads a key of its future, and scores never leave the first-level cache. The backward pass computes them anew.
 
 Symbols: one head of one sequence has T positions of h units; scores and weights of eight queries are kept as (T, 8).
 """
@@ -19,18 +18,18 @@ from torch import Tensor
 from dqn_memory.blocks.kernels.simd import (
     COUNT,
     add,
+    broadcast,
     compiled,
-    fill,
-    from_lane,
+    constant,
+    exp2,
     get,
-    in_parts,
-    larger,
     load,
+    maximum,
     multiply,
     multiply_add,
-    power_of_two,
     put,
-    spread,
+    replace_from,
+    run_in_threads,
     store,
     subtract,
 )
@@ -57,21 +56,21 @@ def is_faster(packed: Tensor, heads: int) -> bool:
     )
 
 
-def lane_attention(packed: Tensor, heads: int) -> Tensor:
+def cpu_attention(packed: Tensor, heads: int) -> Tensor:
     """Causal attention of packed queries, keys and values (B, T, 3D) -> (B, T, D)."""
     out: Tensor = attend(packed, heads)[0]
     return out
 
 
-@torch.library.custom_op("dqn_memory::lane_attention", mutates_args=())
+@torch.library.custom_op("dqn_memory::cpu_attention", mutates_args=())
 def attend(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Attention (B, T, D), and log2 of each softmax's denominator, (B, H, T), for the backward pass."""
     packed = packed.detach().contiguous()
     batch, time, width = packed.shape
     units, out = width // (3 * heads), packed.new_empty(batch, time, width // 3)
     norms = packed.new_empty(batch, heads, time)
-    room = COUNT * (2 * units + time + 2)
-    in_parts(_forward, batch, room, packed.data_ptr(), time, heads, units, out.data_ptr(), norms.data_ptr())
+    scratch = COUNT * (2 * units + time + 2)
+    run_in_threads(_forward, batch, scratch, packed.data_ptr(), time, heads, units, out.data_ptr(), norms.data_ptr())
     return out, norms
 
 
@@ -81,15 +80,15 @@ def _(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, time)
 
 
-@torch.library.custom_op("dqn_memory::lane_attention_backward", mutates_args=())
+@torch.library.custom_op("dqn_memory::cpu_attention_backward", mutates_args=())
 def attend_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
     """Gradient of the packed projection, (B, T, 3D)."""
     packed, grad = packed.detach().contiguous(), grad.contiguous()
     batch, heads, time = norms.shape
     units, change = packed.shape[2] // (3 * heads), torch.empty_like(packed)
-    room = COUNT * (3 * units + 2 * time + 2)
-    places = (tensor.data_ptr() for tensor in (out, norms, grad, change))
-    in_parts(_backward, batch, room, packed.data_ptr(), time, heads, units, *places)
+    scratch = COUNT * (3 * units + 2 * time + 2)
+    addresses = (tensor.data_ptr() for tensor in (out, norms, grad, change))
+    run_in_threads(_backward, batch, scratch, packed.data_ptr(), time, heads, units, *addresses)
     return change
 
 
@@ -113,7 +112,7 @@ attend.register_autograd(_gradient, setup_context=_save)
 
 @compiled
 def _forward(first, last, query, packed, time, heads, units, out, norms):
-    """Sequences `first` .. `last` - 1; all arrays are addresses, `query` that of the room for what is computed."""
+    """Sequences `first` .. `last` - 1; all arrays are addresses, `query` that of the scratch for what is computed."""
     width, scale = heads * units, np.float32(LOG2_E / math.sqrt(units))
     mixed = query + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
@@ -123,16 +122,16 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
             start = row * time * 3 * width + head * units  # of the first query
             for block in range(0, time, COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
-                _turn(packed, start + block * 3 * width, 3 * width, here, units, scale, query)
-                _products(query, units, packed, start + width, 3 * width, keys, fill(np.float32(0)), scores)
+                _transpose(packed, start + block * 3 * width, 3 * width, here, units, scale, query)
+                _products(query, units, packed, start + width, 3 * width, keys, constant(np.float32(0)), scores)
                 _softmax(scores, block, keys, ends)
                 _mix(scores, packed, start + 2 * width, 3 * width, keys, units, mixed)
-                for lane in range(here):
-                    at, total = (row * time + block + lane) * width + head * units, get(ends, COUNT + lane)
+                for element in range(here):
+                    at, total = (row * time + block + element) * width + head * units, get(ends, COUNT + element)
                     for unit in range(units):
-                        put(out, at + unit, get(mixed, unit * COUNT + lane) / total)
-                    norm = get(ends, lane) + np.float32(math.log2(total))
-                    put(norms, (row * heads + head) * time + block + lane, norm)
+                        put(out, at + unit, get(mixed, unit * COUNT + element) / total)
+                    norm = get(ends, element) + np.float32(math.log2(total))
+                    put(norms, (row * heads + head) * time + block + element, norm)
 
 
 @compiled
@@ -150,23 +149,25 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
             for block in range((time - 1) // COUNT * COUNT, -1, -COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
                 own, whole = start + block * 3 * width, (row * time + block) * width + head * units
-                store(ends, 0, fill(np.float32(0)))  # lanes behind the last position have scores and slopes of zero
-                store(ends, COUNT, fill(np.float32(0)))
-                for lane in range(here):
-                    at, total = whole + lane * width, np.float32(0)
+                store(
+                    ends, 0, constant(np.float32(0))
+                )  # elements behind the last position have scores and slopes of zero
+                store(ends, COUNT, constant(np.float32(0)))
+                for element in range(here):
+                    at, total = whole + element * width, np.float32(0)
                     for unit in range(units):
                         total -= get(out, at + unit) * get(grad, at + unit)
-                    put(ends, lane, get(norms, (row * heads + head) * time + block + lane))
-                    put(ends, COUNT + lane, total)
-                _turn(packed, own, 3 * width, here, units, scale, query)
-                _turn(grad, whole, width, here, units, np.float32(1), given)
-                _products(query, units, packed, start + width, 3 * width, keys, fill(np.float32(0)), scores)
+                    put(ends, element, get(norms, (row * heads + head) * time + block + element))
+                    put(ends, COUNT + element, total)
+                _transpose(packed, own, 3 * width, here, units, scale, query)
+                _transpose(grad, whole, width, here, units, np.float32(1), given)
+                _products(query, units, packed, start + width, 3 * width, keys, constant(np.float32(0)), scores)
                 _products(given, units, packed, start + 2 * width, 3 * width, keys, load(ends, COUNT), slopes)
                 _weights(scores, slopes, block, keys, load(ends, 0))
                 _mix(slopes, packed, start + width, 3 * width, keys, units, mixed)
-                for lane in range(here):
+                for element in range(here):
                     for unit in range(units):
-                        put(change, own + lane * 3 * width + unit, natural * get(mixed, unit * COUNT + lane))
+                        put(change, own + element * 3 * width + unit, natural * get(mixed, unit * COUNT + element))
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
                 _add_outer(slopes, query, keys, units, keys == time, change, start + width, 3 * width)
@@ -174,63 +175,77 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 
 
 @compiled
-def _turn(source, start, stride, here, units, scale, turned):
-    """Eight rows of h units as h rows of eight lanes; lanes behind the last position are zero."""
-    for lane in range(here):
+def _transpose(source, start, stride, here, units, scale, transposed):
+    """Eight rows of h units as h rows of eight elements; elements behind the last position are zero."""
+    for element in range(here):
         for unit in range(units):
-            put(turned, unit * COUNT + lane, get(source, start + lane * stride + unit) * scale)
-    for lane in range(here, COUNT):
+            put(transposed, unit * COUNT + element, get(source, start + element * stride + unit) * scale)
+    for element in range(here, COUNT):
         for unit in range(units):
-            put(turned, unit * COUNT + lane, np.float32(0))
+            put(transposed, unit * COUNT + element, np.float32(0))
 
 
 @compiled
 def _rows(source, start, stride, here, units, scale, rows):
     """Eight rows of h units, one behind the other; rows behind the last position are zero."""
-    factor = fill(scale)
-    for lane in range(COUNT):
+    factor = constant(scale)
+    for element in range(COUNT):
         for unit in range(0, units, COUNT):
-            row = multiply(load(source, start + lane * stride + unit), factor) if lane < here else fill(np.float32(0))
-            store(rows, lane * units + unit, row)
+            row = (
+                multiply(load(source, start + element * stride + unit), factor)
+                if element < here
+                else constant(np.float32(0))
+            )
+            store(rows, element * units + unit, row)
 
 
 @compiled
-def _products(turned, units, source, start, stride, keys, first, scores):
+def _products(transposed, units, source, start, stride, keys, first, scores):
     """scores[j] = first + the eight products with row j of the source."""
     for unit in range(0, units, COUNT):
         at = unit * COUNT
-        a, b, c, d = load(turned, at), load(turned, at + 8), load(turned, at + 16), load(turned, at + 24)
-        e, f, g, h = load(turned, at + 32), load(turned, at + 40), load(turned, at + 48), load(turned, at + 56)
+        a, b, c, d = (
+            load(transposed, at),
+            load(transposed, at + 8),
+            load(transposed, at + 16),
+            load(transposed, at + 24),
+        )
+        e, f, g, h = (
+            load(transposed, at + 32),
+            load(transposed, at + 40),
+            load(transposed, at + 48),
+            load(transposed, at + 56),
+        )
         for key in range(keys):
-            place = start + key * stride + unit
+            index = start + key * stride + unit
             even = first if unit == 0 else load(scores, key * COUNT)
-            even = multiply_add(a, spread(source, place), even)
-            even = multiply_add(b, spread(source, place + 1), even)
-            even = multiply_add(c, spread(source, place + 2), even)
-            even = multiply_add(d, spread(source, place + 3), even)
-            even = multiply_add(e, spread(source, place + 4), even)
-            even = multiply_add(f, spread(source, place + 5), even)
-            even = multiply_add(g, spread(source, place + 6), even)
-            even = multiply_add(h, spread(source, place + 7), even)
+            even = multiply_add(a, broadcast(source, index), even)
+            even = multiply_add(b, broadcast(source, index + 1), even)
+            even = multiply_add(c, broadcast(source, index + 2), even)
+            even = multiply_add(d, broadcast(source, index + 3), even)
+            even = multiply_add(e, broadcast(source, index + 4), even)
+            even = multiply_add(f, broadcast(source, index + 5), even)
+            even = multiply_add(g, broadcast(source, index + 6), even)
+            even = multiply_add(h, broadcast(source, index + 7), even)
             store(scores, key * COUNT, even)
 
 
 @compiled
 def _softmax(scores, block, keys, ends):
-    """Scores become 2^(score - largest); `ends` holds the largest score and the sum of each lane."""
-    lowest = fill(np.float32(LOWEST))
+    """Scores become 2^(score - largest); `ends` holds the largest score and the sum of each element."""
+    lowest = constant(np.float32(LOWEST))
     top = lowest
     for key in range(keys):
         score = load(scores, key * COUNT)
-        if key > block:  # a key in the future of the first lanes
-            score = from_lane(key - block, score, lowest)
+        if key > block:  # a key in the future of the first elements
+            score = replace_from(key - block, score, lowest)
             store(scores, key * COUNT, score)
-        top = larger(top, score)
-    total = fill(np.float32(0))
+        top = maximum(top, score)
+    total = constant(np.float32(0))
     for key in range(keys):
-        weight = power_of_two(subtract(load(scores, key * COUNT), top))
+        weight = exp2(subtract(load(scores, key * COUNT), top))
         if key > block:
-            weight = from_lane(key - block, weight, fill(np.float32(0)))
+            weight = replace_from(key - block, weight, constant(np.float32(0)))
         store(scores, key * COUNT, weight)
         total = add(total, weight)
     store(ends, 0, top)
@@ -241,9 +256,9 @@ def _softmax(scores, block, keys, ends):
 def _weights(scores, slopes, block, keys, norm):
     """Scores become weights, and slopes, which hold d(weight) - its mean, become d(score)."""
     for key in range(keys):
-        weight = power_of_two(subtract(load(scores, key * COUNT), norm))
+        weight = exp2(subtract(load(scores, key * COUNT), norm))
         if key > block:
-            weight = from_lane(key - block, weight, fill(np.float32(0)))
+            weight = replace_from(key - block, weight, constant(np.float32(0)))
         store(scores, key * COUNT, weight)
         store(slopes, key * COUNT, multiply(load(slopes, key * COUNT), weight))
 
@@ -252,17 +267,17 @@ def _weights(scores, slopes, block, keys, norm):
 def _mix(weights, source, start, stride, keys, units, mixed):
     """mixed[u] = sum over j of weights[j] times unit u of the source's row j."""
     for unit in range(0, units, COUNT):
-        a = b = c = d = e = f = g = h = fill(np.float32(0))
+        a = b = c = d = e = f = g = h = constant(np.float32(0))
         for key in range(keys):
-            place, weight = start + key * stride + unit, load(weights, key * COUNT)
-            a = multiply_add(weight, spread(source, place), a)
-            b = multiply_add(weight, spread(source, place + 1), b)
-            c = multiply_add(weight, spread(source, place + 2), c)
-            d = multiply_add(weight, spread(source, place + 3), d)
-            e = multiply_add(weight, spread(source, place + 4), e)
-            f = multiply_add(weight, spread(source, place + 5), f)
-            g = multiply_add(weight, spread(source, place + 6), g)
-            h = multiply_add(weight, spread(source, place + 7), h)
+            index, weight = start + key * stride + unit, load(weights, key * COUNT)
+            a = multiply_add(weight, broadcast(source, index), a)
+            b = multiply_add(weight, broadcast(source, index + 1), b)
+            c = multiply_add(weight, broadcast(source, index + 2), c)
+            d = multiply_add(weight, broadcast(source, index + 3), d)
+            e = multiply_add(weight, broadcast(source, index + 4), e)
+            f = multiply_add(weight, broadcast(source, index + 5), f)
+            g = multiply_add(weight, broadcast(source, index + 6), g)
+            h = multiply_add(weight, broadcast(source, index + 7), h)
         at = unit * COUNT
         store(mixed, at, a), store(mixed, at + 8, b), store(mixed, at + 16, c), store(mixed, at + 24, d)
         store(mixed, at + 32, e), store(mixed, at + 40, f), store(mixed, at + 48, g), store(mixed, at + 56, h)
@@ -270,21 +285,21 @@ def _mix(weights, source, start, stride, keys, units, mixed):
 
 @compiled
 def _add_outer(weights, rows, keys, units, fresh, change, start, stride):
-    """Row j of the change grows by the sum over the eight lanes of weights[j] times each lane's row (fresh: from 0)."""
+    """Add to row j of the change the sum over eight queries of weights[j] times the query's row (fresh: from 0)."""
     for unit in range(0, units, COUNT):
         a, b = load(rows, unit), load(rows, units + unit)
         c, d = load(rows, 2 * units + unit), load(rows, 3 * units + unit)
         e, f = load(rows, 4 * units + unit), load(rows, 5 * units + unit)
         g, h = load(rows, 6 * units + unit), load(rows, 7 * units + unit)
         for key in range(keys):
-            place, at = start + key * stride + unit, key * COUNT
-            total = fill(np.float32(0)) if fresh else load(change, place)
-            total = multiply_add(a, spread(weights, at), total)
-            total = multiply_add(b, spread(weights, at + 1), total)
-            total = multiply_add(c, spread(weights, at + 2), total)
-            total = multiply_add(d, spread(weights, at + 3), total)
-            total = multiply_add(e, spread(weights, at + 4), total)
-            total = multiply_add(f, spread(weights, at + 5), total)
-            total = multiply_add(g, spread(weights, at + 6), total)
-            total = multiply_add(h, spread(weights, at + 7), total)
-            store(change, place, total)
+            index, at = start + key * stride + unit, key * COUNT
+            total = constant(np.float32(0)) if fresh else load(change, index)
+            total = multiply_add(a, broadcast(weights, at), total)
+            total = multiply_add(b, broadcast(weights, at + 1), total)
+            total = multiply_add(c, broadcast(weights, at + 2), total)
+            total = multiply_add(d, broadcast(weights, at + 3), total)
+            total = multiply_add(e, broadcast(weights, at + 4), total)
+            total = multiply_add(f, broadcast(weights, at + 5), total)
+            total = multiply_add(g, broadcast(weights, at + 6), total)
+            total = multiply_add(h, broadcast(weights, at + 7), total)
+            store(change, index, total)

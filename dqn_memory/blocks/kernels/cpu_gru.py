@@ -1,4 +1,4 @@
-"""The two loops of a GRU over time on a CPU, as loops over eight lanes: see `gru_scan`, whose symbols these are.
+"""The two loops of a GRU over time on a CPU, as loops over eight elements: see `gru_scan`, whose symbols these are.
 
 At 32 rows and 64 units the products of one position take less time than calling them. Here three rows meet the weights
 of three gates at once, and their gates are computed where the products end. All arrays are addresses.
@@ -15,16 +15,16 @@ from torch import Tensor
 from dqn_memory.blocks.kernels.simd import (
     COUNT,
     add,
+    broadcast,
     compiled,
+    constant,
     divide,
-    fill,
-    in_parts,
-    larger,
+    exp2,
     load,
+    maximum,
     multiply,
     multiply_add,
-    power_of_two,
-    spread,
+    run_in_threads,
     store,
     subtract,
 )
@@ -45,21 +45,21 @@ def forward(given: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor
     packed = weight.view(directions, 3, -1, COUNT, width).permute(0, 2, 4, 1, 3).contiguous()  # (G, H/8, H, 3, 8)
     hidden = given.new_empty(time, directions, batch, width)
     gates, recurrent = given.new_empty(time, 3, directions, batch, width), torch.empty_like(hidden)
-    places = (tensor.data_ptr() for tensor in (given, packed, bias, hidden, gates, recurrent))
-    in_parts(_forward, batch, 0, directions, batch, time, width, *places)
+    addresses = (tensor.data_ptr() for tensor in (given, packed, bias, hidden, gates, recurrent))
+    run_in_threads(_forward, batch, 0, directions, batch, time, width, *addresses)
     return hidden, gates, recurrent
 
 
 def backward(total: Tensor, change: Tensor, gates: Tensor, weight: Tensor) -> None:
-    """In place, from the last position: gradients of states (T, G, B, H) and of the gates (T, G, B, 3, H)."""
+    """In index, from the last position: gradients of states (T, G, B, H) and of the gates (T, G, B, 3, H)."""
     time, directions, batch, width = total.shape
     packed = weight.view(directions, 3 * width, -1, COUNT).transpose(1, 2).contiguous()  # (G, H/8, 3H, 8)
-    places = (tensor.data_ptr() for tensor in (total, change, gates, packed))
-    in_parts(_backward, batch, 0, directions, batch, time, width, *places)
+    addresses = (tensor.data_ptr() for tensor in (total, change, gates, packed))
+    run_in_threads(_backward, batch, 0, directions, batch, time, width, *addresses)
 
 
 @compiled
-def _forward(first, last, room, directions, batch, time, width, given, weight, bias, hidden, gates, recurrent):
+def _forward(first, last, scratch, directions, batch, time, width, given, weight, bias, hidden, gates, recurrent):
     """Rows `first` .. `last` - 1 of all directions; where three rows are too many, the last is computed again."""
     for direction in range(directions):
         for step in range(time):
@@ -79,25 +79,25 @@ def _three_rows(
     plane = directions * batch * width  # numbers of one position's states
     states = step * plane + direction * batch * width
     p, q, r = row, min(row + 1, last - 1), min(row + 2, last - 1)
-    a = b = c = d = e = f = g = h = i = fill(np.float32(0))
+    a = b = c = d = e = f = g = h = i = constant(np.float32(0))
     if step:
-        before, place = states - plane, (direction * width + unit) * 3 * width
+        before, index = states - plane, (direction * width + unit) * 3 * width
         for inner in range(width):
-            reset, update = load(weight, place), load(weight, place + COUNT)
-            candidate = load(weight, place + 2 * COUNT)
-            place += 3 * COUNT
-            state = spread(hidden, before + p * width + inner)
+            reset, update = load(weight, index), load(weight, index + COUNT)
+            candidate = load(weight, index + 2 * COUNT)
+            index += 3 * COUNT
+            state = broadcast(hidden, before + p * width + inner)
             a, b, c = multiply_add(state, reset, a), multiply_add(state, update, b), multiply_add(state, candidate, c)
-            state = spread(hidden, before + q * width + inner)
+            state = broadcast(hidden, before + q * width + inner)
             d, e, f = multiply_add(state, reset, d), multiply_add(state, update, e), multiply_add(state, candidate, f)
-            state = spread(hidden, before + r * width + inner)
+            state = broadcast(hidden, before + r * width + inner)
             g, h, i = multiply_add(state, reset, g), multiply_add(state, update, h), multiply_add(state, candidate, i)
     offset = load(bias, direction * width + unit)
-    for lane in range(min(3, last - row)):
-        which = row + lane
-        to_reset = a if lane == 0 else (d if lane == 1 else g)
-        to_update = b if lane == 0 else (e if lane == 1 else h)
-        inside = c if lane == 0 else (f if lane == 1 else i)
+    for element in range(min(3, last - row)):
+        which = row + element
+        to_reset = a if element == 0 else (d if element == 1 else g)
+        to_update = b if element == 0 else (e if element == 1 else h)
+        inside = c if element == 0 else (f if element == 1 else i)
         source = ((direction * batch + which) * time + step) * 3 * width + unit
         target = states + which * width + unit
         gate = 2 * step * plane + target  # in gates (T, 3, G, B, H)
@@ -109,12 +109,12 @@ def _three_rows(
         store(gates, gate + plane, to_update)
         store(gates, gate + 2 * plane, new)
         store(recurrent, target, inside)
-        old = load(hidden, target - plane) if step else fill(np.float32(0))
+        old = load(hidden, target - plane) if step else constant(np.float32(0))
         store(hidden, target, multiply_add(to_update, subtract(old, new), new))
 
 
 @compiled
-def _backward(first, last, room, directions, batch, time, width, total, change, gates, weight):
+def _backward(first, last, scratch, directions, batch, time, width, total, change, gates, weight):
     """Rows `first` .. `last` - 1: change *= total; total of the step before += z total + change W."""
     plane = directions * batch * width
     for direction in range(directions):
@@ -124,8 +124,8 @@ def _backward(first, last, room, directions, batch, time, width, total, change, 
                 state = step * plane + (direction * batch + row) * width
                 for part in range(3):
                     for unit in range(0, width, COUNT):
-                        place = 3 * state + part * width + unit
-                        store(change, place, multiply(load(change, place), load(total, state + unit)))
+                        index = 3 * state + part * width + unit
+                        store(change, index, multiply(load(change, index), load(total, state + unit)))
             for unit in range(0, width if step else 0, COUNT):
                 for row in range(first, last, COUNT):
                     _eight_rows(
@@ -142,21 +142,33 @@ def _eight_rows(row, last, step, direction, unit, directions, batch, width, tota
     r, s = 3 * own + min(row + 2, last - 1) * wide, 3 * own + min(row + 3, last - 1) * wide
     t, u = 3 * own + min(row + 4, last - 1) * wide, 3 * own + min(row + 5, last - 1) * wide
     v, w = 3 * own + min(row + 6, last - 1) * wide, 3 * own + min(row + 7, last - 1) * wide
-    a = b = c = d = e = f = g = h = fill(np.float32(0))
-    place = (direction * width + unit) * wide
+    a = b = c = d = e = f = g = h = constant(np.float32(0))
+    index = (direction * width + unit) * wide
     for inner in range(wide):
-        column = load(weight, place)
-        place += COUNT
-        a, b = multiply_add(spread(change, p + inner), column, a), multiply_add(spread(change, q + inner), column, b)
-        c, d = multiply_add(spread(change, r + inner), column, c), multiply_add(spread(change, s + inner), column, d)
-        e, f = multiply_add(spread(change, t + inner), column, e), multiply_add(spread(change, u + inner), column, f)
-        g, h = multiply_add(spread(change, v + inner), column, g), multiply_add(spread(change, w + inner), column, h)
-    for lane in range(min(COUNT, last - row)):
-        low = a if lane == 0 else (b if lane == 1 else (c if lane == 2 else d))
-        high = e if lane == 4 else (f if lane == 5 else (g if lane == 6 else h))
-        state = own + (row + lane) * width + unit
+        column = load(weight, index)
+        index += COUNT
+        a, b = (
+            multiply_add(broadcast(change, p + inner), column, a),
+            multiply_add(broadcast(change, q + inner), column, b),
+        )
+        c, d = (
+            multiply_add(broadcast(change, r + inner), column, c),
+            multiply_add(broadcast(change, s + inner), column, d),
+        )
+        e, f = (
+            multiply_add(broadcast(change, t + inner), column, e),
+            multiply_add(broadcast(change, u + inner), column, f),
+        )
+        g, h = (
+            multiply_add(broadcast(change, v + inner), column, g),
+            multiply_add(broadcast(change, w + inner), column, h),
+        )
+    for element in range(min(COUNT, last - row)):
+        low = a if element == 0 else (b if element == 1 else (c if element == 2 else d))
+        high = e if element == 4 else (f if element == 5 else (g if element == 6 else h))
+        state = own + (row + element) * width + unit
         gained = multiply_add(
-            load(total, state), load(gates, 2 * step * plane + plane + state), low if lane < 4 else high
+            load(total, state), load(gates, 2 * step * plane + plane + state), low if element < 4 else high
         )
         store(total, state - plane, add(load(total, state - plane), gained))
 
@@ -164,8 +176,8 @@ def _eight_rows(row, last, step, direction, unit, directions, batch, width, tota
 @compiled
 def _sigmoid(x):
     """1 / (1 + e^-x)."""
-    falling = power_of_two(multiply(larger(x, fill(np.float32(SMALLEST))), fill(np.float32(-LOG2_E))))
-    one = fill(np.float32(1))
+    falling = exp2(multiply(maximum(x, constant(np.float32(SMALLEST))), constant(np.float32(-LOG2_E))))
+    one = constant(np.float32(1))
     return divide(one, add(one, falling))
 
 
@@ -173,4 +185,4 @@ def _sigmoid(x):
 def _tanh(x):
     """2 sigmoid(2 x) - 1."""
     twice = _sigmoid(add(x, x))
-    return subtract(add(twice, twice), fill(np.float32(1)))
+    return subtract(add(twice, twice), constant(np.float32(1)))

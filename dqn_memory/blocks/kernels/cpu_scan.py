@@ -1,9 +1,9 @@
-"""The selective scan on a CPU as loops over eight channels side by side: see `lanes`, and `scan` for the symbols.
+"""The selective scan on a CPU as loops over eight channels side by side: see `elements`, and `scan` for the symbols.
 
 What torch does in nine passes over a state of B E N numbers at each position happens here in registers and the
 first-level cache: a block of eight channels of one row goes through the whole sequence, its N states beside it. The
-backward pass computes states and factors anew, into room for one block, and walks back over them. Numbers are float32;
-channels that do not fill the last block are zeros. Decays lie as (E/8, N, 8), like the states of a block.
+backward pass computes states and factors anew, into scratch memory for one block, and walks back over them. Numbers are
+float32; channels that do not fill the last block are zeros. Decays lie as (E/8, N, 8), like the states of a block.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from dqn_memory.blocks.kernels.simd import (
     COUNT,
     SMALLEST,
     add,
+    broadcast,
     compiled,
-    fill,
+    constant,
+    exp2,
     get,
-    in_parts,
     load,
     multiply,
     multiply_add,
-    power_of_two,
     put,
-    spread,
+    run_in_threads,
     store,
     subtract,
 )
@@ -47,8 +47,8 @@ def forward(
     batch, time, channels = u.shape
     inputs = [_filled(u), _filled(delta), _exponent(decay), *(x.detach().contiguous() for x in (enter, leave, initial))]
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
-    places = tuple(part.data_ptr() for part in (*inputs, y, last))
-    in_parts(_forward, batch, decay.shape[1] * COUNT, (time, channels, y.shape[2], decay.shape[1]), places)
+    addresses = tuple(part.data_ptr() for part in (*inputs, y, last))
+    run_in_threads(_forward, batch, decay.shape[1] * COUNT, (time, channels, y.shape[2], decay.shape[1]), addresses)
     return y[..., :channels].contiguous(), last
 
 
@@ -65,9 +65,9 @@ def backward(
     to_decay = u.new_zeros(groups, wide // COUNT, states, COUNT)
     to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
     outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
-    places = tuple(part.data_ptr() for part in (*inputs, *outputs))
-    room = (4 * time + 2) * states * COUNT
-    in_parts(_backward, groups, room, (batch, time, channels, wide, states), places)
+    addresses = tuple(part.data_ptr() for part in (*inputs, *outputs))
+    scratch = (4 * time + 2) * states * COUNT
+    run_in_threads(_backward, groups, scratch, (batch, time, channels, wide, states), addresses)
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
     return to_u, to_delta, whole, to_enter, to_leave, to_initial
@@ -75,7 +75,7 @@ def backward(
 
 def _check(u: Tensor) -> None:
     if u.dtype != torch.float32:
-        raise ValueError(f"the lanes backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
+        raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
 
 
 def _filled(x: Tensor) -> Tensor:
@@ -93,52 +93,52 @@ def _exponent(decay: Tensor) -> Tensor:
 @compiled
 def _power(x):
     """2^x, and exactly 0 where it is next to nothing."""
-    return subtract(power_of_two(x), fill(np.float32(FORGOTTEN)))
+    return subtract(exp2(x), constant(np.float32(FORGOTTEN)))
 
 
 @compiled
 def _gather(source, start, here, states, block):
-    """N states of `here` channels, one channel behind the other, to N rows of eight lanes."""
+    """N states of `here` channels, one channel behind the other, to N rows of eight elements."""
     for at in range(0, states * COUNT, COUNT):
-        store(block, at, fill(np.float32(0)))
-    for lane in range(here):
+        store(block, at, constant(np.float32(0)))
+    for element in range(here):
         for n in range(states):
-            put(block, n * COUNT + lane, get(source, start + lane * states + n))
+            put(block, n * COUNT + element, get(source, start + element * states + n))
 
 
 @compiled
 def _scatter(block, here, states, target, start):
     """The way back."""
-    for lane in range(here):
+    for element in range(here):
         for n in range(states):
-            put(target, start + lane * states + n, get(block, n * COUNT + lane))
+            put(target, start + element * states + n, get(block, n * COUNT + element))
 
 
 @compiled
-def _forward(first, last, state, sizes, places):
-    """Rows `first` .. `last` - 1; `state` is room for N x 8 numbers."""
+def _forward(first, last, state, sizes, addresses):
+    """Rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
     time, channels, wide, states = sizes
-    u, delta, decay, enter, leave, initial, y, final = places
+    u, delta, decay, enter, leave, initial, y, final = addresses
     for row in range(first, last):
         for block in range(0, wide, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
             _gather(initial, own, here, states, state)
             for t in range(time):
-                place, at = (row * time + t) * wide + block, (row * time + t) * states
-                step, total = load(delta, place), fill(np.float32(0))
-                push = multiply(step, load(u, place))
+                index, at = (row * time + t) * wide + block, (row * time + t) * states
+                step, total = load(delta, index), constant(np.float32(0))
+                push = multiply(step, load(u, index))
                 for n in range(states):
                     kept = _power(multiply(step, load(decay, block * states + n * COUNT)))
-                    driven = multiply(push, spread(enter, at + n))
+                    driven = multiply(push, broadcast(enter, at + n))
                     now = multiply_add(kept, load(state, n * COUNT), driven)
                     store(state, n * COUNT, now)
-                    total = multiply_add(now, spread(leave, at + n), total)
-                store(y, place, total)
+                    total = multiply_add(now, broadcast(leave, at + n), total)
+                store(y, index, total)
             _scatter(state, here, states, final, own)
 
 
 @compiled
-def _backward(first, last, held, sizes, places):
+def _backward(first, last, held, sizes, addresses):
     """Groups of rows, back. Room: states before each position and behind the last, factors, two sums, a gradient."""
     batch, time, channels, wide, states = sizes
     plane = states * COUNT
@@ -148,73 +148,73 @@ def _backward(first, last, held, sizes, places):
     change = out + 4 * time * plane
     for row in range(first * ROWS, min(last * ROWS, batch)):
         for at in range(0, 2 * time * plane, COUNT):
-            store(into, at, fill(np.float32(0)))
+            store(into, at, constant(np.float32(0)))
         for block in range(0, wide, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
-            _gather(places[6], own, here, states, held)
-            _gather(places[7], own, here, states, change)
-            _record(row, block, sizes, places, held, kept)
-            _walk_back(row, block, sizes, places, (held, kept, into, out, change))
-            _scatter(change, here, states, places[13], own)
+            _gather(addresses[6], own, here, states, held)
+            _gather(addresses[7], own, here, states, change)
+            _record(row, block, sizes, addresses, held, kept)
+            _walk_back(row, block, sizes, addresses, (held, kept, into, out, change))
+            _scatter(change, here, states, addresses[13], own)
         for at in range(time * states):
-            put(places[11], row * time * states + at, _sum(into, at * COUNT))
-            put(places[12], row * time * states + at, _sum(out, at * COUNT))
+            put(addresses[11], row * time * states + at, _sum(into, at * COUNT))
+            put(addresses[12], row * time * states + at, _sum(out, at * COUNT))
 
 
 @compiled
-def _record(row, block, sizes, places, held, kept):
+def _record(row, block, sizes, addresses, held, kept):
     """States h_0 .. h_{T-1} behind h_{-1}, and factors exp(dt_t A), of a block of channels."""
     _, time, _, wide, states = sizes
-    u, delta, decay, enter = places[1], places[2], places[3], places[4]
+    u, delta, decay, enter = addresses[1], addresses[2], addresses[3], addresses[4]
     plane = states * COUNT
     for t in range(time):
-        place, at = (row * time + t) * wide + block, (row * time + t) * states
-        step = load(delta, place)
-        push = multiply(step, load(u, place))
+        index, at = (row * time + t) * wide + block, (row * time + t) * states
+        step = load(delta, index)
+        push = multiply(step, load(u, index))
         for n in range(states):
             here = t * plane + n * COUNT
             factor = _power(multiply(step, load(decay, block * states + n * COUNT)))
             store(kept, here, factor)
-            driven = multiply(push, spread(enter, at + n))
+            driven = multiply(push, broadcast(enter, at + n))
             store(held, here + plane, multiply_add(factor, load(held, here), driven))
 
 
 @compiled
-def _walk_back(row, block, sizes, places, room):
+def _walk_back(row, block, sizes, addresses, scratch):
     """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
     _, time, _, wide, states = sizes
-    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _ = places
-    held, kept, into, out, change = room
-    plane, own, nothing = states * COUNT, (row // ROWS * wide + block) * states, fill(np.float32(0))
+    grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _ = addresses
+    held, kept, into, out, change = scratch
+    plane, own, nothing = states * COUNT, (row // ROWS * wide + block) * states, constant(np.float32(0))
     for back in range(time):
         t = time - 1 - back
-        place, at = (row * time + t) * wide + block, (row * time + t) * states
-        given, step, source = load(grad, place), load(delta, place), load(u, place)
+        index, at = (row * time + t) * wide + block, (row * time + t) * states
+        given, step, source = load(grad, index), load(delta, index), load(u, index)
         push, to_push, to_exponent = multiply(step, source), nothing, nothing
         for n in range(states):
-            lane = n * COUNT
-            here = t * plane + lane
-            total = multiply_add(given, spread(leave, at + n), load(change, lane))
+            element = n * COUNT
+            here = t * plane + element
+            total = multiply_add(given, broadcast(leave, at + n), load(change, element))
             store(out, here, multiply_add(given, load(held, here + plane), load(out, here)))
             store(into, here, multiply_add(total, push, load(into, here)))
-            to_push = multiply_add(total, spread(enter, at + n), to_push)
+            to_push = multiply_add(total, broadcast(enter, at + n), to_push)
             total = multiply(total, load(kept, here))
-            store(change, lane, total)
+            store(change, element, total)
             work = multiply(total, load(held, here))
-            store(to_decay, own + lane, multiply_add(work, step, load(to_decay, own + lane)))
-            to_exponent = multiply_add(work, load(decay, block * states + lane), to_exponent)
-        store(to_u, place, multiply(to_push, step))
-        natural = multiply(to_exponent, fill(np.float32(1 / LOG2_E)))
-        store(to_delta, place, add(natural, multiply(to_push, source)))
+            store(to_decay, own + element, multiply_add(work, step, load(to_decay, own + element)))
+            to_exponent = multiply_add(work, load(decay, block * states + element), to_exponent)
+        store(to_u, index, multiply(to_push, step))
+        natural = multiply(to_exponent, constant(np.float32(1 / LOG2_E)))
+        store(to_delta, index, add(natural, multiply(to_push, source)))
 
 
 @compiled
 def _sum(source, at):
     """Of eight numbers."""
     total = np.float32(0)
-    for lane in range(COUNT):
-        total += get(source, at + lane)
+    for element in range(COUNT):
+        total += get(source, at + element)
     return total
 
 
-scan_lanes = operator("lane_scan", forward, backward)
+scan_simd = operator("cpu_scan", forward, backward)

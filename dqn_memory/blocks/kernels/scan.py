@@ -1,4 +1,18 @@
-"""A selective scan and its gradient, each as one opaque operator, so that torch.compile does not look into them."""
+"""The selective scan of Mamba-1 (Gu & Dao 2023, Algorithm 2), forward and backward, on any device, in torch alone.
+
+    h_t = exp(dt_t A) h_{t-1} + (dt_t u_t) B_t        y_t = C_t . h_t
+
+with E inner channels and N states a channel. `selective_scan` is what a mixer calls. What runs along time is a `Scan`:
+`scan_torch` here, the tested reference; cpu_scan.py, triton.py and mamba_ssm.py are faster forms, which select.py
+chooses from. A scan and its gradient are one opaque operator each, so that torch.compile does not look into them.
+
+In `scan_torch` one pass over time in each direction carries nothing but the state: on a CPU this is several times as
+fast as associative scans, which move (B, T, E, N) numbers log T times, and as a loop that autograd records, whose
+backward pass fills a whole (B, T, E, N) gradient at every position. Three things make the passes fast. Channels are the
+last dimension of the state, (B, N, E), so every product runs along memory. A block of rows small enough for a core's
+cache goes through the whole sequence before the next one begins. And nothing of size (B, T, E, N) is kept for the
+backward pass: it computes the states of a block anew into the same memory.
+"""
 
 from __future__ import annotations
 
@@ -10,24 +24,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
-
-
 """(u, delta, decay, enter, leave, initial) -> (y, last): u, delta, y (B, T, E), decay (E, N), enter, leave (B, T, N),
 states (B, E, N), all of one dtype; no initial state means zeros.
 
     h_t = exp(delta_t decay) h_{t-1} + (delta_t u_t) enter_t        y_t = leave_t . h_t        last = h_T
 """
-
-
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
 Gradients = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
-
-
 Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Gradients]
-
-
 """(gradient of y, gradient of last, the six inputs) -> gradients of the six inputs, nothing else kept in between."""
 
 

@@ -1,16 +1,16 @@
-"""Which scan Mamba runs on: `torch` everywhere, `lanes` on a CPU, `triton` and `mamba_ssm` on CUDA.
+"""Choose what computes Mamba's scan: `torch` everywhere, `simd` on a CPU, `triton` and `mamba_ssm` on CUDA.
 
-All but torch, which is the reference, run only after a trial.
+`torch` is the reference; every other backend is used only after its numbers agree with the reference's on the device.
 
 choice = choose("auto", device)     # ValueError says why the one that was asked for cannot run
-equip(network, choice.scan)
+set_scan(network, choice.scan)
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +18,30 @@ from torch import Tensor, nn
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch
 from dqn_memory.blocks.mamba import Mamba
 
-BACKENDS = ("torch", "lanes", "triton", "mamba_ssm")
-DEVICES = {"lanes": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of those that do not run everywhere
-CANDIDATES = {"cpu": ("lanes",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first
+
+def _simd() -> Scan:
+    from dqn_memory.blocks.kernels.cpu_scan import scan_simd
+
+    return scan_simd
+
+
+def _triton() -> Scan:
+    from dqn_memory.blocks.kernels.triton import scan_triton
+
+    return scan_triton
+
+
+def _mamba_ssm() -> Scan:
+    from dqn_memory.blocks.kernels.mamba_ssm import scan_mamba_ssm
+
+    return scan_mamba_ssm
+
+
+# Imported when they are chosen: they need numba, triton or a CUDA extension.
+LOADERS: dict[str, Callable[[], Scan]] = {"simd": _simd, "triton": _triton, "mamba_ssm": _mamba_ssm}
+BACKENDS = ("torch", "simd", "triton", "mamba_ssm")
+DEVICES = {"simd": "cpu", "triton": "cuda", "mamba_ssm": "cuda"}  # of those that do not run everywhere
+CANDIDATES = {"cpu": ("simd",), "cuda": ("triton", "mamba_ssm")}  # for "auto", best first
 TOLERANCE = 1e-4  # of the largest number, in a trial against torch
 
 
@@ -38,7 +59,7 @@ class Choice:
 
 
 def choose(asked: str, device: torch.device) -> Choice:
-    """The backend `asked` for, or with "auto" the first that works: on CUDA triton, then mamba_ssm, on a CPU lanes.
+    """The backend `asked` for, or with "auto" the first that works: on CUDA triton, then mamba_ssm, on a CPU simd.
 
     Where none does it is torch. Triton comes before mamba_ssm because it alone computes initial states and gradients of
     last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
@@ -62,10 +83,10 @@ def load(name: str, device: torch.device) -> Scan:
         return scan_torch
     interpreted = name == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != DEVICES[name] and not interpreted:
-        place = "a CPU" if DEVICES[name] == "cpu" else "CUDA"
-        raise Unavailable(f"its kernels run on {place} alone and the device is {device}")
+        where = "a CPU" if DEVICES[name] == "cpu" else "CUDA"
+        raise Unavailable(f"its kernels run on {where} alone and the device is {device}")
     try:
-        scan: Scan = getattr(import_module(f"dqn_memory.blocks.kernels.scan_{name}"), f"scan_{name}")
+        scan = LOADERS[name]()
     except Exception as error:  # a broken extension fails in ways of its own
         raise Unavailable(f"it cannot be imported: {_first_line(error)}") from error
     try:
@@ -105,7 +126,7 @@ def mixers(network: nn.Module) -> list[Mamba]:
     return [part for part in network.modules() if isinstance(part, Mamba)]
 
 
-def equip(network: nn.Module, scan: Scan) -> None:
+def set_scan(network: nn.Module, scan: Scan) -> None:
     """Let every Mamba in a network run on `scan`."""
     for mixer in mixers(network):
         mixer.core = scan

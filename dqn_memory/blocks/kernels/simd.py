@@ -1,4 +1,10 @@
-"""How loops over lanes are compiled, and shared out among torch's threads."""
+"""Vectors of eight float32 numbers for loops that numba compiles, and how those loops share torch's threads.
+
+A compiler vectorises a loop only where it can prove that its arrays do not overlap, and unrolls short loops into single
+numbers instead. A value of this type is a vector in LLVM's own sense, so a kernel states which numbers stand side by
+side; LLVM maps it to what a processor has (one register of AVX, two of SSE or NEON). Arrays are addresses of float32
+numbers, because numba counts references and checks indices of its own; so nothing is checked here.
+"""
 
 from __future__ import annotations
 
@@ -18,55 +24,15 @@ from numba.core.datamodel import models
 from numba.extending import intrinsic as numba_intrinsic
 from numba.extending import register_model
 
-
-def compiled(function: Any) -> Any:
-    """Compiled at its first call, kept on disk, free of Python's lock."""
-    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
-
-
-def in_parts(kernel: Any, batch: int, room: int, *arguments: Any) -> None:
-    """Run over all sequences, one part of them on each of torch's threads, each with `room` numbers of its own."""
-    parts = min(torch.get_num_threads(), batch)
-    rooms = torch.empty(parts, room)
-    tasks = [(batch * part // parts, batch * (part + 1) // parts, rooms[part].data_ptr()) for part in range(parts)]
-    waiting: list[Future[None]] = [_pool(parts).submit(kernel, *task, *arguments) for task in tasks[1:]]
-    kernel(*tasks[0], *arguments)
-    for other in waiting:
-        other.result()
-
-
-@cache
-def _pool(parts: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(parts - 1)
-
-
-if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 intrinsic: Any = numba_intrinsic
-
-
 COUNT = 8
-
-
 NUMBER = ir.FloatType()
-
-
 FLOATS = ir.VectorType(NUMBER, COUNT)
-
-
 INTEGERS = ir.VectorType(ir.IntType(32), COUNT)
-
-
 FEATURES = get_host_cpu_features()
-
-
 # Whether a product and a sum become one rounding. Always or never: left to the compiler, a function that another one
 # takes in may round otherwise than by itself, and a run that compiled would not repeat bit for bit when it is resumed.
 FUSES = bool(FEATURES.get("fma") or FEATURES.get("neon"))
-
-
 SMALLEST = -126.0  # powers of two below are not normal numbers; they become this one, which is 1e-38
 
 
@@ -79,18 +45,18 @@ def _coefficients() -> np.ndarray:
 COEFFICIENTS = _coefficients()
 
 
-class Lanes(types.Type):
+class Vector8Type(types.Type):
     """The type of eight float32 numbers."""
 
     def __init__(self) -> None:
-        super().__init__(name="Lanes")
+        super().__init__(name="Vector8")
 
 
-lanes = Lanes()
+vector8 = Vector8Type()
 
 
-@register_model(Lanes)
-class _LanesModel(models.PrimitiveModel):
+@register_model(Vector8Type)
+class _Vector8Model(models.PrimitiveModel):
     def __init__(self, manager: Any, fe_type: Any) -> None:
         super().__init__(manager, fe_type, FLOATS)
 
@@ -124,7 +90,7 @@ def load(typing: Any, address: Any, index: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.load(_pointer(builder, values[0], values[1], FLOATS), align=4)
 
-    return lanes(types.intp, types.intp), code
+    return vector8(types.intp, types.intp), code
 
 
 @intrinsic
@@ -135,7 +101,7 @@ def store(typing: Any, address: Any, index: Any, value: Any) -> Any:
         builder.store(values[2], _pointer(builder, values[0], values[1], FLOATS), align=4)
         return context.get_dummy_value()
 
-    return types.void(types.intp, types.intp, lanes), code
+    return types.void(types.intp, types.intp, vector8), code
 
 
 @intrinsic
@@ -160,23 +126,23 @@ def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
 
 
 @intrinsic
-def spread(typing: Any, address: Any, index: Any) -> Any:
+def broadcast(typing: Any, address: Any, index: Any) -> Any:
     """The number at `index`, eight times."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _broadcast(builder, builder.load(_pointer(builder, *values), align=4))
 
-    return lanes(types.intp, types.intp), code
+    return vector8(types.intp, types.intp), code
 
 
 @intrinsic
-def fill(typing: Any, value: Any) -> Any:
+def constant(typing: Any, value: Any) -> Any:
     """One number, eight times."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _broadcast(builder, values[0])
 
-    return lanes(types.float32), code
+    return vector8(types.float32), code
 
 
 @intrinsic
@@ -186,22 +152,22 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _multiply_add(builder, *values)
 
-    return lanes(lanes, lanes, lanes), code
+    return vector8(vector8, vector8, vector8), code
 
 
 @intrinsic
-def larger(typing: Any, a: Any, b: Any) -> Any:
-    """The larger one in each lane, or a if there is a NaN."""
+def maximum(typing: Any, a: Any, b: Any) -> Any:
+    """The larger one in each element, or a if there is a NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.select(builder.fcmp_unordered(">", *values), *values)
 
-    return lanes(lanes, lanes), code
+    return vector8(vector8, vector8), code
 
 
 @intrinsic
-def from_lane(typing: Any, first: Any, value: Any, before: Any) -> Any:
-    """`value` in the lanes from number `first` on, `before` in those before it."""
+def replace_from(typing: Any, first: Any, value: Any, before: Any) -> Any:
+    """`value` in the elements from number `first` on, `before` in those before it."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         bound = builder.trunc(values[0], ir.IntType(32))
@@ -211,11 +177,11 @@ def from_lane(typing: Any, first: Any, value: Any, before: Any) -> Any:
         numbers = ir.Constant(INTEGERS, list(range(COUNT)))
         return builder.select(builder.icmp_signed(">=", numbers, bounds), values[1], values[2])
 
-    return lanes(types.intp, lanes, lanes), code
+    return vector8(types.intp, vector8, vector8), code
 
 
 @intrinsic
-def power_of_two(typing: Any, x: Any) -> Any:
+def exp2(typing: Any, x: Any) -> Any:
     """2^x, for x from -126 (smaller ones count as that) to 127; NaN for NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -231,7 +197,7 @@ def power_of_two(typing: Any, x: Any) -> Any:
         power = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * COUNT)), FLOATS)
         return builder.fmul(result, power)
 
-    return lanes(lanes), code
+    return vector8(vector8), code
 
 
 def _binary(name: str) -> Any:
@@ -240,18 +206,37 @@ def _binary(name: str) -> Any:
         def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
             return getattr(builder, name)(*values)
 
-        return lanes(lanes, lanes), code
+        return vector8(vector8, vector8), code
 
     return operation
 
 
 add = _binary("fadd")
-
-
 subtract = _binary("fsub")
-
-
 multiply = _binary("fmul")
-
-
 divide = _binary("fdiv")
+
+
+def compiled(function: Any) -> Any:
+    """Compile a kernel at its first call; it is kept on disk and runs without Python's lock."""
+    return numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+
+
+def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> None:
+    """Run a kernel over all sequences, a part of them on each of torch's threads with `scratch` numbers of its own."""
+    parts = min(torch.get_num_threads(), batch)
+    buffers = torch.empty(parts, scratch)
+    tasks = [(batch * part // parts, batch * (part + 1) // parts, buffers[part].data_ptr()) for part in range(parts)]
+    waiting: list[Future[None]] = [_pool(parts).submit(kernel, *task, *arguments) for task in tasks[1:]]
+    kernel(*tasks[0], *arguments)
+    for other in waiting:
+        other.result()
+
+
+@cache
+def _pool(parts: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(parts - 1)
+
+
+if hasattr(os, "register_at_fork"):  # a forked child has the pool but none of its threads
+    os.register_at_fork(after_in_child=_pool.cache_clear)

@@ -11,17 +11,17 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import hashlib
 import torch
-from dqn_memory.blocks import lane_gru
+from dqn_memory.blocks.kernels import cpu_gru
 
 torch.set_num_threads(1)
 numbers = torch.Generator().manual_seed(0)
 total, change = (torch.randn(9, 1, 11, *shape, generator=numbers) for shape in ((16,), (3, 16)))
 gates, weight = torch.rand(9, 3, 1, 11, 16, generator=numbers), torch.randn(1, 48, 16, generator=numbers)
-lane_gru.backward(total, change, gates, weight)
+cpu_gru.backward(total, change, gates, weight)
 given, bias = torch.randn(1, 11, 9, 3, 16, generator=numbers), torch.randn(1, 48, generator=numbers)
-for result in (total, change, *lane_gru.forward(given, weight, bias)):
+for result in (total, change, *cpu_gru.forward(given, weight, bias)):
     print(hashlib.sha256(result.contiguous().numpy().tobytes()).hexdigest())
-print(lane_gru._backward.stats.cache_hits.total())
+print(cpu_gru._backward.stats.cache_hits.total())
 """
 
 

@@ -3,7 +3,7 @@
 `nn.GRU` on a CPU runs every direction by itself and records about ten small operations per position for
 autograd; its backward pass is four fifths of the cost. Here the directions share every operation, a position
 takes eight forward and three backward, and what does not depend on the previous position is done once for the
-whole sequence. In float32 even these few cost more than their arithmetic; there `lane_gru` does both loops. The
+whole sequence. In float32 even these few cost more than their arithmetic; there `cpu_gru` does both loops. The
 loop over time is inherent; it stays inside two opaque operators, so that torch.compile does not unroll it. An
 accelerator runs `nn.GRU` as one fused kernel and needs none of this.
 
@@ -19,8 +19,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-
-from dqn_memory.blocks.kernels import cpu_gru
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -47,6 +45,8 @@ def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     Returns hidden (T, G, B, H), the three gates (T, 3, G, B, H), and the recurrent part of the candidate
     (T, G, B, H); the last two are for the backward pass.
     """
+    from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
+
     if cpu_gru.is_faster(weight):
         return cpu_gru.forward(gates, weight, bias)
     gates = gates.permute(2, 3, 0, 1, 4).clone(memory_format=torch.contiguous_format)  # (T, 3, G, B, H)
@@ -90,6 +90,8 @@ def gru_scan_backward(
     before = torch.cat((torch.zeros_like(hidden[:1]), hidden[:-1]))
     change, inner = _factors(before, gates, recurrent)
     total = grad.clone(memory_format=torch.contiguous_format)
+    from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
+
     if cpu_gru.is_faster(weight):
         cpu_gru.backward(total, change, gates, weight)
     else:

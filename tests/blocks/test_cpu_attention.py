@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from dqn_memory.blocks import LayerConfig
-from dqn_memory.blocks.kernels.cpu_attention import attend, is_faster, lane_attention
+from dqn_memory.blocks.kernels.cpu_attention import attend, cpu_attention, is_faster
 
 
 def packed(time, batch=3, heads=2, units=8, dtype=torch.float32, scale=1.0):
@@ -22,7 +22,7 @@ def reference(x, heads):
 def compare(x, heads, tolerance):
     """Values and the gradient of a weighted sum, against the reference in float64."""
     y = x.detach().double().requires_grad_()
-    ours, theirs = lane_attention(x, heads), reference(y, heads)
+    ours, theirs = cpu_attention(x, heads), reference(y, heads)
     weight = torch.linspace(-1, 1, theirs[0].numel(), dtype=torch.float64).view_as(theirs[0])
     (ours * weight.float()).sum().backward()
     (theirs * weight).sum().backward()
@@ -43,13 +43,13 @@ def test_equals_scaled_dot_product_attention_at_every_width(heads, units):
 def test_large_scores_stay_finite():
     compare(packed(9, scale=10.0), 2, 1e-3)
     x = packed(9, scale=300.0)
-    lane_attention(x, 2).sum().backward()
+    cpu_attention(x, 2).sum().backward()
     assert x.grad.isfinite().all()
 
 
 def test_a_query_that_sees_one_key_repeats_its_value():
     x = packed(20)
-    first = lane_attention(x, 2)[:, 0]
+    first = cpu_attention(x, 2)[:, 0]
     torch.testing.assert_close(first, x[:, 0, 32:])
 
 
@@ -57,7 +57,7 @@ def test_a_query_that_sees_one_key_repeats_its_value():
 def test_what_is_no_number_stays_none(first):
     x = packed(20).detach()
     x[:, 5, first : first + 16] = torch.nan
-    ours, theirs = lane_attention(x, 2).isnan().all(-1), reference(x, 2).isnan().all(-1)
+    ours, theirs = cpu_attention(x, 2).isnan().all(-1), reference(x, 2).isnan().all(-1)
     assert torch.equal(ours, theirs) and ours[:, 5].all()
 
 
@@ -65,7 +65,7 @@ def test_the_future_is_not_read():
     x = packed(30).detach()
     other = x.clone()
     other[:, 13:] = -7.0
-    assert torch.equal(lane_attention(x, 2)[:, :13], lane_attention(other, 2)[:, :13])
+    assert torch.equal(cpu_attention(x, 2)[:, :13], cpu_attention(other, 2)[:, :13])
 
 
 def test_results_do_not_depend_on_the_threads():
@@ -75,7 +75,7 @@ def test_results_do_not_depend_on_the_threads():
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             x = packed(50, batch=5)
-            out = lane_attention(x, 2)
+            out = cpu_attention(x, 2)
             out.square().sum().backward()
             results.append((out.detach(), x.grad))
     finally:
@@ -94,9 +94,9 @@ def test_views_and_gradients_that_are_not_contiguous():
     x = packed(10, batch=6)
     every_other = x[::2]
     assert not every_other.is_contiguous()
-    torch.testing.assert_close(lane_attention(every_other, 2), reference(every_other, 2), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(cpu_attention(every_other, 2), reference(every_other, 2), atol=1e-6, rtol=1e-5)
     grad = torch.ones(1, 1, 16).expand(3, 10, 16)
-    (ours,) = torch.autograd.grad(lane_attention(every_other, 2), x, grad)
+    (ours,) = torch.autograd.grad(cpu_attention(every_other, 2), x, grad)
     (theirs,) = torch.autograd.grad(reference(every_other, 2), x, grad)
     torch.testing.assert_close(ours, theirs, atol=1e-6, rtol=1e-5)
 
@@ -119,4 +119,4 @@ def uses(layer, x):
         if node is not None and node not in seen:
             seen.add(node)
             nodes += [parent for parent, _ in node.next_functions]
-    return any("lane_attention" in node.name() for node in seen)
+    return any("cpu_attention" in node.name() for node in seen)

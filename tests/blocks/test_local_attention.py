@@ -7,8 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from dqn_memory.blocks import PRIORS, Attention, PriorConfig, attention
-from dqn_memory.blocks.attention import attend
-from dqn_memory.blocks.local_window import block_size, is_local_faster, local_attention
+from dqn_memory.blocks.attention import attend, block_size, is_local_faster, local_attention
 
 
 def heads(time, dtype=torch.float64, batch=2, width=6):
