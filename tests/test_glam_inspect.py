@@ -13,7 +13,7 @@ from run_folders import refused
 from trained import contents
 
 from dqn_memory.blocks.kernels.scan import scan_torch
-from dqn_memory.blocks.kernels.select import equip
+from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import generator
 from dqn_memory.runs.metrics import shortened
@@ -111,7 +111,7 @@ def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
 def test_both_forms_are_compared_by_hand(found):
     """Each measure at each step ahead, from the training form on what had been seen and imagined until then."""
     lived, horizon, seed, model = live(found, 0, 50, False), 4, 7, copy.deepcopy(found.model).double()
-    equip(model, scan_torch)  # which alone computes in float64
+    set_scan(model, scan_torch)  # which alone computes in float64
     found = replace(found, model=model)
     said, context, (start,) = compare(found, [lived], horizon, seed), found.config.model.context, [2]
     numbers = generator(seed, torch.device("cpu"))

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
-from dqn_memory.blocks.kernels.cpu_attention import cpu_attention
 from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.priors import Prior, Tables
 
@@ -144,8 +143,11 @@ class Attention(Block):
         tables = self.prior.tables(x.shape[1])
         dropout = self.training and self.dropout > 0
         plain = tables[0] is None and tables[1] is None and not (self.prior.future_logit_zero or self.rotary or dropout)
-        if plain and is_local_faster(packed, self.heads):
-            return self.project_out(cpu_attention(packed, self.heads))
+        if plain and packed.device.type == "cpu":
+            from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
+
+            if cpu_attention.is_faster(packed, self.heads):
+                return self.project_out(cpu_attention.cpu_attention(packed, self.heads))
         return self._attend(self._heads(packed), tables, lengths)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def check_memory(name: str, builder: Builder, width: int = 8, projection: bool =
         _Trial(what, _disturbed(block), width).run()
 
 
-def check_prior(kind: str, build: Callable[[], object], base: type, heads: int, max_length: int) -> None:
+def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
     """Raise ValueError where an entry of PRIORS builds no `base` (Prior), or tables that attention cannot use."""
     with _apart():
         _check_tables(f"prior {kind!r}", build(), base, heads, max_length)
@@ -65,7 +65,7 @@ def _device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _check_tables(what: str, prior: Any, base: type, heads: int, max_length: int) -> None:
+def _check_tables(what: str, prior: Any, base: type[Any], heads: int, max_length: int) -> None:
     if not isinstance(prior, base):
         raise ValueError(f"{what} builds a {type(prior).__name__}; it must build a dqn_memory.blocks.Prior")
     for length in {max_length, max(1, max_length // 2)}:

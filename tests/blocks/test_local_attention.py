@@ -103,7 +103,7 @@ def test_long_sequences_of_the_local_prior_take_it_and_give_the_same(calls, monk
     lengths = torch.tensor([160, 90])
     ours = net(x, lengths)
     assert calls == [160]
-    monkeypatch.setattr(attention, "pays", lambda length, window: False)
+    monkeypatch.setattr(attention, "is_local_faster", lambda length, window: False)
     torch.testing.assert_close(ours, net(x, lengths), atol=1e-12, rtol=1e-12)
     assert calls == [160]
     at = net.at(x, lengths, lengths - 1)

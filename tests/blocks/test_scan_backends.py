@@ -11,7 +11,7 @@ from scans import TOLERANCE, drawn, numbers
 from dqn_memory.blocks.kernels import select
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
-from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, equip, load, mixers, trial
+from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load, mixers, set_scan, trial
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError
@@ -139,10 +139,8 @@ def test_a_backend_with_other_numbers_is_refused(wrong, monkeypatch):
         y, last = scan_torch(u, *inputs[1:])
         return (1.01 * y if wrong == "y" else y), (1.01 * last if wrong == "last" else last)
 
-    fake = types.ModuleType("fake")
-    fake.scan_triton = bent
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(select, "import_module", lambda name: fake)
+    monkeypatch.setitem(select.LOADERS, "triton", lambda: bent)
     with pytest.raises(Unavailable, match="is off by"):
         load("triton", CPU)
 
@@ -151,10 +149,8 @@ def test_a_backend_that_breaks_in_its_trial_is_refused_with_its_words(monkeypatc
     def broken(*inputs):
         raise RuntimeError("no kernel image\nand many more lines")
 
-    fake = types.ModuleType("fake")
-    fake.scan_triton = broken
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(select, "import_module", lambda name: fake)
+    monkeypatch.setitem(select.LOADERS, "triton", lambda: broken)
     with pytest.raises(Unavailable, match=r"trial on cpu failed: RuntimeError: no kernel image$"):
         load("triton", CPU)
 
@@ -196,7 +192,7 @@ def test_every_mixer_is_equipped():
         seen.append(inputs[0].shape)
         return scan_torch(*inputs)
 
-    equip(network, spy)
+    set_scan(network, spy)
     network(torch.randn(2, 3, 8))
     assert len(mixers(network)) == 2 and seen == [(2, 3, 16)] * 2
 

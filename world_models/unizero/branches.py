@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from dqn_memory.blocks import Attention
-from dqn_memory.blocks.attention import Memory
+from dqn_memory.blocks.attention import KeysValues
 from dqn_memory.blocks.positions import rotate
 
 TRUNK, PADDING = -1, -2
@@ -64,8 +64,8 @@ class Reach(NamedTuple):
 
 
 def attend(
-    attention: Attention, x: Tensor, memory: Memory | None, reach: Reach, queries: int
-) -> tuple[Tensor, Memory]:  # fmt: skip
+    attention: Attention, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int
+) -> tuple[Tensor, KeysValues]:  # fmt: skip
     """Outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
 
     `memory` holds those of the columns before x (None: there are none); `reach` says what the new ones see.

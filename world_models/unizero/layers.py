@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import GATES, Attention, Block
+from dqn_memory.blocks.attention import KeysValues
 from dqn_memory.blocks.block import select
 from dqn_memory.blocks.feed_forward import FeedForward, Gelu
 from dqn_memory.blocks.recurrence import Recurrence
@@ -47,7 +48,7 @@ class AttentionLayer(nn.Module):
         y, index = self.attention(self.norms[0](x), lengths), lengths - 1
         return self._leave(select(x, index)[:, None], select(y, index)[:, None])[:, 0]
 
-    def branch(self, x: Tensor, memory: Memory | None, reach: Reach, queries: int) -> tuple[Tensor, Memory]:
+    def branch(self, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int) -> tuple[Tensor, KeysValues]:
         """The last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
         y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
         return self._leave(x[:, -queries:], y), memory

@@ -1,7 +1,8 @@
 """Causal attention for short windows on a CPU, forward and backward, from the packed projection.
 
 A fused kernel is built for long sequences and wide heads, and products of small matrices spend their time on everything
-but arithmetic. Here eight queries stand side by side in a register, keys are read one after the other, no query reads a key of its future, and scores never leave the first-level cache. The backward pass computes them anew.
+but arithmetic. Here eight queries stand side by side in a register, keys are read one after the other, no query reads a
+key of its future, and scores never leave the first-level cache. The backward pass computes them anew.
 
 Symbols: one head of one sequence has T positions of h units; scores and weights of eight queries are kept as (T, 8).
 """
