@@ -69,7 +69,7 @@ WORLDS: dict[str, Entry] = {
     "POMDP/MemoryCards-v0": Entry("envs.worlds.memory_cards:MemoryCards"),
     "POMDP/Hallway-v0": Entry("envs.worlds.hallway:Hallway"),
     "POMDP/HeavenHell-v0": Entry("envs.worlds.heaven_hell:HeavenHell"),
-    "POMDP/File-v0": Entry("envs.worlds.pomdp_file:File"),
+    "POMDP/File-v0": Entry("envs.worlds.pomdp:File"),
     "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
 }
 

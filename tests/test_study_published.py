@@ -16,7 +16,7 @@ from dqn_memory.study.papers.gains import gains
 from dqn_memory.study.papers.tables import SOURCES, half_unit, load, number
 from dqn_memory.study.statistics import HUMAN, game
 from dqn_memory.table3 import PRINTED, PRINTED_COLUMNS
-from envs.baselines import published as shipped
+from envs.baselines import report as shipped
 
 RESULTS = Path(__file__).parent.parent / "results"
 SIZES = {

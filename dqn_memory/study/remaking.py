@@ -25,7 +25,7 @@ from dqn_memory.study.report_published import claims_page
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import RECORD, open_source
 from envs import benchmark_pages as world_pages
-from envs.baselines import record as baselines
+from envs.baselines import report as baselines
 from envs.baselines import report as baselines_report
 from envs.memoryless import pages as memoryless
 

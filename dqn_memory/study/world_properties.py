@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from envs import baselines
-from envs.baselines.car import signpost_player
+from envs.baselines.players import signpost_player
 from envs.baselines.shortest import walk
 from envs.core import World, where
 from envs.errors import UserError as WorldError
@@ -27,8 +27,7 @@ from envs.gridverse.world import GridState, GridWorld
 from envs.registry import WORLDS, make_world
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.memory_cards import MemoryCards
-from envs.worlds.tables import Tables
-from envs.worlds.tabular import Tabular
+from envs.worlds.tabular import Tables, Tabular
 
 SCENES = 1_024  # initial states drawn
 EPISODES = 128  # of the random player

@@ -21,7 +21,7 @@ import tyro
 from envs.baselines import report
 from envs.baselines.bounds import SCRIPTED, Best, Effort, best, random_level
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines, plain
-from envs.baselines.record import Record, as_json, read
+from envs.baselines.report import Record, as_json, read
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from envs.baselines import car, cards, catch, keydoor, plan, policy, rooms, search, shortest
+from envs.baselines import cards, maps, players, search, shortest, tabular
 from envs.baselines.known import Level
-from envs.baselines.model import full_state
 from envs.baselines.playing import crowd, exactly, level, play, random_player
+from envs.baselines.tabular import full_state
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -71,7 +71,7 @@ def best(world: World[Any], effort: Effort) -> Best:
 
 def of_car(world: CarFlag, effort: Effort) -> Best:
     """The signpost player wins from every start, and nobody gets more than 1."""
-    outcomes = car.every_start(world)
+    outcomes = players.every_start(world)
     found = exactly(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
     upper = exactly(1.0, 1.0, EXACT)
     return Best(found if found == upper else level(outcomes, SCRIPTED), upper)
@@ -86,7 +86,7 @@ def of_cards(world: MemoryCards, effort: Effort) -> Best:
 
 def of_catch(world: BlinkingCatch, effort: Effort) -> Best:
     """Whoever remembers catches every ball, and nobody gets more."""
-    outcomes = play(world, catch.catcher(world), effort.episodes, effort.seed)
+    outcomes = play(world, players.catcher(world), effort.episodes, effort.seed)
     optimum = exactly(1.0, float(world.balls), EXACT)
     return Best(optimum if bool(outcomes.success.all()) else level(outcomes, SCRIPTED), optimum)
 
@@ -96,10 +96,10 @@ def of_tables(world: Tabular, effort: Effort) -> Best:
 
     Where chance ends with the start, the undiscounted optimum is found exactly instead.
     """
-    model, found, discounted = policy.solve(world.tables, effort.gap, effort.size)
+    model, found, discounted = tabular.solved(world.tables, effort.gap, effort.size)
     if world.initial_draws() is not None:
         return replace(of_few_starts(world), discounted=discounted)
-    outcomes = play(world, policy.belief_player(model, found), effort.episodes, effort.seed)
+    outcomes = play(world, tabular.belief_player(model, found), effort.episodes, effort.seed)
     return Best(level(outcomes, POINT_BASED), exactly(1.0, full_state(model, world.time_limit), FULL_STATE), discounted)
 
 
@@ -143,17 +143,17 @@ def _published(world: GridWorld) -> bool:
 
 def _scattered(world: GridWorld, layout: Scattered, effort: Effort) -> Best:
     """A gambler for the success, a patient seeker for the return."""
-    drawn = plan.scattered(layout, world.phantoms)
+    drawn = maps.scattered(layout, world.phantoms)
     gambler, patient = (
-        play(world, crowd(partial(rooms.Seeker, drawn, bold)), effort.scripted, effort.seed) for bold in (True, False)
+        play(world, crowd(partial(players.Seeker, drawn, bold)), effort.scripted, effort.seed) for bold in (True, False)
     )
     lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
     return Best(lower, level(shortest.way_out(world, effort.episodes, effort.seed), FULL_STATE))
 
 
 def _keydoor(world: GridWorld, layout: LockedRoom, effort: Effort) -> Best:
-    drawn = plan.keydoor(layout)
-    outcomes = play(world, crowd(partial(keydoor.Opener, drawn)), effort.scripted, effort.seed)
+    drawn = maps.keydoor(layout)
+    outcomes = play(world, crowd(partial(players.Opener, drawn)), effort.scripted, effort.seed)
     return Best(level(outcomes, SCRIPTED), exactly(*shortest.keydoor(world.height), FULL_STATE))
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
+import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
 
-from envs.baselines.known import DOUBT, LEVELS, Lines, Measure
-from envs.baselines.published import Scores, published
-from envs.baselines.record import Records
+from envs.baselines.known import DOUBT, LEVELS, Lines, Measure, from_plain, plain
+from envs.files import read_entries
 
 HEAD = """# How good is good?
 
@@ -28,6 +33,7 @@ undiscounted.
 - upper by full-state player: what could be reached by seeing everything.
 """
 
+
 PUBLISHED = f"""
 ## Published scores beside random actions
 
@@ -37,13 +43,17 @@ apart from it. Rows with three values have lost one in the text; it is assumed t
 construction was not published; its row stands beside ours.
 """
 
+
 DISCOUNTED = """
 ## Discounted value of the tabular worlds
 
 Bounds on the best expected discounted return without a time limit, by heuristic search value iteration.
 """
 
+
 WORLDS = ("world", "random success", "best success", "random return", "best return", "kind", "time limit")
+
+
 MADE = ("world", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
 
 
@@ -171,3 +181,53 @@ def _flat(lines: Lines) -> dict[str, object]:
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + "\n"
+
+
+FILE = Path(__file__).parent / "published.csv"
+
+
+Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
+
+
+@cache
+def published() -> Mapping[str, Scores]:
+    """Scores by id."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {row.pop("id"): {name: float(value) if value else None for name, value in row.items()} for row in rows}
+
+
+@dataclass(frozen=True)
+class Record:
+    """Lines, and how they came about."""
+
+    lines: Lines
+    command: str
+    machine: str
+    seconds: float
+
+
+Records = Mapping[str, Record]
+
+
+def read(path: Path) -> dict[str, Record]:
+    """Records by id; none where there is no file yet.
+
+    Raises:
+        UserError: the file is something else.
+    """
+    return read_entries(path, _record, "baselines")
+
+
+def as_json(records: Records) -> str:
+    """The text that `read` reads."""
+    entries = {}
+    for id, record in records.items():
+        made = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)[1:]}
+        entries[id] = plain(record.lines) | made
+    return json.dumps(entries, indent=1) + "\n"
+
+
+def _record(id: str, entry: dict[str, Any]) -> Record:
+    made = {name: entry.pop(name) for name in ("command", "machine", "seconds")}
+    return Record(from_plain(id, entry), **made)

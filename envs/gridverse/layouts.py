@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from envs.core import choose
 from envs.errors import UserError
-from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, LOCKED, NONE, NORTH, WALL, YELLOW, pack
-from envs.gridverse.phantoms import lines
+from envs.gridverse.objects import (
+    BEACON,
+    COLOURS,
+    DOOR,
+    EXIT,
+    FLOOR,
+    KEY,
+    LOCKED,
+    NONE,
+    NORTH,
+    WALL,
+    YELLOW,
+    Scene,
+    pack,
+)
 from envs.gridverse.rules import put
-from envs.gridverse.scene import Scene
-from envs.gridverse.splits import splits
 
 
 class Corridor:
@@ -263,3 +275,30 @@ def _check_scattered(beacons: int, exits: int, floor: int, colours: Sequence[int
         raise UserError(f"{exits} exits need as many different colours, but there are {len(colours)}.")
     if 1 + beacons + exits > floor:
         raise UserError(f"An agent, {beacons} beacons and {exits} exits do not fit on {floor} cells of floor.")
+
+
+def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], list[int]]:
+    """The wall lines (ys, xs) that cut a grid (height, width) into rooms (down, across), its border included.
+
+    Raises:
+        UserError: `rooms` is not two positive numbers, or a room would have no floor.
+    """
+    if not isinstance(rooms, Sequence) or len(rooms) != 2 or min(rooms) < 1:
+        raise UserError(f"rooms must be two positive numbers (down, across), not {rooms!r}.")
+    cuts = [
+        [index * (side - 1) // count for index in range(count + 1)] for side, count in zip(shape, rooms, strict=True)
+    ]
+    if any(after - before < 2 for line in cuts for before, after in pairwise(line)):
+        smallest = " x ".join(str(2 * count + 1) for count in rooms)
+        grid, plan = (" x ".join(map(str, each)) for each in (shape, rooms))
+        raise UserError(f"{plan} rooms do not fit into a grid of {grid} cells; they need at least {smallest}.")
+    return cuts[0], cuts[1]
+
+
+def lines(height: int, width: int, rooms: Sequence[int]) -> Tensor:
+    """Interior cells (H, W) bool that lie on an inner line of the rooms."""
+    ys, xs = splits((height, width), rooms)
+    marked = torch.zeros(height, width, dtype=torch.bool)
+    marked[ys[1:-1], 1:-1] = True
+    marked[1:-1, xs[1:-1]] = True
+    return marked

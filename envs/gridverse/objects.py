@@ -4,27 +4,51 @@ A cell is one integer code that packs type, status and colour, so that every pro
 table look-up. A box packs an index into a list of contents where others have status and colour.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 # Types, as they are numbered in the default encoding.
 NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = range(11)
+
+
 KINDS = (NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON)
+
+
 # Statuses of a door.
 OPEN, CLOSED, LOCKED = 0, 1, 2
+
+
 # Colours; 0 is none.
 RED, GREEN, BLUE, YELLOW = 1, 2, 3, 4
+
+
 COLOURS = (RED, GREEN, BLUE, YELLOW)
+
+
 # Headings, and the unit vector (y, x) of each; y points down.
 NORTH, SOUTH, WEST, EAST = 0, 1, 2, 3
+
+
 DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+
+
 TURN_LEFT = (WEST, EAST, SOUTH, NORTH)
+
+
 TURN_RIGHT = (EAST, WEST, NORTH, SOUTH)
 
+
 CODES = 512  # four bits of type, two of status, three of colour
+
+
 PHANTOM = 512  # a flag on what is seen, never on a cell: this place lies on a phantom line
+
+
 SEEN = 1024  # codes with and without the flag
 
 
@@ -73,3 +97,51 @@ def holdable(code: Tensor) -> Tensor:
 def is_kind(kind: int) -> Callable[[Tensor], Tensor]:
     """The property of having this type."""
     return lambda code: kinds(code) == kind
+
+
+class Scene(NamedTuple):
+    """N grids with one agent each. No tensor is ever written in place."""
+
+    cells: Tensor  # (N, H*W) int16, packed objects row by row
+    position: Tensor  # (N,) int64, y*W + x
+    heading: Tensor  # (N,) int64
+    held: Tensor  # (N,) int64, code of the object in the hand; pack(NONE) is an empty hand
+    good: Tensor  # (N,) int64, colour of the good exit; 0 where the task has none
+
+
+class Transition(NamedTuple):
+    """One step: what was, what was done (in canonical actions), what is."""
+
+    before: Scene
+    action: Tensor  # (N,) int64
+    after: Scene
+    under: Tensor  # (N,) int64, code of the cell that the agent stands on after the step
+
+
+class Layout(Protocol):
+    """The initial scenes of a task."""
+
+    height: int
+    width: int
+    draws: int
+
+    def __call__(self, u: Tensor) -> Scene:
+        """N scenes from uniforms u (N, draws) float64."""
+
+    def initial_draws(self) -> Tensor | None:
+        """Draws (M, draws), one row per initial state where these are few; else None."""
+
+
+class Rule(Protocol):
+    """One way in which an action, or the world itself, changes a scene. Rules run one after the other."""
+
+    draws: int
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        """The scene after actions (N,) int64 with uniforms u (N, draws) float64; without draws, u is not to be read."""
+
+
+Reward = Callable[[Transition], Tensor]  # to (N,) float64; a world sums its rewards in their order
+
+
+Ending = Callable[[Transition], Tensor]  # to (N,) bool; an episode ends when any ending says so

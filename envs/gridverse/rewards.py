@@ -6,9 +6,8 @@ from typing import Any
 
 import torch
 
-from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, colours, is_kind, statuses, table
+from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, Transition, colours, is_kind, statuses, table
 from envs.gridverse.rules import Front, at
-from envs.gridverse.scene import Transition
 from envs.numpy_backend import take
 
 

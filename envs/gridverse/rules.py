@@ -17,6 +17,7 @@ from envs.gridverse.objects import (
     SEEN,
     TURN_LEFT,
     TURN_RIGHT,
+    Scene,
     blocks_movement,
     holdable,
     is_kind,
@@ -24,7 +25,6 @@ from envs.gridverse.objects import (
     statuses,
     table,
 )
-from envs.gridverse.scene import Scene
 from envs.numpy_backend import copied, integers, pick, take, where, write
 
 # The canonical actions; a task lists those it has.

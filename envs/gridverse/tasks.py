@@ -8,13 +8,12 @@ from typing import TypedDict, Unpack
 import torch
 
 from envs.errors import UserError
-from envs.gridverse import layouts, phantoms
+from envs.gridverse import layouts
 from envs.gridverse.encodings import Objects
-from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, WALL, YELLOW
+from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, WALL, YELLOW, Layout
 from envs.gridverse.rewards import Closer, Living, MemoryPay, OnKind, OpenDoor, PickDrop, ReachExit
 from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
-from envs.gridverse.scene import Layout
-from envs.gridverse.view import View, window
+from envs.gridverse.view import View, phantom_walls, window
 from envs.gridverse.world import GridState, GridWorld, Task
 
 __all__ = ["GridState", "Keydoor", "Memory", "MemoryEmpty", "MemoryRooms"]
@@ -85,7 +84,7 @@ class StockWorld(GridWorld):
         sight = View(height, width, window(view), device=device)
         seen = None
         if phantom_rooms is not None:
-            seen = phantoms.plan(height, width, phantom_rooms, phantom_cells, torch.device(device))
+            seen = phantom_walls(height, width, phantom_rooms, phantom_cells, torch.device(device))
         super().__init__(task, sight, encoding, dictionary, seen, time_limit, device)
 
 

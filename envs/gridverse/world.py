@@ -15,13 +15,10 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.gridverse import render
-from envs.gridverse.encodings import Objects, encode
-from envs.gridverse.objects import HIDDEN, WALL, pack
-from envs.gridverse.phantoms import Phantoms
+from envs.gridverse.encodings import Objects, Whole, encode
+from envs.gridverse.objects import HIDDEN, WALL, Ending, Layout, Reward, Rule, Scene, Transition, pack
 from envs.gridverse.rules import ACTION_NAMES, at
-from envs.gridverse.scene import Ending, Layout, Reward, Rule, Scene, Transition
-from envs.gridverse.view import View
-from envs.gridverse.whole import Whole
+from envs.gridverse.view import Phantoms, View
 from envs.numpy_backend import beside, take
 from envs.spaces import MultiDiscrete
 
@@ -134,7 +131,7 @@ class GridWorld(World[GridState]):
         return beside([agent, shown, take(self._numbers, scene.held)])
 
     def observe_state(self, state: GridState) -> Tensor:
-        """The whole grid with the agent in it, see `envs.gridverse.whole`, (N, H*W + 3) int64."""
+        """The whole grid with the agent in it, see `envs.gridverse.encodings`, (N, H*W + 3) int64."""
         return self._whole(scene_of(state))
 
     def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

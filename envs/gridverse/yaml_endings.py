@@ -7,9 +7,8 @@ from functools import reduce
 
 import torch
 
-from envs.gridverse.objects import EXIT, OBSTACLE
+from envs.gridverse.objects import EXIT, OBSTACLE, Ending
 from envs.gridverse.rewards import OnKind
-from envs.gridverse.scene import Ending
 from envs.gridverse.yaml_ground import Ground
 from envs.gridverse.yaml_rewards import into_wall
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from envs.errors import UserError
-from envs.gridverse.objects import FLOOR, KEY, WALL
-from envs.gridverse.scene import Layout
+from envs.gridverse.objects import FLOOR, KEY, WALL, Layout
 from envs.gridverse.yaml_values import COLOURS, KINDS, Place
 
 

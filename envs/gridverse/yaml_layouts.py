@@ -7,9 +7,8 @@ from torch import Tensor
 
 from envs.core import choose
 from envs.errors import UserError
-from envs.gridverse.objects import EAST, EXIT, FLOOR, OBSTACLE, RED, SOUTH, TELEPOD, WALL, pack
+from envs.gridverse.objects import EAST, EXIT, FLOOR, OBSTACLE, RED, SOUTH, TELEPOD, WALL, Scene, pack
 from envs.gridverse.picks import pick_distinct, shuffled
-from envs.gridverse.scene import Scene
 
 Shape = tuple[int, int]
 

@@ -8,10 +8,20 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from envs.gridverse.objects import BEACON, EXIT, OBSTACLE, WALL, blocks_movement, kinds, table
+from envs.gridverse.objects import (
+    BEACON,
+    EXIT,
+    OBSTACLE,
+    WALL,
+    Reward,
+    Scene,
+    Transition,
+    blocks_movement,
+    kinds,
+    table,
+)
 from envs.gridverse.rewards import Living, MemoryExit, OpenDoor, PickDrop
 from envs.gridverse.rules import Motion, at
-from envs.gridverse.scene import Reward, Scene, Transition
 from envs.gridverse.yaml_ground import Ground
 
 Distance = Callable[[Tensor, Tensor], Tensor]

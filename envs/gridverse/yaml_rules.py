@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from envs.gridverse.objects import BOX, CODES, FLOOR, OBSTACLE, TELEPOD, kinds, pack
+from envs.gridverse.objects import BOX, CODES, FLOOR, OBSTACLE, TELEPOD, Rule, Scene, kinds, pack
 from envs.gridverse.picks import pick
 from envs.gridverse.rules import ACTUATE, ActuateDoor, Front, Motion, PickAndDrop, at, put
-from envs.gridverse.scene import Rule, Scene
 from envs.gridverse.yaml_ground import Ground
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from envs.errors import UserError
-from envs.gridverse.view import VISIBILITIES, Area, View, Visibility
-from envs.gridverse.visibility import Cell, Raytracing, StochasticRaytracing
+from envs.gridverse.view import VISIBILITIES, Area, Cell, Raytracing, StochasticRaytracing, View, Visibility
 from envs.gridverse.yaml_file import build
 from envs.gridverse.yaml_ground import Ground
 from envs.gridverse.yaml_values import Place

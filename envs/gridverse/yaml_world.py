@@ -10,8 +10,8 @@ import torch
 
 from envs.errors import UserError
 from envs.gridverse.encodings import Objects
+from envs.gridverse.objects import Rule
 from envs.gridverse.rules import PickAndDrop
-from envs.gridverse.scene import Rule
 from envs.gridverse.view import View
 from envs.gridverse.world import GridWorld, Task
 from envs.gridverse.yaml_endings import ENDINGS

@@ -17,9 +17,8 @@ from torch import Tensor
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import Corridor, Scattered
-from envs.gridverse.objects import FLOOR, kinds
-from envs.gridverse.phantoms import plan
-from envs.gridverse.scene import Layout
+from envs.gridverse.objects import FLOOR, Layout, kinds
+from envs.gridverse.view import phantom_walls
 from envs.gridverse.world import GridWorld
 from envs.registry import near_names
 
@@ -61,7 +60,7 @@ class Hallucinate(GridWorld):
             raise UserError(f"There is no reading {reading!r} of hallucinated rooms; {near_names(reading, READINGS)}")
         if world.phantoms is not None:
             raise UserError("The world to hallucinate in has phantom rooms already; take the world without them.")
-        phantoms = plan(world.height, world.width, rooms, cells, world.device)
+        phantoms = phantom_walls(world.height, world.width, rooms, cells, world.device)
         if not READINGS[reading](world.task.layout, phantoms.flags > 0):
             raise UserError(f"The reading {reading!r} needs {NEEDS[reading]}; for another world use 'overlay'.")
         options = (world.encoding, world.dictionary, phantoms, world.time_limit, world.device)

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tables import Floats, Tables
-from envs.worlds.tabular import Tabular, TabularState
+from envs.worlds.tabular import Floats, Tables, Tabular, TabularState
 
 MAZE = ("***********", "..*.*.*.+..")  # * floor, + goal, . wall
 NORTH, EAST, SOUTH, WEST = range(4)  # clockwise, so that adding turns to the right

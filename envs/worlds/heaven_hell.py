@@ -12,8 +12,7 @@ import torch
 
 from envs.errors import UserError
 from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tables import Flags, Tables, check_size
-from envs.worlds.tabular import Tabular, TabularState
+from envs.worlds.tabular import Flags, Tables, Tabular, TabularState, check_size
 
 ACTIONS = ("N", "S", "E", "W")
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action

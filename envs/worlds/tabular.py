@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -11,10 +12,9 @@ import torch
 from torch import Tensor
 
 from envs.core import State, World
-from envs.numpy_backend import take, zeros
+from envs.errors import UserError
+from envs.numpy_backend import integers, take, zeros
 from envs.worlds.pictures import strip, writing
-from envs.worlds.sampling import Draw, Integers, draw, piece
-from envs.worlds.tables import Floats, Tables
 
 __all__ = ["Tables", "Tabular", "TabularState"]
 
@@ -34,8 +34,8 @@ class Tabular(World[TabularState]):
     getting there; then the state is cleared. A model without such an action never terminates. Success is a
     positive return at the end.
 
-    Three look-up tables stand beside the pieces of the transition's draw (see `envs.worlds.sampling`), so that one
-    index gives the next state, the row of the observation and the reward.
+    Three look-up tables stand beside the pieces of the transition's draw (see `envs.worlds.tabular`), so that one index
+    gives the next state, the row of the observation and the reward.
     """
 
     runs_on_numpy = True
@@ -148,3 +148,274 @@ def _rewards(tables: Tables, move: Draw) -> Floats:
     paid = tables.R[..., :kept][action, state.clip(max=last), move.choices.clip(max=last)]
     paid = np.where(state[:, None] <= last, paid, 0.0)
     return paid if kept else np.pad(paid, ((0, 0), (0, 1)))
+
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+Flags = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
+
+
+MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
+
+
+def numbers(count: int) -> tuple[str, ...]:
+    """The names 0, 1, 2, ... of things that have no other."""
+    return tuple(map(str, range(count)))
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """A POMDP of S states, A actions and Z observations, with the episodes of gym-pomdps.
+
+    A step from state s with action a leads to s' with probability T[a, s, s'], shows z with probability
+    O[a, s', z] and pays R[a, s, s', z]. Where reset[a, s] holds, that step is the last of the episode and s' is a
+    start state; the rows of T hold `start` there. R may be a broadcast view, which costs no memory along the
+    axes that it does not depend on.
+
+    Raises:
+        UserError: shapes do not fit, a number is not finite, a row of T, O or start is negative or does not sum
+            to one within 1e-5, the row of a reset is not `start`, or names are repeated.
+    """
+
+    T: Floats  # (A, S, S')
+    O: Floats  # (A, S', Z)  # noqa: E741  (the symbol of every text on POMDPs)
+    R: Floats  # (A, S, S', Z)
+    start: Floats  # (S,)
+    reset: Flags  # (A, S)
+    state_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    observation_names: tuple[str, ...]
+    discount: float
+
+    def __post_init__(self) -> None:
+        self._check_shapes()
+        self._check_names()
+        self._check_numbers()
+        for table, rows, kinds in self._rows():
+            wrong = wrong_row(rows)
+            if wrong is not None:
+                where = " and ".join(f"{kind} {names[i]!r}" for (kind, names), i in zip(kinds, wrong, strict=True))
+                total = f"{rows[wrong].sum():g}"
+                raise UserError(f"{table} of {where or 'the model'} sums to {total}, but probabilities sum to 1.")
+        if (self.T[self.reset] != self.start).any():
+            raise UserError("Where reset holds, the row of T must be start.")
+
+    @property
+    def num_states(self) -> int:
+        """S."""
+        return len(self.state_names)
+
+    @property
+    def num_actions(self) -> int:
+        """A."""
+        return len(self.action_names)
+
+    @property
+    def num_observations(self) -> int:
+        """Z."""
+        return len(self.observation_names)
+
+    def numbered(self) -> Tables:
+        """The same model with numbers for names."""
+        states, actions, observations = self.num_states, self.num_actions, self.num_observations
+        return replace(
+            self,
+            state_names=numbers(states),
+            action_names=numbers(actions),
+            observation_names=numbers(observations),
+        )
+
+    def rewards_by_observation(self) -> bool:
+        """Whether R depends on the observation."""
+        return self.R.strides[3] != 0 and bool((self.R[..., :1] != self.R).any())
+
+    def _rows(self) -> tuple[tuple[str, Floats, tuple[tuple[str, Sequence[str]], ...]], ...]:
+        action, state = ("action", self.action_names), ("state", self.state_names)
+        return ("T", self.T, (action, state)), ("O", self.O, (action, state)), ("start", self.start, ())
+
+    def _check_shapes(self) -> None:
+        states, actions, observations = self.num_states, self.num_actions, self.num_observations
+        wanted = {
+            "T": (actions, states, states),
+            "O": (actions, states, observations),
+            "R": (actions, states, states, observations),
+            "start": (states,),
+            "reset": (actions, states),
+        }
+        for name, shape in wanted.items():
+            if getattr(self, name).shape != shape:
+                raise UserError(f"{name} must have shape {shape}, not {getattr(self, name).shape}.")
+        if not states or not actions or not observations:
+            raise UserError("A model needs at least one state, one action and one observation.")
+
+    def _check_names(self) -> None:
+        for kind in ("state", "action", "observation"):
+            names = getattr(self, f"{kind}_names")
+            if len(set(names)) != len(names):
+                raise UserError(f"The {kind} names must differ from one another, not {names}.")
+
+    def _check_numbers(self) -> None:
+        if not np.isfinite(self.R[..., :1] if self.R.strides[3] == 0 else self.R).all():
+            raise UserError("R must hold finite numbers.")
+        if not 0 <= self.discount <= 1:
+            raise UserError(f"discount must be from 0 to 1, not {self.discount}.")
+
+
+def check_size(states: int, actions: int, observations: int, where: str) -> None:
+    """Refuse a model whose tables would fill the memory; `where` begins the sentence.
+
+    Raises:
+        UserError: T or O would have more than 2**26 entries.
+    """
+    entries = actions * states * max(states, observations)
+    if entries > MOST_ENTRIES:
+        sizes = f"{states} states, {actions} actions and {observations} observations"
+        raise UserError(f"{where}: found {sizes}, expected tables of at most {MOST_ENTRIES} entries, not {entries}.")
+
+
+def wrong_row(rows: Floats) -> tuple[int, ...] | None:
+    """Index of the first row along the last axis that is no distribution, or None."""
+    right = (np.abs(rows.sum(-1) - 1.0) <= TOLERANCE) & (rows >= 0.0).all(-1)
+    if right.all():
+        return None
+    return tuple(int(i) for i in np.argwhere(~right)[0])
+
+
+Integers = np.ndarray[Any, np.dtype[np.int64]]
+
+
+Values = Any  # tensors, or numpy arrays in their place
+
+
+UNITS = 2**53
+
+
+class Draw(NamedTuple):
+    """How to choose from R rows of probabilities, which have C slots together.
+
+    Where every row has one possible outcome, nothing is drawn: there are no slots, and each row is one piece.
+    """
+
+    slots: Floats  # (R,), how many each row has; whole numbers, as factors of uniforms
+    first: Integers  # (R,), the first slot of each row
+    cuts: Floats  # (C,), where each slot is cut in two
+    choices: Integers  # (P,), the outcome of each piece; P is 2 * C, or R if nothing is drawn
+
+    @property
+    def draws(self) -> int:
+        """Uniforms that a choice takes."""
+        return int(len(self.cuts) > 0)
+
+    @property
+    def row(self) -> Integers:
+        """The row (P,) that each piece belongs to."""
+        rows = np.arange(len(self.slots))
+        return np.repeat(rows, 2 * self.slots.astype(int)) if self.draws else rows
+
+    def uniform(self, row: int, outcome: int) -> float:
+        """The least uniform that chooses this outcome in this row.
+
+        Raises:
+            ValueError: the outcome has probability 0.
+        """
+        ours = self.row == row
+        left = np.arange(self.slots[row]) / self.slots[row]
+        cuts = self.cuts[int(self.first[row]) :][: len(left)] if self.draws else np.empty((1, 0))
+        begin = np.column_stack([left, cuts]).flatten()
+        found = (self.choices[ours] == outcome) & (begin < np.append(begin[1:], 1.0))
+        if not found.any():
+            raise ValueError(f"Row {row} never chooses outcome {outcome}.")
+        return float(begin[found][0])
+
+
+def piece(slots: Values, first: Values, cuts: Values, row: Values, u: Values, column: int) -> Values:
+    """The piece (N,) int64 that u[:, column] falls into.
+
+    Args:
+        slots: of the `Draw`.
+        first: of the `Draw`.
+        cuts: of the `Draw`.
+        row: (N,) int64, row of the table of probabilities.
+        u: (N, D) float64 from [0, 1).
+        column: the uniform to use; none is used where nothing is drawn.
+    """
+    if len(cuts) == 0:
+        return row
+    ours = u[:, column]
+    slot = take(first, row) + integers(ours * take(slots, row))  # the product with a power of two is exact
+    return slot + slot + (ours >= take(cuts, slot))
+
+
+def draw(probabilities: Floats) -> Draw:
+    """The draw for rows (R, C) of probabilities that need not sum to one exactly, but are not all 0."""
+    count = (probabilities > 0).sum(1)
+    slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
+    first = slots.cumsum() - slots
+    if (count == 1).all():
+        return Draw(slots.astype(float), first, np.empty(0), probabilities.argmax(1))
+    cuts, choices = np.empty(slots.sum()), np.empty((slots.sum(), 2), np.int64)
+    for width in np.unique(slots).tolist():
+        rows = np.flatnonzero(slots == width)
+        place = first[rows][:, None] + np.arange(width)  # (rows, width)
+        cuts[place], choices[place] = cut(probabilities[rows], width)
+    return Draw(slots.astype(float), first, cuts, choices.flatten())
+
+
+def cut(probabilities: Floats, slots: int) -> tuple[Floats, Integers]:
+    """Where to cut the slots (R, K), and whose the two pieces are (R, K, 2), for at most K possible outcomes a row."""
+    outcome, mass = support(probabilities, slots)
+    order = mass.argsort(1, kind="stable")
+    outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
+    kept, other = pair(mass)
+    left = np.arange(slots) * (UNITS // slots)
+    return (left + kept) / UNITS, np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
+
+
+def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:
+    """Possible outcomes (R, width) and their units of probability, filled up with the first outcome and none."""
+    rows, columns = (probabilities > 0).nonzero()
+    count = np.bincount(rows)
+    first = count.cumsum() - count
+    place = np.arange(len(rows)) - first[rows]
+    outcome = np.repeat(columns[first][:, None], width, 1)
+    chance = np.zeros(outcome.shape)
+    outcome[rows, place], chance[rows, place] = columns, probabilities[rows, columns]
+    return outcome, units(chance)
+
+
+def units(chance: Floats) -> Integers:
+    """Probabilities (R, K) as whole numbers that sum to 2**53 in each row; only 0 becomes 0."""
+    scaled = chance / chance.sum(1, keepdims=True) * UNITS
+    mass = np.maximum(np.rint(scaled), chance > 0).astype(np.int64)
+    # What rounding left over, a few units, goes to the largest.
+    mass[np.arange(len(mass)), mass.argmax(1)] += UNITS - mass.sum(1)
+    return mass
+
+
+def pair(mass: Integers) -> tuple[Integers, Integers]:
+    """Share out K slots: slot k holds kept[k] units of outcome k, and outcome other[k] fills it up.
+
+    Lights, which have less than a slot, take their own slot, filled up by the current heavy one. When that has
+    less than a slot left, it takes its own too, and the next heavy one fills it up.
+
+    Args:
+        mass: (R, K), ascending in each row, summing to 2**53.
+    """
+    slots, every = mass.shape[1], np.arange(len(mass))
+    share = UNITS // slots
+    lights = heavy = (mass < share).sum(1)  # (R,)
+    light, rest = np.zeros_like(lights), mass[every, heavy]
+    kept, other = np.empty_like(mass), np.empty_like(mass)
+    for _ in range(slots):
+        small = (rest >= share) & (light < lights)
+        slot = np.where(small, light, heavy)
+        kept[every, slot] = np.where(small, mass[every, slot], rest)
+        heavy = np.where(small, heavy, np.minimum(heavy + 1, slots - 1))
+        other[every, slot] = heavy
+        rest = np.where(small, rest, mass[every, heavy]) - (share - kept[every, slot])
+        light = light + small
+    return kept, other

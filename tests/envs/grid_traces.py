@@ -3,8 +3,7 @@
 import golden_traces as golden
 import torch
 
-from envs.gridverse.objects import BEACON, FLOOR, PHANTOM, WALL, colours, kinds, pack, statuses
-from envs.gridverse.scene import Scene
+from envs.gridverse.objects import BEACON, FLOOR, PHANTOM, WALL, Scene, colours, kinds, pack, statuses
 from envs.gridverse.world import GridState
 
 MEMORY = {f"memory_{n}x{n}": f"Memory-{n}x{n}" for n in (5, 7, 9, 11, 13)}

@@ -14,7 +14,7 @@ from envs.baselines import (
     report,
 )
 from envs.baselines.__main__ import main
-from envs.baselines.published import published
+from envs.baselines.report import published
 from envs.core import State, World
 from envs.errors import UserError
 from envs.registry import WORLDS, make_world

@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_baselines import apart
 
-from envs.baselines import car, cards, hsvi, keydoor, model, plan, playing, policy, rooms, search, shortest
+from envs.baselines import cards, maps, players, playing, search, shortest, tabular
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
@@ -20,7 +20,7 @@ from envs.worlds.memory_cards import MemoryCards
 
 def test_the_signpost_player_wins_from_every_start():
     world = make_world("POMDP/CarFlag-v0")
-    outcomes = car.every_start(world)
+    outcomes = players.every_start(world)
     assert outcomes.success.all() and (outcomes.returns == 1.0).all() and outcomes.lengths.max() < world.time_limit
 
 
@@ -133,17 +133,17 @@ def tiger():
 
 
 def test_the_value_of_tiger():
-    found = hsvi.solve(model.Model.of(tiger()), gap=0.01)
+    found = tabular.solve(tabular.Model.of(tiger()), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4
     assert 0 <= found.gap <= 0.01
 
 
 def test_heaven_hell_takes_fifteen_steps():
     world = make_world("POMDP/HeavenHell-v0")
-    described = model.Model.of(world.tables)
-    found = hsvi.solve(described, gap=1e-6)
+    described = tabular.Model.of(world.tables)
+    found = tabular.solve(described, gap=1e-6)
     assert found.lower == pytest.approx(0.99**14) and found.upper == pytest.approx(0.99**14)
-    player = policy.belief_player(described, found)
+    player = tabular.belief_player(described, found)
     outcomes = playing.play(world, player, 50, 0)
     assert outcomes.success.all() and (outcomes.lengths == 15).all() and (outcomes.returns == 1.0).all()
     assert search.every_start(world, search.solve(search.explore(world), 250)).success.all()
@@ -151,21 +151,21 @@ def test_heaven_hell_takes_fifteen_steps():
 
 def test_the_bounds_of_hallway_enclose_what_its_policy_gets():
     world = make_world("POMDP/Hallway-v0")
-    described = model.Model.of(world.tables)
-    found = hsvi.solve(described, gap=0.01, size=700)
-    outcomes = playing.play(world, policy.belief_player(described, found), 1_000, 0)
+    described = tabular.Model.of(world.tables)
+    found = tabular.solve(described, gap=0.01, size=700)
+    outcomes = playing.play(world, tabular.belief_player(described, found), 1_000, 0)
     # The goal is reached one step before the end, and pays in that step.
     paid = playing.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
     assert found.lower - 4 * paid.error < paid.mean < found.upper + 4 * paid.error
     assert found.gap < 0.1 and outcomes.success.double().mean() > 0.97
-    assert model.full_state(described, 250) >= float(outcomes.returns.mean())
+    assert tabular.full_state(described, 250) >= float(outcomes.returns.mean())
 
 
 def test_the_upper_bound_is_above_the_lower_everywhere():
-    described = model.Model.of(make_world("POMDP/Hallway-v0").tables)
-    lower, upper = hsvi.Lower(described), hsvi.Upper(described)
+    described = tabular.Model.of(make_world("POMDP/Hallway-v0").tables)
+    lower, upper = tabular.Lower(described), tabular.Upper(described)
     for _ in range(2):
-        hsvi._trial(described, lower, upper, 0.01)
+        tabular._trial(described, lower, upper, 0.01)
     beliefs = np.concatenate([np.random.default_rng(0).dirichlet(np.full(60, 0.05), 200), upper.points])
     planes = (beliefs @ upper.planes.T).max(1)
     assert (upper(beliefs) >= lower(beliefs)).all()
@@ -178,7 +178,7 @@ def test_a_model_without_a_discount_is_refused():
     endless = tiger()
     endless.discount = 1.0
     with pytest.raises(UserError, match=r"discount above 0 and below 1, not 1\.0"):
-        model.Model.of(endless)
+        tabular.Model.of(endless)
 
 
 # Rooms
@@ -186,8 +186,8 @@ def test_a_model_without_a_discount_is_refused():
 
 def seekers(id, episodes, gambler=True, seed=0):
     world = make_world(id)
-    drawn = plan.scattered(world.task.layout, world.phantoms)
-    outcomes = playing.play(world, playing.crowd(lambda: rooms.Seeker(drawn, gambler)), episodes, seed)
+    drawn = maps.scattered(world.task.layout, world.phantoms)
+    outcomes = playing.play(world, playing.crowd(lambda: players.Seeker(drawn, gambler)), episodes, seed)
     return world, outcomes
 
 
@@ -217,18 +217,18 @@ def test_a_gambler_wins_more_often_and_a_patient_seeker_gets_more():
 
 def test_where_the_seeker_may_stand_always_holds_the_truth():
     world = make_world("Gridverse/Memory-SixteenRooms-15x15-v0")
-    drawn = plan.scattered(world.task.layout, world.phantoms)
+    drawn = maps.scattered(world.task.layout, world.phantoms)
     state = world.reset(
         torch.rand(20, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     )
     first = [
         (int(p) // 15, int(p) % 15, (0, 2, 3, 1)[int(h)]) for p, h in zip(state.position, state.heading, strict=True)
     ]
-    players = [rooms.Seeker(drawn, False) for _ in range(20)]
+    seekers = [players.Seeker(drawn, False) for _ in range(20)]
     for _ in range(25):
         actions = [player(row) for player, row in zip(players, state.observation.tolist(), strict=True)]
         state = world.step(state, torch.tensor(actions), torch.empty(20, 0))[0]
-    for player, truth in zip(players, first, strict=True):
+    for player, truth in zip(seekers, first, strict=True):
         y, x = (each - 15 for each in divmod(player.whereabouts.origin, 45))
         assert truth in set(zip(y.tolist(), x.tolist(), player.whereabouts.turn.tolist(), strict=True))
         assert len(y) < 4 * int(drawn.start.sum())
@@ -280,8 +280,8 @@ def test_the_full_state_keydoor_player_is_the_best_of_all():
 @pytest.mark.parametrize("size", [5, 9])
 def test_the_scripted_opener_always_gets_out(size):
     world = make_world(f"Gridverse/Keydoor-{size}x{size}-v0")
-    drawn = plan.keydoor(world.task.layout)
-    outcomes = playing.play(world, playing.crowd(lambda: keydoor.Opener(drawn)), 100, 0)
+    drawn = maps.keydoor(world.task.layout)
+    outcomes = playing.play(world, playing.crowd(lambda: players.Opener(drawn)), 100, 0)
     above = shortest.keydoor(size)[1]
     measure = playing.measure(outcomes.returns)
     assert outcomes.success.all()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from envs.baselines import model, search
+from envs.baselines import search, tabular
 from envs.baselines.bounds import Effort, best
 from envs.errors import UserError
 from envs.registry import make_world
@@ -74,9 +74,9 @@ def test_the_most_paying_plan_bounds_no_success(tmp_path):
 
 def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
     thirds = world(tmp_path, THIRDS, time_limit=250)
-    described = model.Model.of(thirds.tables)
-    assert model.full_state(described, 250) == pytest.approx(250, abs=1e-9)
-    assert np.allclose(model.blind(described), 10, atol=1e-9, rtol=0)
+    described = tabular.Model.of(thirds.tables)
+    assert tabular.full_state(described, 250) == pytest.approx(250, abs=1e-9)
+    assert np.allclose(tabular.blind(described), 10, atol=1e-9, rtol=0)
     known = best(thirds, EFFORT)
     assert known.lower.returns.mean <= known.upper.returns.mean + 1e-9
 

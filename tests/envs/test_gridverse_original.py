@@ -7,19 +7,21 @@ import types
 
 import gymnasium
 import numpy as np
+import original_gridverse
 import pytest
 import torch
+from original_gridverse import Original, Snapshot, snapshot
 
 from envs.core import where
 from envs.errors import UserError
-from envs.gridverse import original
-from envs.gridverse.original import Original, Snapshot, snapshot
 from envs.gridverse.yaml_file import stock_files
 from envs.registry import make_world
 
 # Moving obstacles draw their steps from the original's own stream, so theirs cannot be compared step by step.
 STEADY = [name for name in stock_files() if not name.startswith("dynamic_obstacles")]
-live = pytest.mark.skipif(not original.installed(), reason="gym_gridverse is not installed; no package index has it")
+live = pytest.mark.skipif(
+    not original_gridverse.installed(), reason="gym_gridverse is not installed; no package index has it"
+)
 
 
 def same(ours, theirs):
@@ -52,7 +54,7 @@ def test_both_engines_take_the_same_steps(name):
 
 
 def test_without_the_package_one_sentence_says_so(monkeypatch):
-    monkeypatch.setattr(original, "installed", lambda: False)
+    monkeypatch.setattr(original_gridverse, "installed", lambda: False)
     with pytest.raises(UserError, match="needs the package gym_gridverse"):
         Original("keydoor.5x5")
 
@@ -139,7 +141,7 @@ def engine(monkeypatch):
     parts = {"grid_object": objects, "geometry": geometry, "envs.yaml.factory": factory}
     for name, module in parts.items():
         monkeypatch.setitem(sys.modules, f"gym_gridverse.{name}", module)
-    monkeypatch.setattr(original, "installed", lambda: True)
+    monkeypatch.setattr(original_gridverse, "installed", lambda: True)
     return given
 
 

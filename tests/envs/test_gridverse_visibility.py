@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envs.gridverse.visibility import Rays, Raytracing, StochasticRaytracing
+from envs.gridverse.view import Rays, Raytracing, StochasticRaytracing
 
 WINDOWS = [(7, 7, (6, 3)), (2, 3, (1, 1)), (5, 5, (2, 2)), (4, 3, (2, 0)), (1, 1, (0, 0))]
 

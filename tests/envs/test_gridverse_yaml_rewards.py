@@ -8,9 +8,8 @@ import torch
 import yaml
 from yaml_helpers import CPU, grid, ground, uniforms
 
-from envs.gridverse.objects import BEACON, EXIT, FLOOR, KEY, OBSTACLE, RED, blocks_movement, kinds, pack
+from envs.gridverse.objects import BEACON, EXIT, FLOOR, KEY, OBSTACLE, RED, Transition, blocks_movement, kinds, pack
 from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, at
-from envs.gridverse.scene import Transition
 from envs.gridverse.world import scene_of
 from envs.gridverse.yaml_endings import ENDINGS
 from envs.gridverse.yaml_file import stock_files

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from envs.core import UserError
+from envs.gridverse.layouts import lines
 from envs.gridverse.objects import FLOOR, PHANTOM, WALL, kinds, pack
-from envs.gridverse.phantoms import lines
 from envs.registry import make_world
 from envs.worlds.hallucination import READINGS, Hallucinate
 

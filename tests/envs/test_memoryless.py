@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from envs.baselines import catch
+from envs.baselines import players
 from envs.baselines.playing import finish, play, random_player
 from envs.baselines.search import explore
 from envs.core import State, World
@@ -189,7 +189,9 @@ def test_the_best_rule_of_catch_is_found():
     world = make_world("Pixel/BlinkingCatch-v0", grid=3, size=3, balls=2, blink=2)
     game = Played(world, 200, 0, 5_000)
     climbed = climb(game, RETURN, EFFORT)
-    assert game.judge(certain(climbed.best, 3))[RETURN].item() == pytest.approx(catch.memoryless(world).bound, abs=0.15)
+    assert game.judge(certain(climbed.best, 3))[RETURN].item() == pytest.approx(
+        players.memoryless(world).bound, abs=0.15
+    )
 
 
 def test_cells_tell_signs_and_zero_apart():

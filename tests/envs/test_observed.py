@@ -12,9 +12,8 @@ from envs import forms
 from envs.adapters import NumpyEngine, TensorEngine
 from envs.core import State, UserError, World
 from envs.fleet import TensorFleet
-from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, pack
-from envs.gridverse.scene import Scene
-from envs.gridverse.whole import Whole
+from envs.gridverse.encodings import Whole
+from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, Scene, pack
 from envs.registry import make_world
 from envs.worlds.state_view import StateObserved
 

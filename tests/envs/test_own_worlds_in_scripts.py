@@ -10,7 +10,7 @@ import pytest
 from world_keywords import DATA
 
 from envs import UserError
-from envs.baselines import bounds, known, record
+from envs.baselines import bounds, known, report
 from envs.baselines.__main__ import main as baselines
 from envs.cli import keywords, load_plugins
 from envs.memoryless.__main__ import main as memoryless
@@ -105,10 +105,10 @@ def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugi
 
 def test_what_was_written_without_bounds_is_read_back(plugin, tmp_path):
     baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
-    read = record.read(tmp_path / "baselines.json")[ID].lines
+    read = report.read(tmp_path / "baselines.json")[ID].lines
     assert not read.bounded and read.words == f"random {read.random.success.mean:.2f}"
     assert known.plain(read) == known.plain(known.from_plain(ID, known.plain(read)))
-    assert record.as_json(record.read(tmp_path / "baselines.json")) == (tmp_path / "baselines.json").read_text()
+    assert report.as_json(report.read(tmp_path / "baselines.json")) == (tmp_path / "baselines.json").read_text()
     full = known.shipped()["POMDP/CarFlag-v0"]
     half = {name: value for name, value in known.plain(full).items() if name != "upper"}
     with pytest.raises(TypeError, match="upper"):  # a row that has lost one bound is a damaged one
@@ -158,7 +158,7 @@ def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     shipped = known.parse((tmp_path / "lines.toml").read_text())
     assert list(shipped) == ["POMDP/CarFlag-v0"]
     assert replace(shipped["POMDP/CarFlag-v0"], revision="") == replace(
-        record.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"].lines, revision=""
+        report.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"].lines, revision=""
     )
 
 

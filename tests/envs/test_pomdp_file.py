@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from envs.errors import UserError
 from envs.registry import make_world
 from envs.worlds import hallway, heaven_hell
-from envs.worlds.pomdp_file import File, parse, read, write
-from envs.worlds.tables import Tables, numbers
+from envs.worlds.pomdp import File, parse, read, write
+from envs.worlds.tabular import Tables, numbers
 
 DATA = Path(__file__).parents[1] / "data" / "envs" / "pomdp"
 FILES = sorted(DATA.glob("*.pomdp"))

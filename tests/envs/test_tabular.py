@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from envs.errors import UserError
 from envs.fleet import TensorFleet
 from envs.registry import make_world
-from envs.worlds.sampling import UNITS, draw, piece
-from envs.worlds.tables import Tables, numbers
-from envs.worlds.tabular import Tabular, TabularState
+from envs.worlds.tabular import UNITS, Tables, Tabular, TabularState, draw, numbers, piece
 
 CASES = [("POMDP/Hallway-v0", "hallway"), ("POMDP/HeavenHell-v0", "heavenhell_3")]
 LIMIT = 4.0  # a score beyond 4 has a chance of about 1 in 10,000

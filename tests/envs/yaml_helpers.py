@@ -19,9 +19,9 @@ from envs.gridverse.objects import (
     RED,
     TELEPOD,
     WALL,
+    Scene,
     pack,
 )
-from envs.gridverse.scene import Scene
 from envs.gridverse.yaml_ground import Ground
 
 CPU, LIMIT = torch.device("cpu"), 4.0  # a score beyond 4 has a chance of about 1 in 10,000

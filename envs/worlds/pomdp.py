@@ -1,0 +1,505 @@
+"""The words of Cassandra's .pomdp format, and what may stand where. Text is taken apart, never evaluated."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from envs.errors import UserError
+from envs.registry import near_names
+from envs.worlds.tabular import MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers, wrong_row
+
+PREAMBLE = ("discount", "values", "states", "actions", "observations")
+
+
+SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
+
+
+KEYWORDS = {*SECTIONS, "include", "exclude", "uniform", "identity", "reset", "reward", "cost"}
+
+
+WORD = re.compile(r":|[^\s:#]+")
+
+
+NAME = re.compile(r"[^\W\d][^\s:#]*")
+
+
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+COUNT = re.compile(r"[0-9]{1,9}")
+
+
+MOST_NAMES = 2**16
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word of the file, and its line, counted from 1. The end of the file is the empty word."""
+
+    text: str
+    line: int
+
+    def __str__(self) -> str:
+        """As an error message calls it."""
+        return repr(self.text) if self.text else "the end of the file"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a reference may point to: `kind` with its article, for messages, and the names in order."""
+
+    kind: str
+    names: tuple[str, ...]
+
+
+class Section:
+    """One keyword with the words that follow it up to the next, read from left to right.
+
+    Args:
+        source: what the file is called in messages.
+        keyword: the word that begins the section.
+        words: the words after it, and as the last one that which follows the section.
+    """
+
+    def __init__(self, source: str, keyword: Token, words: Sequence[Token]) -> None:
+        self.source, self.keyword, self._words, self._place = source, keyword, words, 0
+
+    @property
+    def next(self) -> Token:
+        """The word to be read."""
+        return self._words[self._place]
+
+    @property
+    def stop(self) -> Token:
+        """The word that follows the section."""
+        return self._words[-1]
+
+    @property
+    def over(self) -> bool:
+        """Whether all words of the section have been read."""
+        return self.left == 0
+
+    @property
+    def left(self) -> int:
+        """How many words of the section are still to be read."""
+        return len(self._words) - 1 - self._place
+
+    def fail(self, expected: str, advice: str = "") -> NoReturn:
+        """Report the word to be read; `advice` is added to what was expected."""
+        said = f"found {self.next}, expected {expected}"
+        raise UserError(f"{self.source}:{self.next.line}: {said}{advice and '; '}{advice or '.'}")
+
+    def take(self) -> Token:
+        """Read a word of the section."""
+        self._place += 1
+        return self._words[self._place - 1]
+
+    def accept(self, *texts: str) -> str | None:
+        """Read the next word if it is one of these."""
+        return self.take().text if not self.over and self.next.text in texts else None
+
+    def colon(self) -> None:
+        """Read the colon after the keyword."""
+        if self.accept(":") is None:
+            self.fail(f"':' after {self.keyword}")
+
+    def end(self, expected: str = "") -> None:
+        """Make sure that nothing is left."""
+        if not self.over:
+            self.fail(expected or f"the end of {self.keyword}")
+
+    def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
+        """Read a finite number within bounds; its sign may stand apart."""
+        size = self._words[self._place + 1].text if self.left > 1 and self.next.text in ("+", "-") else ""
+        text = "" if self.over else self.next.text + size
+        value = float(text) if NUMBER.fullmatch(text) else math.nan
+        if not (least <= value <= most and math.isfinite(value)):
+            self.fail(expected)
+        self._place += 2 if size else 1
+        return value
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """Read a count, or a list of names that differ."""
+        if not self.over and COUNT.fullmatch(self.next.text):
+            if not 0 < int(self.next.text) <= MOST_NAMES:
+                self.fail(f"a number of {kind} from 1 to {MOST_NAMES}")
+            count = int(self.take().text)
+            self.end(f"nothing more after the number of {kind}")
+            return tuple(map(str, range(count)))
+        names: dict[str, None] = {}
+        while not self.over or not names:
+            if self.over or self.next.text in KEYWORDS or not NAME.fullmatch(self.next.text):
+                self.fail(f"the number of {kind} or their names, each beginning with a letter")
+            if self.next.text in names:
+                self.fail(f"names of {kind} that differ from one another")
+            names[self.take().text] = None
+        return tuple(names)
+
+    def reference(self, to: Names) -> int:
+        """Read a name or a number, counted from 0."""
+        text = "" if self.over else self.next.text
+        if text in to.names:
+            return to.names.index(self.take().text)
+        if COUNT.fullmatch(text) and int(text) < len(to.names):
+            return int(self.take().text)
+        known = f"{to.kind}: a name or a number from 0 to {len(to.names) - 1}"
+        named = NAME.fullmatch(text) and text not in KEYWORDS
+        self.fail(known, near_names(text, to.names) if named else "")
+
+    def pattern(self, to: Names) -> int | slice:
+        """Read a reference, or * for everything."""
+        return slice(None) if self.accept("*") else self.reference(to)
+
+
+def sections(text: str, source: str) -> Iterator[Section]:
+    """Cut a file into its sections.
+
+    Raises:
+        UserError: the file does not begin with a section.
+    """
+    words = tokens(text)
+    begins = [place for place, word in enumerate(words) if word.text in SECTIONS]
+    if not begins or begins[0] > 0:
+        Section(source, words[0], words).fail(f"one of {', '.join(PREAMBLE)}")
+    for begin, end in zip(begins, [*begins[1:], len(words) - 1], strict=True):
+        yield Section(source, words[begin], words[begin + 1 : end + 1])
+
+
+def tokens(text: str) -> list[Token]:
+    """All words outside comments, and the end of the file."""
+    lines = re.split(r"\r\n|\r|\n", text)
+    words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
+    return [*words, Token("", max(len(lines) - (not lines[-1]), 1))]
+
+
+Index = tuple[int | slice, ...]
+
+
+REFERENCES = {"T": 1, "O": 1, "R": 2}  # how many an entry has at least
+
+
+WORDS = {  # what may stand for numbers, by the entry and the axes that its references leave
+    ("T", 1): ("uniform", "reset"),
+    ("T", 2): ("uniform", "identity"),
+    ("O", 1): ("uniform",),
+    ("O", 2): ("uniform",),
+}
+
+
+def parse(text: str, source: str = "text") -> Tables:
+    """The model that a text in .pomdp format describes; `source` names it in messages.
+
+    Raises:
+        UserError: the text breaks the format.
+    """
+    preamble: dict[str, Section] = {}
+    entries: list[Section] = []
+    for section in sections(text, source):
+        name, line = section.keyword.text, section.keyword.line
+        if name in REFERENCES:
+            entries.append(section)
+        elif name in preamble:
+            raise UserError(f"{source}:{line}: found {section.keyword} a second time, expected it once.")
+        else:
+            preamble[name] = section
+    for name in PREAMBLE:
+        if name not in preamble:
+            word, all_of = entries[0].keyword if entries else section.stop, ", ".join(PREAMBLE)
+            raise UserError(f"{source}:{word.line}: found {word} without {name!r}, expected all of {all_of}.")
+    return Reader.of(preamble, source).read(entries, section.stop.line)
+
+
+@dataclass
+class Reader:
+    """A model while its entries are being read."""
+
+    source: str
+    discount: float
+    cost: bool
+    states: Names
+    actions: Names
+    observations: Names
+    start: Floats  # (S,)
+
+    @classmethod
+    def of(cls, preamble: dict[str, Section], source: str) -> Reader:
+        """Read the preamble, in whatever order it stands."""
+        for name in PREAMBLE:
+            preamble[name].colon()
+        discount = preamble["discount"].number("a discount from 0 to 1", 0.0, 1.0)
+        preamble["discount"].end()
+        values = preamble["values"].accept("reward", "cost") or preamble["values"].fail("'reward' or 'cost'")
+        preamble["values"].end()
+        states = Names("a state", preamble["states"].names("states"))
+        actions = Names("an action", preamble["actions"].names("actions"))
+        observations = Names("an observation", preamble["observations"].names("observations"))
+        where = f"{source}:{preamble['states'].keyword.line}"
+        check_size(len(states.names), len(actions.names), len(observations.names), where)
+        start = start_of(preamble.get("start"), states)
+        return cls(source, discount, values == "cost", states, actions, observations, start)
+
+    def __post_init__(self) -> None:
+        states, actions, observations = len(self.states.names), len(self.actions.names), len(self.observations.names)
+        self.axes = {
+            "T": (self.actions, self.states, self.states),
+            "O": (self.actions, self.states, self.observations),
+            "R": (self.actions, self.states, self.states, self.observations),
+        }
+        self.tables = {"T": np.zeros((actions, states, states)), "O": np.zeros((actions, states, observations))}
+        self.reset = np.zeros((actions, states), bool)
+        self.lines = {name: np.zeros((actions, states), int) for name in self.tables}  # of the last entry
+        self.rewards: list[tuple[Index, Floats]] = []
+
+    def read(self, entries: Sequence[Section], last_line: int) -> Tables:
+        """The model, from its T, O and R entries in their order."""
+        for section in entries:
+            self.entry(section)
+        for name in self.tables:
+            self.check_rows(name, last_line)
+        return Tables(
+            **self.tables,
+            R=self.all_rewards(last_line),
+            start=self.start,
+            reset=self.reset,
+            state_names=self.states.names,
+            action_names=self.actions.names,
+            observation_names=self.observations.names,
+            discount=self.discount,
+        )
+
+    def entry(self, section: Section) -> None:
+        """Read one entry; it takes the place of what earlier ones said of the same thing."""
+        name = section.keyword.text
+        index = self.references(section)
+        word, value = self.values(section, tuple(len(axis.names) for axis in self.axes[name][len(index) :]))
+        if name == "R":
+            self.rewards.append((index, value))
+            return
+        self.tables[name][index] = value
+        self.lines[name][index[:2]] = section.keyword.line
+        if name == "T":
+            self.reset[index[:2]] = word == "reset"
+
+    def references(self, section: Section) -> Index:
+        """Read the references of an entry, each after a colon."""
+        name, index = section.keyword.text, list[int | slice]()
+        for axis in self.axes[name]:
+            if section.accept(":") is None:
+                if len(index) >= REFERENCES[name]:
+                    break
+                section.fail(f"':' and {axis.kind}")
+            index.append(section.pattern(axis))
+        return tuple(index)
+
+    def values(self, section: Section, shape: tuple[int, ...]) -> tuple[str | None, Floats]:
+        """Read the numbers of an entry, or the word that stands for them, for the axes that are left."""
+        name, count = section.keyword.text, int(np.prod(shape, dtype=int))
+        words = WORDS.get((name, len(shape)), ())
+        word = section.accept(*words)
+        if word is None:
+            value = numbers_of(section, count, words).reshape(shape)
+        else:
+            value = {"identity": np.eye(shape[-1]), "reset": self.start}.get(word, np.full(shape, 1 / shape[-1]))
+        section.end(f"nothing more after {word!r}" if word else f"no more than {count} number{'s'[: count > 1]}")
+        return word, value
+
+    def check_rows(self, name: str, last_line: int) -> None:
+        """Make sure that all rows of T or O are distributions."""
+        wrong = wrong_row(self.tables[name])
+        if wrong is None:
+            return
+        line, total = self.lines[name][wrong], self.tables[name][wrong].sum()
+        row = f"{name} for action {self.actions.names[wrong[0]]!r} and state {self.states.names[wrong[1]]!r}"
+        found = f"probabilities of {row} that sum to {total:g}" if line else f"no entry of {row}"
+        expected = "a sum of 1" if line else "probabilities that sum to 1"
+        raise UserError(f"{self.source}:{line or last_line}: found {found}, expected {expected}.")
+
+    def all_rewards(self, last_line: int) -> Floats:
+        """R (A, S, S', Z), as a view without the axes that no entry tells apart."""
+        full = [len(axis.names) for axis in self.axes["R"]]
+        used = [*full[:2], *(n if self.tells_apart(axis) else 1 for axis, n in enumerate(full[2:], 2))]
+        if np.prod(used) > MOST_ENTRIES:
+            limit = f"at most {MOST_ENTRIES} different entries of R"
+            raise UserError(f"{self.source}:{last_line}: found {np.prod(used)}, expected {limit}.")
+        rewards = np.zeros(used)
+        for index, value in self.rewards:
+            rewards[index] = value
+        return np.broadcast_to(0.0 - rewards if self.cost else rewards, full)
+
+    def tells_apart(self, axis: int) -> bool:
+        """Whether an entry gives different rewards along an axis."""
+        return any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards)
+
+
+def numbers_of(section: Section, count: int, words: Sequence[str] = ()) -> Floats:
+    """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
+    kind, bounds, least, most = ("probability", " from 0 to 1", 0.0, 1.0)
+    if section.keyword.text == "R":
+        kind, bounds, least, most = ("number", "", -np.inf, np.inf)
+    instead = "".join(f" or {each!r}" for each in words)
+    read = []
+    for i in range(count):
+        which = f"{kind} {i + 1} of {count}{bounds}" if count > 1 else f"a {kind}{bounds}"
+        read.append(section.number(which + ("" if i else instead), least, most))
+    return np.array(read)
+
+
+def start_of(section: Section | None, states: Names) -> Floats:
+    """The distribution (S,) of first states."""
+    count = len(states.names)
+    if section is None:
+        return np.full(count, 1 / count)
+    listed = section.accept("include", "exclude")
+    section.colon()
+    if listed is not None:
+        return listed_start(section, states, listed == "include")
+    if section.accept("uniform"):
+        start = np.full(count, 1 / count)
+    elif section.left == 1 and not (count == 1 and NUMBER.fullmatch(section.next.text) and section.next.text != "0"):
+        start = np.eye(count)[section.reference(states)]
+    else:
+        start = start_vector(section, count)
+    section.end()
+    return start
+
+
+def start_vector(section: Section, count: int) -> Floats:
+    """Read the probabilities (S,) of first states."""
+    start = numbers_of(section, count)
+    if wrong_row(start[None]) is not None:
+        where, found = f"{section.source}:{section.keyword.line}", f"probabilities of start that sum to {start.sum():g}"
+        raise UserError(f"{where}: found {found}, expected a sum of 1.")
+    return start
+
+
+def listed_start(section: Section, states: Names, include: bool) -> Floats:
+    """Equal probabilities (S,) for the states that are listed, or for all others."""
+    chosen: np.ndarray[Any, np.dtype[np.bool_]] = np.full(len(states.names), not include)
+    chosen[section.reference(states)] = include
+    while not section.over:
+        chosen[section.reference(states)] = include
+    if not chosen.any():
+        section.fail("a state that is not excluded")
+    return chosen / chosen.sum()
+
+
+__all__ = ["File", "parse", "read", "write"]
+
+
+class File(Tabular):
+    """The model of a .pomdp file, with the observations and episodes of `Tabular`.
+
+    Success is a return above 0 at the end of an episode that a `reset` ends. So a model without `reset`, or one that
+    only knows costs, has no success.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str] | None = None, time_limit: int = 250, device: str | torch.device = "cpu"
+    ) -> None:
+        if path is None:
+            raise UserError("POMDP/File-v0 needs the keyword path, the name of a .pomdp file.")
+        super().__init__(read(path), time_limit, device)
+
+
+def read(path: str | os.PathLike[str]) -> Tables:
+    """The model of a .pomdp file.
+
+    Raises:
+        UserError: the file cannot be read, is no text, or breaks the format; the message names file and line.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{path}: found no readable file ({reason}), expected a .pomdp file.") from None
+    return parse(_decoded(data, str(path)), str(path))
+
+
+def write(tables: Tables) -> str:
+    """A model as a text in .pomdp format, from which `parse` makes the same tables bit for bit.
+
+    Raises:
+        UserError: the format has no place for a name.
+    """
+    return "\n".join([*_preamble(tables), *_probabilities(tables), *_rewards(tables), ""])
+
+
+def _decoded(data: bytes, source: str) -> str:
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        bad, text = error.start, ""
+    else:
+        bad = data.find(b"\0")
+    if bad >= 0:
+        line = data[:bad].count(b"\n") + 1
+        raise UserError(f"{source}:{line}: found bytes that are no text in UTF-8, expected a .pomdp file.")
+    return text
+
+
+def _preamble(tables: Tables) -> Iterator[str]:
+    yield f"discount: {float(tables.discount)!r}"
+    yield "values: reward"
+    yield f"states: {_names('state', tables.state_names)}"
+    yield f"actions: {_names('action', tables.action_names)}"
+    yield f"observations: {_names('observation', tables.observation_names)}"
+    yield f"start: {_row(tables.start)}"
+
+
+def _names(kind: str, names: tuple[str, ...]) -> str:
+    """A list of names, or their number where they are numbers."""
+    if names == numbers(len(names)):
+        return str(len(names))
+    for name in names:
+        if not NAME.fullmatch(name) or name in KEYWORDS:
+            wanted = "a letter and then anything but spaces, ':' and '#', and no keyword"
+            raise UserError(f"A .pomdp file has no place for the {kind} {name!r}, only for {wanted}; use numbered().")
+    return " ".join(names)
+
+
+def _probabilities(tables: Tables) -> Iterator[str]:
+    for a, s in np.ndindex(tables.reset.shape):
+        yield f"T: {a} : {s} " + ("reset" if tables.reset[a, s] else _row(tables.T[a, s]))
+    for a, s in np.ndindex(tables.reset.shape):
+        yield f"O: {a} : {s} {_row(tables.O[a, s])}"
+
+
+def _rewards(tables: Tables) -> Iterator[str]:
+    """An entry for every row of rewards, or one for all next states where they make no difference."""
+    for a, s in np.ndindex(tables.reset.shape):
+        rows = np.ascontiguousarray(tables.R[a, s])  # (S', Z)
+        if _same(rows):
+            yield from _reward(f"R: {a} : {s} : *", rows[0])
+        else:
+            for to, row in enumerate(rows):
+                yield from _reward(f"R: {a} : {s} : {to}", row)
+
+
+def _reward(entry: str, row: Floats) -> Iterator[str]:
+    """One entry for a row (Z,), none where it holds what a reader takes for granted."""
+    if not _same(row):
+        yield f"{entry} {_row(row)}"
+    elif row[0] != 0.0 or np.signbit(row[0]):
+        yield f"{entry} : * {float(row[0])!r}"
+
+
+def _same(values: Floats) -> bool:
+    """Whether all are equal along the first axis, to the bit."""
+    bits = values.view(np.int64)
+    return bool((bits == bits[:1]).all())
+
+
+def _row(values: Floats) -> str:
+    return " ".join(map(repr, values.tolist()))
