@@ -226,7 +226,7 @@ def test_where_the_seeker_may_stand_always_holds_the_truth():
     ]
     seekers = [players.Seeker(drawn, False) for _ in range(20)]
     for _ in range(25):
-        actions = [player(row) for player, row in zip(players, state.observation.tolist(), strict=True)]
+        actions = [player(row) for player, row in zip(seekers, state.observation.tolist(), strict=True)]
         state = world.step(state, torch.tensor(actions), torch.empty(20, 0))[0]
     for player, truth in zip(seekers, first, strict=True):
         y, x = (each - 15 for each in divmod(player.whereabouts.origin, 45))
