@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -163,6 +163,8 @@ class DeviceConfig:
 @dataclass(frozen=True)
 class TrainConfig:
     """Train one memory agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+
+    trainer: ClassVar[str] = "q_network"
 
     world: WorldConfig = field(default_factory=WorldConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError
-from envs.registry import near_names
+from envs.errors import UserError, near_names
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -221,7 +220,7 @@ def rom(game: str) -> str:
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", plain).lower()
     known = set(get_all_rom_ids())
     if name not in known:
-        raise UserError(f"There is no Atari game {game!r}; {near_names(name, known)}")
+        raise UserError(near_names("Atari game", name, known))
     return name
 
 

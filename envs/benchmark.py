@@ -21,9 +21,9 @@ from rich.console import Console
 from envs.benchmark_cuda import IDS, graph_row
 from envs.benchmark_measures import Clock, Effort, world_row
 from envs.benchmark_pages import Table, terminal, write
-from envs.errors import UserError
+from envs.errors import UserError, near_names
 from envs.machine import machine
-from envs.registry import WORLDS, near_names
+from envs.registry import WORLDS
 
 NEED_A_FILE = ("Gridverse/Yaml-v0", "POMDP/File-v0")
 WORLDS_NOTE = (
@@ -61,7 +61,7 @@ class Args:
         """One sentence for what cannot work."""
         for id in self.only:
             if id not in WORLDS:
-                raise UserError(f"--only: there is no world {id!r}; {near_names(id, WORLDS)}")
+                raise UserError(f"--only: {near_names('world', id, WORLDS)}")
             if id in NEED_A_FILE:
                 raise UserError(f"--only {id}: its file decides what it is; name a world that needs none.")
         if self.threads < 1:

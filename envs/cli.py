@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from envs.errors import UserError
-from envs.registry import WORLDS, near_names
+from envs.errors import UserError, near_names
+from envs.registry import WORLDS
 
 Plugins = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
 Options = Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY VALUE ...")]
@@ -27,8 +27,8 @@ def check_id(id: str, plugins: Sequence[str]) -> None:
         return
     spaces = {known.partition("/")[0] for known in WORLDS}
     if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
-        raise UserError(f"There is no world {id!r}; {near_names(id, WORLDS)}")
-    raise UserError(f"There is no world {id!r}; name the module that registers it with --plugin MODULE.")
+        raise UserError(near_names("world", plain, WORLDS))
+    raise UserError(f"unknown world '{id}'; name the module that registers it with --plugin MODULE")
 
 
 def keywords(options: Sequence[str]) -> dict[str, Any]:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import Step, UserError
+from envs.core import Step
+from envs.errors import UserError, near_names
 from envs.observations import actions, encoder
-from envs.registry import WORLDS, near_names
+from envs.registry import WORLDS
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -191,8 +192,7 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     try:
         return gymnasium.make(id, disable_env_checker=True, **kwargs)
     except gymnasium.error.UnregisteredEnv as error:
-        near = near_names(id, {*WORLDS, *gymnasium.registry})
-        raise UserError(f"There is no environment {id!r}; {near}") from error
+        raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
     except (gymnasium.error.Error, ImportError, ValueError) as error:
         raise UserError(f"Environment {id!r} cannot be made: {error}") from error
     except TypeError as error:

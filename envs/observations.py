@@ -9,8 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envs.errors import UserError
-from envs.registry import near_names
+from envs.errors import UserError, near_names
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Encode = Callable[[Any], Array]
@@ -58,7 +57,7 @@ def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:
         keys = ", ".join(repr(name) for name in space)
         raise UserError(f"The observation is a Dict; choose one of its keys {keys} with observation_key.")
     if key not in space.spaces:
-        raise UserError(f"The observation has no key {key!r}; {near_names(key, space.spaces)}")
+        raise UserError(near_names("key of the observation", key, space.spaces))
     if isinstance(space[key], spaces.Dict):
         raise UserError(f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
     return space[key]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import os
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from envs.errors import UserError
+from envs.errors import UserError, near_names, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -74,16 +73,6 @@ WORLDS: dict[str, Entry] = {
 }
 
 
-def near_names(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the known names closest to a wrong one, namespace and case aside."""
-    known = sorted(names)
-    keys = {full.lower().rpartition("/")[2]: full for full in known} | {full.lower(): full for full in known}
-    close = difflib.get_close_matches(name.lower(), keys, n=6, cutoff=0.6)
-    if close:
-        return "did you mean " + " or ".join(list(dict.fromkeys(keys[key] for key in close))[:3]) + "?"
-    return "known are " + ", ".join(known) + "." if len(known) <= 40 else "no known name is near it."
-
-
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
@@ -94,7 +83,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     """
     name = id.removeprefix("envs:")
     if name not in WORLDS:
-        raise UserError(f"There is no world {id!r}; {near_names(name, WORLDS)}")
+        raise UserError(near_names("world", name, WORLDS))
     build = _named(name, WORLDS[name].entry)
     _check_device(device)
     given = {**WORLDS[name].kwargs, **kwargs}
@@ -125,7 +114,7 @@ def _named(id: str, entry: str) -> Any:
     named = getattr(module, attribute, None)
     if not callable(named):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        near = near_names(attribute, own)
+        near = suggestion(attribute, own)
         raise UserError(f"World {id!r} has the entry {entry!r}, but {path} has no class {attribute!r}; {near}")
     return named
 
@@ -147,7 +136,7 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
     known = _keywords(build)
     for name, value in kwargs.items():
         if name not in known:
-            raise UserError(f"World {id!r} takes no keyword {name!r}; {near_names(name, known)}")
+            raise UserError(f"World {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
         kind = known[name].annotation  # a string where its module postpones annotations, as ours do
         written = kind.__name__ if isinstance(kind, type) else str(kind)
         fits, wanted = KINDS.get(written.removesuffix(" | None"), (None, ""))

@@ -8,7 +8,6 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.runs.errors import UserError
 from dqn_memory.train import main
-from envs.errors import UserError as WorldError
 
 
 @dataclass(frozen=True)
@@ -21,7 +20,7 @@ class Part:
         if self.size < 0:
             raise UserError(f"--size {self.size} must not be negative; see --most-steps and --other-thing")
         if self.most_steps < 1:
-            raise WorldError(f"most_steps {self.most_steps} must be at least 1.")
+            raise UserError(f"most_steps {self.most_steps} must be at least 1.")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ def test_a_part_is_refused_by_the_flags_of_the_whole():
     said = told(lambda: check_parts(Whole(left=Part(most_steps=0)), "left", "right"))
     assert said == "--left-most-steps 0 must be at least 1."
     with pytest.raises(UserError, match="--height of it"), told_by_flags(Whole(), "left", tall="height"):
-        raise WorldError("tall of it")
+        raise UserError("tall of it")
     check_parts(Whole(), "left", "right")
 
 

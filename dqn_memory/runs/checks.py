@@ -15,7 +15,6 @@ from typing import Any
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.flags import flag_names
-from envs.errors import UserError as WorldError
 
 FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of a world begins with the bare name of its keyword
 
@@ -58,7 +57,7 @@ def told_by_flags(config: Any, part: str, **others: str) -> Iterator[None]:
     """Let what is refused inside name the flags of that part of a config; `others` are flags of other names."""
     try:
         yield
-    except (UserError, WorldError) as error:
+    except UserError as error:
         known = _flags_of(config, part) | others
         raise UserError(FLAG.sub(lambda found: _real(found, known), str(error))) from None
 

@@ -2,10 +2,13 @@
 
 import re
 import sys
-from collections.abc import Callable, Iterable
-from difflib import get_close_matches
+from collections.abc import Callable
 from functools import wraps
 from typing import ParamSpec, TypeVar
+
+from envs.errors import UserError, near_names
+
+__all__ = ["UserError", "near_names", "one_line_errors"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -13,26 +16,6 @@ R = TypeVar("R")
 # How torch (on a CPU, on a GPU, in sizes beyond 64 bits) and numpy say that there is no memory for a tensor.
 SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allocate|storage size calculation", re.I)
 SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
-
-
-class UserError(ValueError):
-    """A mistake that the user can mend: one sentence saying what, where and what would be right."""
-
-
-def near_names(what: str, name: str, known: Iterable[str]) -> str:
-    """Say that `name` is no known `what`, which known name it resembles, and which ones exist."""
-    names = sorted(known)
-    lowered = {candidate.lower(): candidate for candidate in names}
-    close = get_close_matches(name.lower(), lowered, n=1, cutoff=0.6)
-    hint = f"; did you mean '{lowered[close[0]]}'?" if close else ";"
-    return f"unknown {what} '{name}'{hint} known: {', '.join(names) or 'none'}"
-
-
-def _user_errors() -> tuple[type[ValueError], ...]:
-    # `envs` has its own UserError; where it was never imported it cannot have been raised.
-    modules = [sys.modules.get(name) for name in ("envs.errors", "envs.core")]
-    found = (getattr(module, "UserError", None) for module in modules)
-    return (UserError, *(error for error in found if error is not None))
 
 
 def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
@@ -43,7 +26,7 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
         try:
             return main(*args, **kwargs)
         except (ValueError, RuntimeError, MemoryError) as error:
-            sentence = str(error) if isinstance(error, _user_errors()) else _memory_sentence(error)
+            sentence = str(error) if isinstance(error, UserError) else _memory_sentence(error)
             if sentence is None:
                 raise
             print(f"error: {sentence}", file=sys.stderr)

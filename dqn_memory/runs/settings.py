@@ -22,6 +22,7 @@ from typing import TypeVar
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.flags import Repeatable, flag_names, parse_flags
 from dqn_memory.runs.toml import defaults, from_record, from_toml, to_toml
+from envs import cli
 
 __all__ = [
     "PRESETS",
@@ -94,13 +95,7 @@ def load_plugins(names: Iterable[str]) -> None:
     Raises UserError where one is missing or registers what cannot be; any other error inside a plugin keeps its
     traceback.
     """
-    from envs import UserError as WorldsError  # here, because Gymnasium takes its time and --help needs no world
-    from envs import cli
-
-    try:
-        cli.load_plugins(names)
-    except WorldsError as error:
-        raise UserError(str(error)) from None
+    cli.load_plugins(names)
 
 
 def _config_names(arguments: list[str]) -> list[str]:

@@ -3,6 +3,9 @@
 None is an absent key (or the word "none" where the default is something else), a nested dataclass is a
 table, a tuple an array. A union of dataclasses is a table with `kind = "..."`: the member's class
 variable `kind` if it has one, else its class name in lower_snake_case without a closing "Config".
+
+The config class of a trainer has a class variable `trainer`, its kind: its files say the schema that they are written
+in, and those of an earlier one are migrated (dqn_memory.runs.migration).
 """
 
 import re
@@ -17,6 +20,7 @@ import tomli_w
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.migration import SCHEMA, migrate
 
 C = TypeVar("C")
 NONE = "none"
@@ -37,7 +41,10 @@ def from_toml(config_class: type[C], text: str, source: str, base: C | None = No
     `source` names the text in messages. Raises UserError for malformed TOML, an unknown key, a wrong
     type or a value outside a Literal.
     """
-    config = _read_table(defaults(config_class) if base is None else base, _parse(text, source), source, "")
+    table = _parse(text, source)
+    if (trainer := getattr(config_class, "trainer", None)) is not None:
+        table = migrate(trainer, table, source)
+    config = _read_table(defaults(config_class) if base is None else base, table, source, "")
     missing = [name for name in field_types(config_class) if getattr(config, name) is tyro.MISSING]
     if missing and base is None:
         raise UserError(f"{source}: the key '{missing[0]}' is missing")
@@ -60,8 +67,9 @@ def defaults(config_class: Any) -> Any:
 
 
 def to_toml(config: Any) -> str:
-    """Write every field of a config, so that `from_toml` gives an equal one."""
-    return tomli_w.dumps(_write_table(config, defaults(type(config))))
+    """Write every field of a config, so that `from_toml` gives an equal one; a trainer's with its schema."""
+    schema = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
+    return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
 
 
 def field_types(config_class: type) -> dict[str, Any]:

@@ -20,9 +20,7 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config
 from dqn_memory.runs.toml import defaults
-from envs.errors import UserError as WorldError
 from envs.registry import WORLDS
-from envs.registry import near_names as near_worlds
 
 # Names only: the wing of world models is imported where a study asks for it, never by this package.
 TRAINERS = {
@@ -93,7 +91,7 @@ def settle(kind: str, presets: Iterable[str], settings: Mapping[Path_, Any], sou
         compute = replace(chosen.compute, device="cpu") if on_cpu else type(chosen.compute)()
         replace(chosen, compute=compute).check()
         check_world(chosen.world.env)
-    except (UserError, WorldError) as error:
+    except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return chosen
 
@@ -122,4 +120,4 @@ def check_world(env: str) -> None:
         return
     gymnasium.register_envs(ale_py)
     if name not in gymnasium.registry:
-        raise UserError(f"there is no world {env!r}; {near_worlds(name, {*WORLDS, *gymnasium.registry})}")
+        raise UserError(near_names("world", name, {*WORLDS, *gymnasium.registry}))

@@ -20,7 +20,7 @@ from envs import baselines
 from envs.baselines.players import signpost_player
 from envs.baselines.shortest import walk
 from envs.core import World, where
-from envs.errors import UserError as WorldError
+from envs.errors import UserError
 from envs.gridverse.layouts import Scattered
 from envs.gridverse.objects import BEACON, DOOR, EXIT, KEY, WALL, blocks_movement, colours, kinds
 from envs.gridverse.world import GridState, GridWorld
@@ -130,7 +130,7 @@ def aliasing(world: World[Any]) -> float | None:
     """States per observation within an episode of random actions; None where a world does not say its state."""
     try:
         looks, states, alive = _random_moments(world)
-    except WorldError:
+    except UserError:
         return None
     ratios = []
     for look, state, on in zip(looks.T, states.T, alive.T, strict=True):  # an episode each

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from envs.errors import UserError
+from envs.errors import UserError, near_names
 from envs.gridverse.objects import (
     BOX,
     CODES,
@@ -30,7 +30,6 @@ from envs.gridverse.objects import (
 )
 from envs.gridverse.rules import looking
 from envs.numpy_backend import beside, gather, integers, take
-from envs.registry import near_names
 from envs.spaces import MultiDiscrete
 
 
@@ -119,7 +118,7 @@ def encode(name: str, objects: Objects, phantom: int, device: torch.device) -> E
         UserError: there is no such encoding.
     """
     if name not in ENCODINGS:
-        raise UserError(f"There is no grid encoding {name!r}; {near_names(name, ENCODINGS)}")
+        raise UserError(near_names("grid encoding", name, ENCODINGS))
     encoding = ENCODINGS[name](objects)
     numbers = encoding.numbers.clone()
     numbers[PHANTOM | pack(FLOOR)] = numbers[phantom]

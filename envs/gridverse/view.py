@@ -11,12 +11,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from envs.errors import UserError
+from envs.errors import UserError, near_names
 from envs.gridverse.layouts import lines
 from envs.gridverse.objects import DIRECTIONS, HIDDEN, NONE, PHANTOM, WALL, blocks_vision, pack, table
 from envs.gridverse.rules import looking
 from envs.numpy_backend import gather, integers, take
-from envs.registry import near_names
 
 Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent
 
@@ -162,7 +161,7 @@ def _visibility(visibility: str | Visibility) -> Visibility:
     if not isinstance(visibility, str):
         return visibility
     if visibility not in VISIBILITIES:
-        raise UserError(f"There is no visibility {visibility!r}; {near_names(visibility, VISIBILITIES)}")
+        raise UserError(near_names("visibility", visibility, VISIBILITIES))
     return VISIBILITIES[visibility]
 
 
@@ -286,5 +285,5 @@ def phantom_walls(height: int, width: int, rooms: Sequence[int], cells: str, dev
         UserError: that many rooms do not fit, or there is no such look.
     """
     if cells not in LOOKS:
-        raise UserError(f"There is no phantom look {cells!r}; {near_names(cells, LOOKS)}")
+        raise UserError(near_names("phantom look", cells, LOOKS))
     return Phantoms(lines(height, width, rooms).flatten().to(device) * PHANTOM, LOOKS[cells])

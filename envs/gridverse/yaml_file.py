@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 
 import yaml
 
-from envs.errors import UserError
+from envs.errors import UserError, near_names
 from envs.gridverse.yaml_values import PARAMETERS, Place, PlacedError, listed, one_of
-from envs.registry import near_names
 
 T = TypeVar("T")
 STOCK = Path(__file__).parent / "files"
@@ -36,8 +35,7 @@ def locate(path: str | Path) -> Path:
     """
     file = Path(path) if _is_file(path) else stock_files().get(str(path))
     if file is None:
-        near = near_names(str(path), stock_files())
-        raise UserError(f"There is no gridverse file {str(path)!r}; among the files that come along, {near}")
+        raise UserError(near_names("gridverse file", str(path), stock_files()))
     return file
 
 

@@ -15,12 +15,11 @@ from typing import Any
 from torch import Tensor
 
 from envs.core import World
-from envs.errors import UserError
+from envs.errors import UserError, near_names
 from envs.gridverse.layouts import Corridor, Scattered
 from envs.gridverse.objects import FLOOR, Layout, kinds
 from envs.gridverse.view import phantom_walls
 from envs.gridverse.world import GridWorld
-from envs.registry import near_names
 
 
 class Hallucinate(GridWorld):
@@ -57,7 +56,7 @@ class Hallucinate(GridWorld):
                 f"Hallucinate takes a grid world, such as make_world('Gridverse/Keydoor-9x9-v0'), not {kind}."
             )
         if reading not in READINGS:
-            raise UserError(f"There is no reading {reading!r} of hallucinated rooms; {near_names(reading, READINGS)}")
+            raise UserError(near_names("reading of hallucinated rooms", reading, READINGS))
         if world.phantoms is not None:
             raise UserError("The world to hallucinate in has phantom rooms already; take the world without them.")
         phantoms = phantom_walls(world.height, world.width, rooms, cells, world.device)

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from envs.errors import UserError
-from envs.registry import near_names
+from envs.errors import UserError, suggestion
 from envs.worlds.tabular import MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers, wrong_row
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
@@ -153,7 +152,7 @@ class Section:
             return int(self.take().text)
         known = f"{to.kind}: a name or a number from 0 to {len(to.names) - 1}"
         named = NAME.fullmatch(text) and text not in KEYWORDS
-        self.fail(known, near_names(text, to.names) if named else "")
+        self.fail(known, suggestion(text, to.names) if named else "")
 
     def pattern(self, to: Names) -> int | slice:
         """Read a reference, or * for everything."""

@@ -174,7 +174,7 @@ def test_a_key_chooses_a_part_of_the_observation():
     assert fleet.step(torch.tensor([0])).observation.tolist() == [[1]]
     with pytest.raises(UserError, match="'image', 'mission'"):
         GymnasiumFleet(Corridor, 1, seed=0)
-    with pytest.raises(UserError, match="did you mean image"):
+    with pytest.raises(UserError, match="did you mean 'image'"):
         GymnasiumFleet(Corridor, 1, seed=0, observation_key="imag")
     with pytest.raises(UserError, match="needs a Dict"):
         make_fleet("CartPole-v1", 1, 0, observation_key="image")
@@ -227,7 +227,7 @@ def test_popgym():
 @pytest.mark.parametrize(
     ("id", "kwargs", "words"),
     [
-        ("CartPol-v1", {}, "did you mean CartPole-v1"),
+        ("CartPol-v1", {}, "did you mean 'CartPole-v1'"),
         ("POMDP/CarFlags-v0", {}, "POMDP/CarFlag-v0"),
         ("CartPole-v77", {}, "CartPole-v1"),
         ("no_such_module:Thing-v0", {}, "no_such_module"),

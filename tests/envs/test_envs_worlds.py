@@ -338,7 +338,7 @@ def test_the_agent_is_drawn_pointing_where_it_looks():
         ("POMDP/CarFlg-v0", {}, "POMDP/CarFlag-v0"),
         ("carflag", {}, "POMDP/CarFlag-v0"),
         ("Gridverse/Memory-6x6-v0", {}, "Gridverse/Memory-"),
-        ("nothing like it", {}, "known are Gridverse/"),
+        ("nothing like it", {}, "known: Gridverse/"),
         ("POMDP/CarFlag-v0", {"timelimit": 3}, "time_limit"),
         ("POMDP/CarFlag-v0", {"time_limit": 0}, "time_limit must be at least 1"),
         ("Gridverse/Memory-5x5-v0", {"size": 6}, "odd"),

@@ -108,5 +108,5 @@ def test_dictionaries_hold_what_vectors_hold(id, view, encoding):
 
 
 def test_unknown_encodings_are_one_clear_sentence():
-    with pytest.raises(UserError, match="no grid encoding 'no_overlap'; did you mean no-overlap"):
+    with pytest.raises(UserError, match="unknown grid encoding 'no_overlap'; did you mean 'no-overlap'"):
         make_world("Gridverse/Keydoor-5x5-v0", encoding="no_overlap")

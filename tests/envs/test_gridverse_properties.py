@@ -267,9 +267,9 @@ def test_the_registered_ids():
         ("Keydoor-5x5", {"view": (2, 4)}, "odd number of columns, not 2 x 4"),
         ("Keydoor-5x5", {"view": (3,)}, "two numbers"),
         ("Keydoor-5x5", {"phantom_rooms": (3, 3)}, "do not fit"),
-        ("Keydoor-5x5", {"phantom_cells": "flor-cue", "phantom_rooms": (1, 1)}, "did you mean floor-cue"),
-        ("Keydoor-5x5", {"veiw": (7, 7)}, "did you mean view"),
-        ("Keydor-5x5", {}, "did you mean Gridverse/Keydoor-5x5-v0"),
+        ("Keydoor-5x5", {"phantom_cells": "flor-cue", "phantom_rooms": (1, 1)}, "did you mean 'floor-cue'"),
+        ("Keydoor-5x5", {"veiw": (7, 7)}, "did you mean 'view'"),
+        ("Keydor-5x5", {}, "did you mean 'Gridverse/Keydoor-5x5-v0'"),
     ],
 )
 def test_misuse_is_one_clear_sentence(id, kwargs, words):
@@ -281,7 +281,7 @@ def test_misuse_is_one_clear_sentence(id, kwargs, words):
 def test_views_must_hold_the_agent_and_have_a_known_sight():
     with pytest.raises(UserError, match="must hold the agent's own cell"):
         View(5, 5, ((-3, -1), (-1, 1)))
-    with pytest.raises(UserError, match="no visibility 'occluded'; did you mean partially_occluded"):
+    with pytest.raises(UserError, match="unknown visibility 'occluded'; did you mean 'partially_occluded'"):
         View(5, 5, visibility="occluded")
 
 

@@ -32,7 +32,7 @@ def complaint(path):
     with pytest.raises(UserError) as caught:
         Yaml(path)
     text = str(caught.value)
-    assert text.endswith(".") and ". " not in text and "\n" not in text, text
+    assert ". " not in text and "\n" not in text, text
     assert str(path) in text
     return text.replace(str(path), "FILE")
 
@@ -264,8 +264,8 @@ def test_bytes_folders_and_missing_files(tmp_path):
     path.write_bytes(b"\xff\xfe\x00\x80")
     assert "is not UTF-8" in complaint(path)
     for wrong in (tmp_path, tmp_path / "other.yaml", tmp_path / ("a" * 5000)):
-        assert "There is no gridverse file" in complaint(wrong)
-    with pytest.raises(UserError, match=r"'keydor.7x7'; among the files that come along, did you mean keydoor.7x7"):
+        assert "unknown gridverse file" in complaint(wrong)
+    with pytest.raises(UserError, match=r"'keydor.7x7'; did you mean 'keydoor.7x7'"):
         make_world("Gridverse/Yaml-v0", path="keydor.7x7")
     with pytest.raises(UserError, match=r"needs path=, a file or one of crossing.5x5, "):
         make_world("Gridverse/Yaml-v0")

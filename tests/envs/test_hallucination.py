@@ -177,12 +177,12 @@ def walls(world):
 @pytest.mark.parametrize(
     ("id", "kwargs", "words"),
     [
-        ("Gridverse/Memory-13x13-v0", {"reading": "opn"}, "did you mean open"),
+        ("Gridverse/Memory-13x13-v0", {"reading": "opn"}, "did you mean 'open'"),
         ("Gridverse/Memory-13x13-v0", {"reading": "open"}, "needs an empty world"),
         ("Gridverse/Memory-NineRooms-13x13-v0", {"reading": "open"}, "needs an empty world"),
         ("Gridverse/Memory-Empty-13x13-v0", {"reading": "open", "rooms": (3, 3)}, "needs an empty world"),
         ("Gridverse/Memory-Empty-13x13-v0", {"reading": "corridor"}, "needs the corridor"),
-        ("Gridverse/Memory-13x13-v0", {"cells": "wals"}, "did you mean walls"),
+        ("Gridverse/Memory-13x13-v0", {"cells": "wals"}, "did you mean 'walls'"),
         ("Gridverse/Keydoor-5x5-v0", {"rooms": (3, 3)}, "do not fit into a grid of 5 x 5 cells; .* at least 7 x 7"),
         ("Gridverse/Keydoor-5x5-v0", {"rooms": (2,)}, "two positive numbers"),
         ("Gridverse/Memory-13x13-Hallucinated-v0", {}, "phantom rooms already"),

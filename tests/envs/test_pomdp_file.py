@@ -234,7 +234,7 @@ def test_line_ends_of_all_systems(tmp_path, newline):
         (HEAD + "start: d\n" + BODY, "m:2: found 'd', expected a state: a name or a number from 0 to 2; known"),
         (HEAD + "start include:\n" + BODY, "m:3: found 'T', expected a state: a name or a number from 0 to 2."),
         (HEAD + "start exclude: a b c\n" + BODY, "m:3: found 'T', expected a state that is not excluded."),
-        (HEAD + "T: z identity", "m:2: found 'z', expected an action: a name or a number from 0 to 1; known are x, y."),
+        (HEAD + "T: z identity", "m:2: found 'z', expected an action: a name or a number from 0 to 1; known: x, y"),
         (HEAD + "T: x : 3 uniform", "m:2: found '3', expected a state: a name or a number from 0 to 2."),
         (HEAD + "T: x : 1.0 uniform", "m:2: found '1.0', expected a state"),
         (HEAD + "T x : a uniform", "m:2: found 'x', expected ':' and an action."),
@@ -270,7 +270,7 @@ def test_wrong_text_is_one_sentence_with_its_place(text, said):
 
 def test_a_name_that_is_nearly_right_is_recognised():
     text = (DATA / "tiger.pomdp").read_text().replace("R: listen", "R: lisen")
-    with pytest.raises(UserError, match=r"m:29: found 'lisen', expected an action.*; did you mean listen"):
+    with pytest.raises(UserError, match=r"m:29: found 'lisen', expected an action.*; did you mean 'listen'"):
         parse(text, "m")
 
 

@@ -41,7 +41,7 @@ def register():
 
 def sentence(caught):
     said = str(caught.value)
-    assert "\n" not in said and said.endswith((".", "?"))
+    assert "\n" not in said
     return said
 
 
@@ -242,7 +242,7 @@ def test_a_function_may_make_a_world_as_well(register, monkeypatch):
 
 
 ENTRIES = {
-    "own_worlds:Cu": "but own_worlds has no class 'Cu'; did you mean Cue?",
+    "own_worlds:Cu": "but own_worlds has no class 'Cu'; did you mean 'Cue'? known: ",
     "own_wrlds:Cue": "but there is no module 'own_wrlds'.",
     "envs.none:Cue": "but there is no module 'envs.none'.",
 }
@@ -252,7 +252,7 @@ ENTRIES = {
 def test_an_entry_that_leads_nowhere_says_where_it_breaks_off(entry, register):
     register(entry)
     said = told(make_world, ID)
-    assert said.startswith(f"World 'Mine/Cue-v0' has the entry '{entry}', ") and said.endswith(ENTRIES[entry])
+    assert said.startswith(f"World 'Mine/Cue-v0' has the entry '{entry}', ") and ENTRIES[entry] in said
 
 
 @pytest.mark.parametrize("entry", ["own_worlds", "own_worlds.Cue", ":Cue", "own_worlds:", "own worlds:Cue", Cue, None])
@@ -270,7 +270,7 @@ def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, mo
 
 def test_the_keywords_of_an_entry_are_checked(register):
     register("own_worlds:Cue", time_limt=4)
-    assert "takes no keyword 'time_limt'; did you mean time_limit?" in told(make_world, ID)
+    assert "takes no keyword 'time_limt'; did you mean 'time_limit'?" in told(make_world, ID)
     assert "takes no keyword 'device'" in told(make_world, register_again(device="cpu"))
     assert "time_limit of world 'Mine/Cue-v0' must be a whole number" in told(
         make_world, register_again(time_limit="9")

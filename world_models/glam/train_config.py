@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -177,6 +177,8 @@ class ComputeConfig(run_config.ComputeConfig):
 @dataclass(frozen=True)
 class TrainConfig:
     """Train a GLAM agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+
+    trainer: ClassVar[str] = "glam"
 
     world: WorldConfig = field(default_factory=lambda: WorldConfig(env=CATCH, worlds=1))
     atari: AtariConfig = field(default_factory=AtariConfig)

@@ -1,0 +1,101 @@
+"""Names that this version has changed, so that what an earlier one wrote can be read for ever.
+
+A TOML file, a recorded config and a checkpoint's config say `schema = 2`; those that do not are of schema 1 and pass
+through `migrate`. Whoever renames a setting adds one line to PATHS (or VALUES) here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from envs.errors import UserError
+
+SCHEMA = 2
+Keys = tuple[str, ...]
+
+# Kinds of trainers, as checkpoints' headers and studies of schema 1 call them.
+KINDS = {
+    "dqn-memory q-network": "q_network",
+    "dqn_memory.train": "q_network",
+    "world_models.unizero.train": "unizero",
+    "world_models.glam.train": "glam",
+}
+# Old path -> new path of a setting, or of a table with all that is in it; both are paths from the config's root.
+PATHS: dict[str, dict[str, str]] = {"q_network": {}, "unizero": {}, "glam": {}}
+# Old path of a setting -> {old value: new value}.
+VALUES: dict[str, dict[str, dict[Any, Any]]] = {"q_network": {}, "unizero": {}, "glam": {}}
+# How the names of old metrics began -> how the new ones begin.
+METRICS: dict[str, str] = {}
+
+
+def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Give a config's tree of TOML values the names of this schema, without the key `schema`.
+
+    Args:
+        kind: the trainer whose config it is, such as "q_network".
+        tree: nested tables; it may be a part of a config, and names that did not change may stand in it.
+        source: what the tree was read from, for messages.
+
+    Raises:
+        UserError: the schema is unknown, or a setting is given under its old and its new name.
+    """
+    schema = tree.get("schema", 1)
+    found = {key: value for key, value in tree.items() if key != "schema"}
+    if schema == SCHEMA:
+        return found
+    if schema != 1:
+        raise UserError(f"{source}: schema {schema!r} is not known here; this version reads 1 and {SCHEMA}")
+    migrated: dict[str, Any] = {}
+    for path, value in _leaves(found):
+        _put(migrated, new_path(kind, path), new_value(kind, path, value), source)
+    return migrated
+
+
+def new_path(kind: str, path: Keys) -> Keys:
+    """Where a setting of schema 1 stands now."""
+    table = PATHS.get(kind, {})
+    for length in range(len(path), 0, -1):  # a setting's own line comes before that of its table
+        if (new := table.get(".".join(path[:length]))) is not None:
+            return (*new.split("."), *path[length:])
+    return path
+
+
+def new_value(kind: str, path: Keys, value: Any) -> Any:
+    """What a setting's value of schema 1 is called now."""
+    names = VALUES.get(kind, {}).get(".".join(path), {})
+    return names.get(value, value) if isinstance(value, str | bool | int | float) else value
+
+
+def new_setting(kind: str, key: str) -> str:
+    """The new path of a setting that a study of schema 1 names by its flag or its path; others stay as they are."""
+    word = key.replace("-", "_").replace(".", "_")
+    for old in PATHS.get(kind, {}):
+        path = tuple(old.split("."))
+        if any("_".join(path[start:]) == word for start in range(len(path))):
+            return ".".join(new_path(kind, path))
+    return key
+
+
+def new_metric(name: str) -> str:
+    """What a metric is called now."""
+    for old, new in METRICS.items():
+        if name.startswith(old):
+            return new + name.removeprefix(old)
+    return name
+
+
+def _leaves(tree: Mapping[str, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
+
+
+def _put(tree: dict[str, Any], path: Keys, value: Any, source: str) -> None:
+    for key in path[:-1]:
+        tree = tree.setdefault(key, {})
+    if path[-1] in tree:
+        raise UserError(f"{source}: {'.'.join(path)} is given twice, under its old name and its new one")
+    tree[path[-1]] = value

@@ -1,0 +1,58 @@
+"""What an earlier version wrote is read under the names of this one."""
+
+import pytest
+
+from dqn_memory.runs import migration
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.migration import migrate, new_metric, new_path, new_setting
+
+
+@pytest.fixture(autouse=True)
+def tables(monkeypatch):
+    paths = {"world": "environment", "world.worlds": "environment.num_envs", "learner.batch": "learner.batch_size"}
+    monkeypatch.setattr(migration, "PATHS", {"q_network": paths})
+    monkeypatch.setattr(migration, "VALUES", {"q_network": {"compute.backend": {"lanes": "simd"}}})
+    monkeypatch.setattr(migration, "METRICS", {"forgetful/": "memory_ablation/"})
+
+
+def test_tables_settings_and_values_get_their_new_names():
+    old = {"seed": 1, "world": {"env": "A", "worlds": 8}, "compute": {"backend": "lanes"}, "learner": {"batch": 4}}
+    assert migrate("q_network", old, "config.toml") == {
+        "seed": 1, "environment": {"env": "A", "num_envs": 8}, "compute": {"backend": "simd"},
+        "learner": {"batch_size": 4},
+    }  # fmt: skip
+    assert old["world"] == {"env": "A", "worlds": 8}  # it is not changed
+    assert migrate("glam", old, "config.toml") == old  # another trainer's names
+
+
+def test_the_schema_of_this_version_is_taken_as_it_is():
+    tree = {"world": {"worlds": 8}, "empty": {}, "rows": [{"world": 1}]}
+    assert migrate("q_network", {"schema": 2, **tree}, "config.toml") == tree
+    assert migrate("q_network", {"schema": 1, "empty": {}, "rows": [{"world": 1}]}, "x") == {
+        "empty": {}, "rows": [{"world": 1}],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"schema": 3}, "new.toml: schema 3 is not known here; this version reads 1 and 2"),
+        (
+            {"world": {"worlds": 1}, "environment": {"num_envs": 2}},
+            "new.toml: environment.num_envs is given twice, under its old name and its new one",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_one_sentence(tree, message):
+    with pytest.raises(UserError) as caught:
+        migrate("q_network", tree, "new.toml")
+    assert str(caught.value) == message
+
+
+def test_settings_of_studies_and_metrics():
+    assert new_setting("q_network", "worlds") == new_setting("q_network", "world-worlds") == "environment.num_envs"
+    assert new_setting("q_network", "world.worlds") == "environment.num_envs"
+    assert new_setting("q_network", "gamma") == "gamma"
+    assert new_path("q_network", ("world", "env")) == ("environment", "env")
+    assert new_metric("forgetful/success_rate") == "memory_ablation/success_rate"
+    assert new_metric("eval/success_rate") == "eval/success_rate"
