@@ -51,7 +51,7 @@ OLD = "070d15f"  # the revision before the redesign
 # Modules, flags, or flags with their values; "module: ..." holds for one command and comes first. Examples:
 #   "--worlds": "--num-envs", "--backend lanes": "--backend simd", "dqn_memory.parameters: --world": "--env",
 #   "world_models.glam.evaluate": "dqn_memory.evaluate"
-FLAGS: dict[str, str] = {}
+FLAGS: dict[str, str] = {"--backend lanes": "--backend simd"}
 # Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
 METRICS: dict[str, str] = {}
 # Saved tensors ("network.head.0.bias"), as regular expressions and what replaces them.
