@@ -49,9 +49,7 @@ def read(tree: Path, patterns: list[str]) -> list[Fault]:
 
 def placed(name: str, entry: dict[str, Any], tree: Path, sources: dict[str, str], renamed: dict[str, Any]) -> Fault:
     """Find a fault's file and tests, in the form of revision 070d15f or in that of now."""
-    tests = [new for old in entry["tests"] for new in ([old] if (tree / old).exists() else renamed.get(old, [old]))]
-    if missing := [test for test in tests if not (tree / test).exists()]:
-        raise SystemExit(f"{name}: there is no {missing[0]}; say in [tests_now] where its tests are")
+    tests = [new for old in entry["tests"] for new in here(old, tree, renamed)]
     forms = [(entry["file"], entry["old"], entry["new"])]
     if "old_now" in entry or "moved" in entry:
         now = entry.get("old_now", entry["old"]), entry.get("new_now", entry["new"])
@@ -64,6 +62,16 @@ def placed(name: str, entry: dict[str, Any], tree: Path, sources: dict[str, str]
     raise SystemExit(
         f"{name}: {old.strip()!r} must occur once, but it is in: {places}; give moved, old_now and new_now"
     )
+
+
+def here(test: str, tree: Path, renamed: dict[str, Any]) -> list[str]:
+    """Where a test file of revision 070d15f is in a checkout: there, in another folder, or as [tests_now] says."""
+    if (tree / test).exists():
+        return [test]
+    found = renamed.get(test) or [str(path.relative_to(tree)) for path in (tree / "tests").rglob(Path(test).name)]
+    if (len(found) != 1 and test not in renamed) or not all((tree / name).exists() for name in found):
+        raise SystemExit(f"{test} is not in {tree}; say in [tests_now] which files hold its tests, as a list")
+    return found
 
 
 def tracked(tree: Path) -> list[str]:
