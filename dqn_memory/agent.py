@@ -29,8 +29,8 @@ from dqn_memory.runs.kinds import Q_NETWORK, check_kind
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
-from envs.observations import Encode, actions, encoder
 from envs.registry import WORLDS
+from envs.spaces import Encode, discrete_actions, encoder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -58,7 +58,7 @@ class Interface:
             raw = made.observation_space
             raw = raw[str(key)] if isinstance(raw, gymnasium.spaces.Dict) else raw
             encoded, encode = encoder(raw)
-            return cls(raw, encode, encoded, *actions(made.action_space))
+            return cls(raw, encode, encoded, *discrete_actions(made.action_space))
         finally:
             made.close()
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from envs.contract import probe
 from envs.core import State, UserError, World, put
-from envs.forms import form, row, rows
 from envs.registry import make_world
 from envs.seeding import Floats, Rows, RowStreams
+from envs.spaces import object_rows, row, unflatten
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -44,7 +44,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         self.action_space = gymnasium.spaces.Discrete(self.world.num_actions)
         self.state: State | None = None
         self._engine = engine(self.world)
-        self._form = form(self.observation_space)
+        self._unflatten = unflatten(self.observation_space)
         self._actions = list(np.arange(self.world.num_actions)[:, None])  # each (1,)
         self._no_draws = np.empty((1, 0))
 
@@ -70,7 +70,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         return _render(self.world, _started(self.state), 0, self.render_mode)
 
     def _observation(self, state: State) -> Any:
-        return row(self._form(self._engine.observation(state)), 0)
+        return row(self._unflatten(self._engine.observation(state)), 0)
 
     def _draw(self, count: int) -> Floats:
         return self.np_random.random((1, count)) if count else self._no_draws
@@ -110,7 +110,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         self.streams = RowStreams(num_envs, max(520, 8 * (self.world.step_draws + self.world.reset_draws)))
         self.state: State | None = None
         self._engine = engine(self.world)
-        self._form = form(self.single_observation_space)
+        self._unflatten = unflatten(self.single_observation_space)
         self._done: Mask = np.zeros(num_envs, bool)
 
     def reset(
@@ -126,7 +126,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
             self.streams.seed([each if picked else None for each, picked in zip(seeds, chosen, strict=True)])
         self.state = self._restarted(self.state, np.flatnonzero(chosen))
         self._done = self._done & ~chosen
-        return self._form(self._engine.observation(self.state)), {}
+        return self._unflatten(self._engine.observation(self.state)), {}
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """One action in every row; a row that is due for its reset ignores its action."""
@@ -140,7 +140,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         same_step = self.autoreset_mode is AutoresetMode.SAME_STEP
         restarted = finished if same_step else finished[:0] if idle is None else np.flatnonzero(idle)
         self.state = self._restarted(after, restarted)
-        return self._form(self._engine.observation(self.state)), reward.copy(), ended.copy(), cut.copy(), info
+        return self._unflatten(self._engine.observation(self.state)), reward.copy(), ended.copy(), cut.copy(), info
 
     def render(self) -> tuple[Any, ...] | None:
         """One picture or text for every row, or None without a render mode."""
@@ -187,9 +187,9 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         done = self._done
         info: dict[str, Any] = {"success": success & done, "_success": done.copy()}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
-            final = self._form(self._engine.observation(after)[finished])
+            final = self._unflatten(self._engine.observation(after)[finished])
             info["final_info"] = {name: value.copy() for name, value in info.items()}
-            info["final_obs"] = rows(final, finished, self.num_envs)
+            info["final_obs"] = object_rows(final, finished, self.num_envs)
             info |= {"_final_info": done.copy(), "_final_obs": done.copy()}
         return info
 
@@ -227,7 +227,7 @@ def _world(world: str | World[Any], render_mode: str | None, kwargs: dict[str, A
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise UserError(f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
     made = make_world(world, **kwargs) if isinstance(world, str) else world
-    probe(made)  # `forms` would bring observations of a wrong shape into the right one
+    probe(made)  # `unflatten` would bring observations of a wrong shape into the right one
     return made
 
 

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.errors import UserError
-from envs.forms import row
+from envs.spaces import row
 
 Array = np.ndarray[Any, np.dtype[Any]]
 MakeVector = Callable[[int, AutoresetMode], VectorEnv[Any, Any, Any]]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from envs.core import Step
 from envs.errors import UserError, near_names
-from envs.observations import actions, encoder
 from envs.registry import WORLDS
+from envs.spaces import discrete_actions, encoder
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Make = Callable[[], gymnasium.Env[Any, Any]]
@@ -62,7 +62,7 @@ class GymnasiumFleet:
         self.tells_success = True  # until an episode ends without a word of it
         self._build()
         self.observation_space, self._encode = encoder(self.envs[0].observation_space, observation_key)
-        self.num_actions, self._first_action = actions(self.envs[0].action_space)
+        self.num_actions, self._first_action = discrete_actions(self.envs[0].action_space)
 
     def reset(self) -> Tensor:
         """Start all episodes, seeded the first time only; returns the first observations (N, ...)."""

@@ -1,30 +1,161 @@
-"""Gymnasium's spaces, where another library needs them a little different."""
+"""Gymnasium spaces: flat observations into their form, and every form into one that networks take."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import ArrayLike
+
+from envs.errors import UserError, near_names
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Encode = Callable[[Any], Array]
+MAX_ACTIONS = 2**15 - 2  # int16, less one number that stands for "no action"
 
 
 class Sizes(np.ndarray[Any, np.dtype[np.int64]]):
-    """Whole numbers that come out of a loop as Python's own."""
+    """Integers that a loop yields as Python's own."""
 
     def __iter__(self) -> Iterator[Any]:
-        """Python integers, or rows where there are several axes."""
+        """Yield Python integers, or rows where there are several axes."""
         return iter(self.tolist()) if self.ndim == 1 else super().__iter__()
 
 
-class MultiDiscrete(gymnasium.spaces.MultiDiscrete):
-    """Several whole numbers, `nvec[i]` values each.
+class MultiDiscrete(spaces.MultiDiscrete):
+    """Several integers, `nvec[i]` values each.
 
     Stable-Baselines3 takes `sum(space.nvec)` for the width of its one-hot form, and sb3-contrib hands that to
-    `torch.nn.LSTM`, which refuses numpy's integers: over plain sizes no recurrent agent of theirs can be built.
+    `torch.nn.LSTM`, which refuses numpy's integers: over a plain `nvec` no recurrent agent of theirs can be built.
     """
 
     def __init__(self, nvec: ArrayLike, **kwargs: Any) -> None:
         super().__init__(np.asarray(nvec), **kwargs)
         self.nvec = self.nvec.view(Sizes)
+
+
+def integer_ranges(space: Any) -> tuple[Array, Array] | None:
+    """Give the number of values and the first value of each integer in a space, both flat (K,).
+
+    None for a space that does not hold integers (Discrete, MultiDiscrete, MultiBinary).
+    """
+    if isinstance(space, spaces.Discrete):
+        return np.array([space.n]), np.array([space.start])
+    if isinstance(space, spaces.MultiDiscrete):
+        return np.array(space.nvec).flatten(), space.start.flatten()
+    if isinstance(space, spaces.MultiBinary):
+        count = int(np.prod(space.shape))
+        return np.full(count, 2), np.zeros(count, np.int64)
+    return None
+
+
+# Batches
+
+
+def unflatten(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
+    """Give the function that brings flat observations (N, d) into the batched form of `space`, always as a copy.
+
+    Array spaces of shape s become (N, *s) of the space's dtype; a Dict is cut up in the order of its entries.
+
+    Raises:
+        UserError: the space is neither an array space nor a Dict of such.
+    """
+    if not isinstance(space, spaces.Dict):
+        shape, dtype = _shape(space), space.dtype
+        return lambda flat: flat.reshape(-1, *shape).astype(dtype)
+    sizes = {name: _size(entry) for name, entry in space.items()}
+    stops = dict(zip(sizes, np.cumsum(list(sizes.values())).tolist(), strict=True))
+    parts = {name: (slice(stops[name] - size, stops[name]), unflatten(space[name])) for name, size in sizes.items()}
+    return lambda flat: {name: shaped(flat[:, part]) for name, (part, shaped) in parts.items()}
+
+
+def row(batch: Any, index: int) -> Any:
+    """Take one row of a batched observation."""
+    if isinstance(batch, dict):
+        return {name: row(entry, index) for name, entry in batch.items()}
+    return batch[index]
+
+
+def batch_of_one(observation: Any) -> Any:
+    """Make a batch of one observation."""
+    if isinstance(observation, dict):
+        return {name: batch_of_one(entry) for name, entry in observation.items()}
+    return np.asarray(observation)[None]
+
+
+def object_rows(batch: Any, chosen: Array, count: int) -> Array:
+    """Spread observations (M, ...) over the chosen rows (M,) of an object array (N,), None elsewhere, as Gymnasium."""
+    result = np.full(count, None, object)
+    each = (row(batch, index) for index in range(len(chosen))) if isinstance(batch, dict) else batch
+    result[chosen] = np.fromiter(each, object, len(chosen))
+    return result
+
+
+def _shape(space: gymnasium.Space[Any]) -> tuple[int, ...]:
+    if space.shape is None:
+        raise UserError(
+            f"An observation space must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict, not {space}."
+        )
+    return space.shape
+
+
+def _size(space: gymnasium.Space[Any]) -> int:
+    if isinstance(space, spaces.Dict):
+        return sum(_size(entry) for entry in space.values())
+    return int(np.prod(_shape(space)))
+
+
+# What networks take
+
+
+def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnasium.Space[Any], Encode]:
+    """Give the space that a network sees, and the function that brings an observation into it.
+
+    Discrete, MultiDiscrete and MultiBinary become flat int64 vectors counted from 0 (MultiDiscrete; Discrete
+    has length 1). A Box of three axes (an image) stays as it is; any other Box becomes a flat float32 vector.
+    Of a Dict the entry `key` is used.
+
+    Raises:
+        UserError: a key is missing, wrong or unused, or the space has another form.
+    """
+    if isinstance(space, spaces.Dict):
+        inner, encode = encoder(_entry(space, key))
+        return inner, lambda observation: encode(observation[key])
+    if key is not None:
+        raise UserError(f"observation_key {key!r} needs a Dict observation, but the observation is {space}.")
+    if isinstance(space, spaces.Box):
+        return _encode_box(space)
+    if (ranges := integer_ranges(space)) is not None:
+        sizes, start = ranges
+        return spaces.MultiDiscrete(sizes), lambda observation: np.int64(observation).reshape(-1) - start
+    raise UserError(f"Observations must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space}.")
+
+
+def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, int]:
+    """Give the number of actions and the first action's number; a UserError unless the actions are Discrete."""
+    if not isinstance(space, spaces.Discrete):
+        raise UserError(f"The actions must be Discrete, not {space}.")
+    if space.n > MAX_ACTIONS:
+        raise UserError(f"There are {space.n} actions; a replay holds numbers up to {MAX_ACTIONS}.")
+    return int(space.n), int(space.start)
+
+
+def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:
+    if key is None:
+        keys = ", ".join(repr(name) for name in space)
+        raise UserError(f"The observation is a Dict; choose one of its keys {keys} with observation_key.")
+    if key not in space.spaces:
+        raise UserError(near_names("key of the observation", key, space.spaces))
+    if isinstance(space[key], spaces.Dict):
+        raise UserError(f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
+    return space[key]
+
+
+def _encode_box(space: spaces.Box) -> tuple[spaces.Box, Encode]:
+    if len(space.shape) == 3:
+        return space, np.asarray
+    low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
+    return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(observation).reshape(-1)

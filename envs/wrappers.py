@@ -1,124 +1,267 @@
-"""Wrappers for one environment; `envs.vector_wrappers` has the same for vector environments.
+"""Gymnasium wrappers for single and for vector environments.
 
-    PreviousAction  the action before is part of the observation
-    StepCount       so is the number of steps taken
-    OneHot          whole numbers as 0 and 1
-    Antialias       continuous numbers as weights of places: Car Flag's position, a step count
+| single           | vector                 | the observation has                                              |
+|------------------|------------------------|------------------------------------------------------------------|
+| `PreviousAction` | `VectorPreviousAction` | the previous action as a part                                    |
+| `StepCount`      | `VectorStepCount`      | the number of steps taken as a part                              |
+| `OneHot`         | `VectorOneHot`         | integers as 0 and 1                                              |
+| `Antialias`      | `VectorAntialias`      | continuous numbers, such as Car Flag's position, as soft one-hot |
 
-They are ordinary Gymnasium wrappers and go around each other: `Antialias(StepCount(env), bins=20, entries=[0, 3])`.
+They can be nested: `Antialias(StepCount(env), bins=20, entries=[0, 3])`. What a wrapper does to observations is a
+`Transform`, a pure function of batches that the single and the vector form share.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.utils import RecordConstructorArgs
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
 
 from envs.errors import UserError
-from envs.features import Feature, Joined, antialias, join_choice, join_count, one_hot
-from envs.forms import batch_of_one, row
+from envs.spaces import MultiDiscrete, batch_of_one, integer_ranges, row
 
-__all__ = ["Antialias", "OneHot", "PreviousAction", "StepCount", "action_count", "step_limit"]
+__all__ = [
+    "Antialias", "OneHot", "PreviousAction", "StepCount",
+    "VectorAntialias", "VectorOneHot", "VectorPreviousAction", "VectorStepCount",
+]  # fmt: skip
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Space = gymnasium.Space[Any]
 Single = gymnasium.Env[Any, Any]
+Vector = VectorEnv[Any, Any, Any]
 
 
-class _Encoded(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
-    """Another form of the observation."""
+class Transform(NamedTuple):
+    """What a wrapper does to observations.
 
-    def __init__(self, env: Single, feature: Feature) -> None:
+    A wrapper may follow one integer per row, which starts at `first` and which actions change: the previous action
+    or the step count. The others ignore it.
+    """
+
+    space: Space  # of one transformed observation
+    encode: Callable[[Any, Array], Any]  # observations (N, ...) and integers (N,) -> transformed observations (N, ...)
+    first: int = 0
+    next: Callable[[Array, Any], Array] = lambda integers, actions: integers  # integers (N,), N actions -> (N,)
+
+
+def one_hot(space: Space) -> Transform:
+    """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
+
+    In a Dict every entry of integers is so encoded and a Box stays.
+
+    Raises:
+        UserError: there is no integer to encode.
+    """
+    if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
+        parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
+        whole = spaces.Dict({name: parts[name].space if name in parts else entry for name, entry in space.items()})
+
+        def encode_entries(batch: Any, integers: Array) -> Any:
+            return {n: parts[n].encode(entry, integers) if n in parts else entry for n, entry in batch.items()}
+
+        return Transform(whole, encode_entries)
+    sizes, start = _integers(space)
+    first = np.concatenate([[0], np.cumsum(sizes)])  # (K + 1,), the column where each integer's entries begin
+
+    def encode(batch: Array, _: Array) -> Array:
+        columns = batch.reshape(len(batch), -1) - start + first[:-1]  # (N, K)
+        hot = np.zeros((len(batch), first[-1]), np.float32)
+        np.put_along_axis(hot, columns, 1.0, 1)
+        return hot
+
+    return Transform(spaces.Box(0.0, 1.0, (int(first[-1]),), np.float32), encode)
+
+
+def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transform:
+    """Encode each chosen entry of a bounded flat Box as weights of `bins` equally spaced points from low to high.
+
+    The weight is shared between the two points next to the value in proportion to its nearness. So the weights sum
+    to 1, change continuously, and their mean point is the value itself. The other entries stay.
+
+    Raises:
+        UserError: the space is no flat Box, `bins` is less than 2, or an entry is unknown or not bounded.
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+        raise UserError(f"Antialias needs a flat Box observation, not {space}.")
+    if bins < 2:
+        raise UserError(f"bins of Antialias must be at least 2, not {bins}.")
+    width = space.shape[0]
+    chosen = list(range(width)) if entries is None else list(entries)
+    for entry in chosen:
+        if not 0 <= entry < width:
+            raise UserError(f"entries of Antialias must be from 0 to {width - 1}, not {entry}.")
+        if not np.isfinite([space.low[entry], space.high[entry]]).all() or space.low[entry] == space.high[entry]:
+            raise UserError(
+                f"Antialias needs bounds for entry {entry}, but it goes from {space.low[entry]} to {space.high[entry]}."
+            )
+    low, high, dtype = space.low.astype(np.float64), space.high.astype(np.float64), _float_dtype(space)
+
+    def encode(batch: Array, _: Array) -> Array:
+        columns = [
+            _soft_one_hot((batch[:, entry] - low[entry]) / (high[entry] - low[entry]), bins)
+            if entry in chosen
+            else batch[:, entry, None]
+            for entry in range(width)
+        ]
+        return np.concatenate(columns, 1).astype(dtype)
+
+    bounds = [
+        ([0.0] * bins, [1.0] * bins) if entry in chosen else ([low[entry]], [high[entry]]) for entry in range(width)
+    ]
+    lows, highs = (np.concatenate(each).astype(dtype) for each in zip(*bounds, strict=True))
+    return Transform(spaces.Box(lows, highs, dtype=dtype), encode)
+
+
+def previous_action(space: Space, actions: Space) -> Transform:
+    """Append the previous action, or at the start of an episode none, which the number of actions A stands for.
+
+    A flat Box gets A entries, 1 at the action and all 0 for none; integers get one more, of A + 1 values; a Dict gets
+    the entry "previous_action", Discrete(A + 1).
+    """
+    if not isinstance(actions, spaces.Discrete):
+        raise UserError(f"PreviousAction needs Discrete actions, not {actions}.")
+    count, start = int(actions.n), int(actions.start)
+    codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
+    whole, encode = append_integer(space, "previous_action", codes)
+    return Transform(whole, encode, count, lambda _, taken: np.asarray(taken, np.int64) - start)
+
+
+def step_count(space: Space, limit: int) -> Transform:
+    """Append the number of steps taken, which stops at `limit`.
+
+    A flat Box gets one entry, the share of the limit from 0 to 1; integers get one more, of limit + 1 values; a Dict
+    gets the entry "step_count", Box (1,), the share of the limit.
+    """
+    shares = np.linspace(0.0, 1.0, limit + 1, dtype=np.float32)[:, None]
+    whole, encode = append_integer(space, "step_count", shares, code_in_dict=True)
+    return Transform(whole, encode, 0, lambda count, _: np.minimum(count + 1, limit))
+
+
+def append_integer(
+    space: Space, key: str, codes: Array, code_in_dict: bool = False
+) -> tuple[Space, Callable[[Any, Array], Any]]:
+    """Append an integer to observations; a flat Box gets its row of `codes` (values, C) float32 instead.
+
+    Args:
+        space: of one observation.
+        key: name of the integer in a Dict.
+        codes: what stands for each value of the integer.
+        code_in_dict: a Dict gets the code, too, and not the integer.
+
+    Raises:
+        UserError: a Box is not flat, or the Dict has that key already.
+    """
+    count = len(codes)
+    if isinstance(space, spaces.Dict):
+        if key in space.spaces:
+            raise UserError(f"The observation already has an entry {key!r}; use the wrapper once only.")
+        code = spaces.Box(0.0, 1.0, codes.shape[1:], np.float32)
+        whole = spaces.Dict({**space.spaces, key: code if code_in_dict else spaces.Discrete(count)})
+        return whole, lambda batch, integers: {**batch, key: codes[integers] if code_in_dict else integers.copy()}
+    if isinstance(space, spaces.Box):
+        if len(space.shape) != 1:
+            raise UserError(
+                f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}."
+            )
+        width, dtype = codes.shape[1], _float_dtype(space)
+        low, high = np.append(space.low, np.zeros(width)), np.append(space.high, np.ones(width))
+        box = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
+        return box, lambda batch, integers: np.concatenate([batch, codes[integers]], 1).astype(dtype)
+    sizes, start = _integers(space)
+    more = MultiDiscrete(np.append(sizes, count), start=np.append(start, 0))
+    return more, lambda batch, integers: np.column_stack([batch.reshape(len(batch), -1), integers])
+
+
+def _float_dtype(space: spaces.Box) -> Any:
+    """Give the dtype that fractions need: the Box's own where it has them."""
+    return space.dtype if np.issubdtype(space.dtype, np.floating) else np.float32
+
+
+def _integers(space: Space) -> tuple[Array, Array]:
+    ranges = integer_ranges(space)
+    if ranges is None:
+        raise UserError(
+            f"The observation must hold whole numbers (Discrete, MultiDiscrete or MultiBinary), not {space}."
+        )
+    return ranges
+
+
+def _soft_one_hot(share: Array, bins: int) -> Array:
+    """Weights (N, bins) of the points for shares (N,) of the way from the first to the last."""
+    position = np.clip(share, 0.0, 1.0) * (bins - 1)
+    return np.clip(1.0 - np.abs(position[:, None] - np.arange(bins)), 0.0, None)
+
+
+# Single environments
+
+
+class _Wrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """A transform around one environment; `arguments` are recorded in the environment's spec."""
+
+    def __init__(self, env: Single, transform: Transform, **arguments: Any) -> None:
+        RecordConstructorArgs.__init__(self, **arguments)
         gymnasium.Wrapper.__init__(self, env)
-        self.observation_space, self._encode = feature
+        self.transform, self.observation_space = transform, transform.space
+        self._integer = np.array([transform.first])  # (1,)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode."""
         observation, info = self.env.reset(seed=seed, options=options)
-        return self._one(observation), info
+        self._integer = np.array([self.transform.first])
+        return self._encode(observation), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One action."""
+        """Take one action."""
         observation, *rest = self.env.step(action)
-        return self._one(observation), *rest
+        self._integer = self.transform.next(self._integer, [action])
+        return self._encode(observation), *rest
 
-    def _one(self, observation: Any) -> Any:
-        return row(self._encode(batch_of_one(observation)), 0)
+    def _encode(self, observation: Any) -> Any:
+        return row(self.transform.encode(batch_of_one(observation), self._integer), 0)
 
 
-class OneHot(_Encoded):
-    """Every whole number k of n as n entries, 1 at k and 0 elsewhere (see `envs.features.one_hot`)."""
+class OneHot(_Wrapper):
+    """Every integer k of n as n entries, 1 at k and 0 elsewhere (see `one_hot`)."""
 
     def __init__(self, env: Single) -> None:
-        RecordConstructorArgs.__init__(self)
-        super().__init__(env, one_hot(single(env, "OneHot").observation_space))
+        super().__init__(env, one_hot(_single(env, "OneHot").observation_space))
 
 
-class Antialias(_Encoded):
-    """Continuous entries as weights of `bins` places (see `envs.features.antialias`).
+class Antialias(_Wrapper):
+    """Continuous entries as weights of `bins` points (see `antialias`).
 
     A network that is fed a position as one number must bend a straight line into every decision that depends on
-    the place; fed with a single 1 for the nearest place it cannot tell neighbouring positions apart. Weights shared
-    by the two nearest places do both. For Car Flag: `Antialias(env, bins=20, entries=[0])`.
+    it; fed with a single 1 for the nearest point it cannot tell neighbouring positions apart. Weights shared
+    by the two nearest points do both. For Car Flag: `Antialias(env, bins=20, entries=[0])`.
     """
 
     def __init__(self, env: Single, bins: int = 16, entries: Sequence[int] | None = None) -> None:
-        RecordConstructorArgs.__init__(self, bins=bins, entries=entries)
-        super().__init__(env, antialias(single(env, "Antialias").observation_space, bins, entries))
+        space = _single(env, "Antialias").observation_space
+        super().__init__(env, antialias(space, bins, entries), bins=bins, entries=entries)
 
 
-class _Tracked(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs, ABC):
-    """The observation together with a number that the episode's actions make."""
-
-    first: int
-
-    def __init__(self, env: Single, joined: Joined) -> None:
-        gymnasium.Wrapper.__init__(self, env)
-        self.observation_space, self._encode = joined
-        self.number = self.first
-
-    @abstractmethod
-    def next(self, action: int) -> int:
-        """The number after this action."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode."""
-        observation, info = self.env.reset(seed=seed, options=options)
-        self.number = self.first
-        return self._one(observation), info
-
-    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """One action."""
-        observation, *rest = self.env.step(action)
-        self.number = self.next(int(action))
-        return self._one(observation), *rest
-
-    def _one(self, observation: Any) -> Any:
-        return row(self._encode(batch_of_one(observation), np.array([self.number])), 0)
-
-
-class PreviousAction(_Tracked):
+class PreviousAction(_Wrapper):
     """The action that led to an observation is part of it; at the start of an episode there is none.
 
-    A Box gets one entry for each action; MultiDiscrete and Discrete get one more number, A where there is none; a
+    A Box gets one entry for each action; MultiDiscrete and Discrete get one more integer, A where there is none; a
     Dict gets the entry "previous_action", Discrete(A + 1).
     """
 
     def __init__(self, env: Single) -> None:
-        RecordConstructorArgs.__init__(self)
-        self.first = action_count(single(env, "PreviousAction").action_space)
-        super().__init__(env, join_choice(env.observation_space, self.first, "previous_action"))
-
-    def next(self, action: int) -> int:
-        """The action itself, counted from 0."""
-        return action - int(self.env.action_space.start)  # type: ignore[attr-defined]
+        space = _single(env, "PreviousAction").observation_space
+        super().__init__(env, previous_action(space, env.action_space))
 
 
-class StepCount(_Tracked):
+class StepCount(_Wrapper):
     """The number of steps taken in this episode is part of the observation.
 
-    A Box gets the share of `limit` as one more entry; MultiDiscrete and Discrete one more number of limit + 1
+    A Box gets the share of `limit` as one more entry; MultiDiscrete and Discrete one more integer of limit + 1
     values; a Dict the entry "step_count", the share as a Box (1,).
 
     Args:
@@ -126,35 +269,100 @@ class StepCount(_Tracked):
         limit: the count at which it stops; the world's own time limit if not given.
     """
 
-    first = 0
-
     def __init__(self, env: Single, limit: int | None = None) -> None:
-        RecordConstructorArgs.__init__(self, limit=limit)
-        self.limit = step_limit(single(env, "StepCount"), limit)
-        super().__init__(env, join_count(env.observation_space, self.limit, "step_count"))
-
-    def next(self, action: int) -> int:
-        """One more."""
-        return min(self.number + 1, self.limit)
+        self.limit = _step_limit(_single(env, "StepCount"), limit)
+        super().__init__(env, step_count(env.observation_space, self.limit), limit=limit)
 
 
-def single(env: Any, name: str) -> Single:
-    """The environment, or a UserError if it is none."""
+# Vector environments, in every autoreset mode, final observations included
+
+
+class _VectorWrapper(VectorWrapper[Any, Any, Any, Any, Array]):
+    """A transform around a vector environment."""
+
+    def __init__(self, env: Vector, transform: Transform) -> None:
+        super().__init__(env)
+        self.transform, self.single_observation_space = transform, transform.space
+        self.observation_space = batch_space(transform.space, env.num_envs)
+        self._integers = np.full(env.num_envs, transform.first, np.int64)  # (N,)
+        self._ended = np.zeros(env.num_envs, bool)  # (N,)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start all episodes, or those of `options["reset_mask"]`."""
+        mask = (options or {}).get("reset_mask")
+        mask = np.ones(self.env.num_envs, bool) if mask is None else mask
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._integers = np.where(mask, self.transform.first, self._integers)
+        self._ended = self._ended & ~mask
+        return self.transform.encode(observation, self._integers), info
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """Take one action in every row."""
+        observation, reward, terminated, truncated, info = self.env.step(actions)
+        integers = self.transform.next(self._integers, actions)
+        for index in np.flatnonzero(info.get("_final_obs", ())):
+            final = batch_of_one(info["final_obs"][index])
+            info["final_obs"][index] = row(self.transform.encode(final, integers[index : index + 1]), 0)
+        ended = terminated | truncated
+        same_step = self.env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+        restarted = ended if same_step else self._ended
+        self._integers, self._ended = np.where(restarted, self.transform.first, integers), ended
+        return self.transform.encode(observation, self._integers), reward, terminated, truncated, info
+
+
+class VectorOneHot(_VectorWrapper):
+    """`OneHot` for vector environments."""
+
+    def __init__(self, env: Vector) -> None:
+        super().__init__(env, one_hot(_vector(env, "OneHot").single_observation_space))
+
+
+class VectorAntialias(_VectorWrapper):
+    """`Antialias` for vector environments."""
+
+    def __init__(self, env: Vector, bins: int = 16, entries: Sequence[int] | None = None) -> None:
+        super().__init__(env, antialias(_vector(env, "Antialias").single_observation_space, bins, entries))
+
+
+class VectorPreviousAction(_VectorWrapper):
+    """`PreviousAction` for vector environments."""
+
+    def __init__(self, env: Vector) -> None:
+        space = _vector(env, "PreviousAction").single_observation_space
+        super().__init__(env, previous_action(space, env.single_action_space))
+
+
+class VectorStepCount(_VectorWrapper):
+    """`StepCount` for vector environments."""
+
+    def __init__(self, env: Vector, limit: int | None = None) -> None:
+        self.limit = _step_limit(_vector(env, "StepCount"), limit)
+        super().__init__(env, step_count(env.single_observation_space, self.limit))
+
+
+# What can be wrapped
+
+
+def _single(env: Any, name: str) -> Single:
+    """Return the environment, or raise a UserError if it is none."""
     if not isinstance(env, gymnasium.Env):
-        other = f"envs.vector_wrappers.{name}" if isinstance(env, gymnasium.vector.VectorEnv) else "gymnasium.make(id)"
+        other = f"envs.wrappers.Vector{name}" if isinstance(env, VectorEnv) else "gymnasium.make(id)"
         raise UserError(f"{name} wraps a gymnasium.Env, not {type(env).__name__}; use {other}.")
     return env
 
 
-def action_count(space: gymnasium.Space[Any]) -> int:
-    """The number of actions; a UserError unless they are Discrete."""
-    if not isinstance(space, gymnasium.spaces.Discrete):
-        raise UserError(f"PreviousAction needs Discrete actions, not {space}.")
-    return int(space.n)
+def _vector(env: Any, name: str) -> Vector:
+    """Return the vector environment, or raise a UserError if it is none or does not name its autoreset mode."""
+    if not isinstance(env, VectorEnv):
+        other = f"envs.wrappers.{name}" if isinstance(env, gymnasium.Env) else "gymnasium.make_vec(id)"
+        raise UserError(f"Vector{name} wraps a gymnasium.vector.VectorEnv, not {type(env).__name__}; use {other}.")
+    if "autoreset_mode" not in env.metadata:
+        raise UserError(f"Vector{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
+    return env
 
 
-def step_limit(env: Any, limit: int | None) -> int:
-    """The limit given or the world's own; a UserError where there is neither."""
+def _step_limit(env: Any, limit: int | None) -> int:
+    """Return the limit given or the world's own; raise a UserError where there is neither."""
     found = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
     if found is None or found < 1:
         raise UserError(

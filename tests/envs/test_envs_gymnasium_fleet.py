@@ -11,7 +11,7 @@ from gymnasium import spaces
 from envs.core import UserError
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
-from envs.observations import encoder
+from envs.spaces import encoder
 
 
 def roll(fleet, steps, seed=0):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from world_keywords import IDS, build
 
-from envs import forms
+from envs import spaces
 from envs.adapters import NumpyEngine, TensorEngine
 from envs.core import UserError, choose, put, where
 from envs.fleet import advance, advance_finished
@@ -52,8 +52,8 @@ def test_states_are_tensors_with_n_rows_and_rewards_are_float64(id):
     assert reward.dtype == after.returns.dtype == torch.float64
     assert terminated.dtype == success.dtype == torch.bool
     assert torch.equal(observation, after.observation)
-    shaped = forms.form(world.observation_space)(observation.numpy())
-    assert all(world.observation_space.contains(forms.row(shaped, index)) for index in range(3))
+    shaped = spaces.unflatten(world.observation_space)(observation.numpy())
+    assert all(world.observation_space.contains(spaces.row(shaped, index)) for index in range(3))
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from world_keywords import IDS, build, keywords
 
-from envs import forms
+from envs import spaces
 from envs.adapters import NumpyEngine, TensorEngine
 from envs.core import State, UserError, World
 from envs.fleet import TensorFleet
@@ -52,8 +52,8 @@ def test_only_the_observation_differs(id):
 def test_observations_are_of_the_space_that_is_declared(id):
     for (_, twin), (_, step) in walk(id, steps=20):
         for seen in (step.observation, step.final_observation):
-            shaped = forms.form(twin.observation_space)(seen.numpy())
-            assert all(twin.observation_space.contains(forms.row(shaped, row)) for row in range(8))
+            shaped = spaces.unflatten(twin.observation_space)(seen.numpy())
+            assert all(twin.observation_space.contains(spaces.row(shaped, row)) for row in range(8))
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
 
 
 def test_the_package_of_the_worlds_imports_nothing_of_the_core():
-    code = "import sys, envs.benchmark, envs.checker, envs.vector_wrappers; print(*sys.modules)"
+    code = "import sys, envs.benchmark, envs.checker, envs.wrappers; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     names = done.stdout.split()
     assert "envs.benchmark" in names, done.stderr

@@ -11,11 +11,10 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import given
 from hypothesis import strategies as st
 
-import envs.vector_wrappers as vector_wrappers
-import envs.wrappers as wrappers
+from envs import wrappers
 from envs.checker import check_vector_env
 from envs.errors import UserError
-from envs.features import antialias, join_choice, join_count, one_hot
+from envs.wrappers import antialias, one_hot, previous_action, step_count
 
 CAR, CARDS = ("POMDP/CarFlag-v0", {"time_limit": 12}), ("POMDP/MemoryCards-v0", {"pairs": 3, "time_limit": 9})
 CASES = [
@@ -30,12 +29,12 @@ CASES = [
 
 def test_shares_among_whole_numbers_keep_their_fractions():
     bytes_of_memory = spaces.Box(0, 255, (3,), np.uint8)
-    joined, weights = join_count(bytes_of_memory, 10, "steps"), antialias(bytes_of_memory, 4, [0])
+    joined, weights = step_count(bytes_of_memory, 10), antialias(bytes_of_memory, 4, [0])
     batch = np.array([[0, 7, 255], [85, 1, 2]], np.uint8)
     counted = joined.encode(batch, np.array([3, 10]))
     np.testing.assert_allclose(counted, [[0, 7, 255, 0.3], [85, 1, 2, 1.0]], rtol=1e-6)
     assert counted[0] in joined.space and joined.space.dtype == np.float32
-    spread = weights.encode(batch)
+    spread = weights.encode(batch, None)
     np.testing.assert_allclose(spread[:, :4].sum(1), 1, rtol=1e-6)
     assert (spread[:, 4:] == batch[:, 1:]).all() and spread[0] in weights.space
 
@@ -80,7 +79,7 @@ def test_vector_wrappers_do_what_single_ones_do(world, name, kwargs):
 
     def make_vector(count, mode):
         vector = gymnasium.make_vec(world[0], num_envs=count, autoreset_mode=mode, **world[1])
-        return getattr(vector_wrappers, name)(vector, **kwargs)
+        return getattr(wrappers, f"Vector{name}")(vector, **kwargs)
 
     check_vector_env(make_vector, lambda: getattr(wrappers, name)(made(world), **kwargs))
 
@@ -89,7 +88,7 @@ def test_vector_wrappers_do_what_single_ones_do(world, name, kwargs):
 def test_dictionaries(name):
     def make_vector(count, mode):
         vector = gymnasium.vector.SyncVectorEnv([lambda: AsDict(made(CARDS))] * count, autoreset_mode=mode)
-        return getattr(vector_wrappers, name)(vector, **({"limit": 9} if name == "StepCount" else {}))
+        return getattr(wrappers, f"Vector{name}")(vector, **({"limit": 9} if name == "StepCount" else {}))
 
     check_vector_env(make_vector, lambda: getattr(wrappers, name)(AsDict(made(CARDS))))
 
@@ -135,7 +134,7 @@ def test_step_count_is_the_share_of_the_limit_and_stops_there():
 
 def test_a_row_that_starts_over_forgets():
     env = gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, time_limit=2, autoreset_mode=AutoresetMode.SAME_STEP)
-    env = vector_wrappers.PreviousAction(env)
+    env = wrappers.VectorPreviousAction(env)
     env.reset(seed=0)
     env.step(np.array([0, 1]))
     observation, *_, info = env.step(np.array([2, 0]))
@@ -149,7 +148,7 @@ def test_one_hot_of_all_kinds_of_whole_numbers():
     )
     feature = one_hot(space)
     batch = {"a": np.array([-1, 1]), "b": np.array([[[1, 7]], [[0, 5]]]), "c": np.array([[0, 1], [1, 1]], np.int8)}
-    hot = feature.encode(batch)
+    hot = feature.encode(batch, None)
     assert hot["a"].tolist() == [[1, 0, 0], [0, 0, 1]]
     assert hot["b"].tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
     assert hot["c"].tolist() == [[1, 0, 0, 1], [0, 1, 0, 1]]
@@ -161,7 +160,7 @@ def test_antialiased_weights_sum_to_one_and_give_the_value_back(values, bins):
     space = spaces.Box(np.float32([-1.5, 0]), np.float32([2.5, 9]))
     feature = antialias(space, bins, [0])
     batch = np.column_stack([np.float32(values), np.full(len(values), 4, np.float32)])
-    coded = feature.encode(batch)
+    coded = feature.encode(batch, None)
     weights, places = coded[:, :bins].astype(float), np.linspace(-1.5, 2.5, bins)
     assert coded.dtype == np.float32
     assert all(feature.space.contains(each) for each in coded)
@@ -173,7 +172,10 @@ def test_antialiased_weights_sum_to_one_and_give_the_value_back(values, bins):
 
 def test_antialias_takes_all_entries_by_default_and_clips_what_lies_outside():
     feature = antialias(spaces.Box(0, 1, (2,), np.float32), 3, None)
-    assert feature.encode(np.array([[-5.0, 0.5], [2.0, 1.0]])).tolist() == [[1, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 1]]
+    assert feature.encode(np.array([[-5.0, 0.5], [2.0, 1.0]]), None).tolist() == [
+        [1, 0, 0, 0, 1, 0],
+        [0, 0, 1, 0, 0, 1],
+    ]
 
 
 class Continuous(gymnasium.Wrapper):
@@ -191,11 +193,11 @@ class Continuous(gymnasium.Wrapper):
         (lambda: wrappers.PreviousAction(Continuous(made(CAR))), "Discrete actions"),
         (lambda: wrappers.StepCount(gymnasium.make("CartPole-v1")), "limit=..."),
         (lambda: wrappers.StepCount(made(CAR), limit=0), "at least 1 step"),
-        (lambda: wrappers.OneHot(gymnasium.make_vec(CARDS[0], num_envs=2)), "envs.vector_wrappers.OneHot"),
-        (lambda: vector_wrappers.PreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),
+        (lambda: wrappers.OneHot(gymnasium.make_vec(CARDS[0], num_envs=2)), "envs.wrappers.VectorOneHot"),
+        (lambda: wrappers.VectorPreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),
         (lambda: wrappers.StepCount("CarFlag"), "not str"),
-        (lambda: join_choice(spaces.Box(0, 1, (3, 3)), 2, "x"), "flat"),
-        (lambda: join_count(spaces.Dict(x=spaces.Discrete(2)), 2, "x"), "already has an entry 'x'"),
+        (lambda: previous_action(spaces.Box(0, 1, (3, 3)), spaces.Discrete(2)), "flat"),
+        (lambda: step_count(spaces.Dict(step_count=spaces.Discrete(2)), 2), "already has an entry 'step_count'"),
     ],
 )
 def test_wrong_use_is_one_sentence(build, words):
@@ -208,11 +210,11 @@ def test_a_vector_environment_must_say_when_its_rows_start_over():
     env = gymnasium.make_vec(CAR[0], num_envs=2)
     env.metadata = {}
     with pytest.raises(UserError, match="autoreset_mode"):
-        vector_wrappers.StepCount(env)
+        wrappers.VectorStepCount(env)
 
 
 def test_an_empty_mask_resets_all_rows():
-    vector = vector_wrappers.StepCount(
+    vector = wrappers.VectorStepCount(
         gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, vectorization_mode="vector_entry_point")
     )
     first, _ = vector.reset(seed=1)
