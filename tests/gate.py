@@ -51,7 +51,21 @@ OLD = "070d15f"  # the revision before the redesign
 # Modules, flags, or flags with their values; "module: ..." holds for one command and comes first. Examples:
 #   "--worlds": "--num-envs", "--backend lanes": "--backend simd", "dqn_memory.parameters: --world": "--env",
 #   "world_models.glam.evaluate": "dqn_memory.evaluate"
-FLAGS: dict[str, str] = {"--backend lanes": "--backend simd"}
+FLAGS: dict[str, str] = {
+    "--backend lanes": "--backend simd",
+    "world_models.unizero.train: --prior-lr": "--prior-learning-rate",
+    "world_models.unizero.train: --target-rate": "--target-update-rate",
+    "world_models.unizero.train: --target-every": "--target-update-every",
+    "world_models.unizero.train: --asking": "--query-per",
+    "world_models.unizero.train: --considered": "--max-considered-actions",
+    "world_models.unizero.train: --segment": "--segment-length",
+    "world_models.unizero.train: --terminal-share": "--terminal-fraction",
+    "world_models.unizero.train: --wipe": "--reset-history",
+    "world_models.unizero.train: --every": "--update-every",
+    "world_models.unizero.train: --reanalyse": "--reanalyse-fraction",
+    "world_models.unizero.train: --rows": "--num-eval-envs",
+    "world_models.unizero.train: --longest": "--max-episode-steps",
+}
 # Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
 METRICS: dict[str, str] = {}
 # Saved tensors ("network.head.0.bias"), as regular expressions and what replaces them.

@@ -106,7 +106,7 @@ class Oracle:
 def oracle_of(model, row, numbers, config):
     prior = model.root_logits[row].softmax(0)
     if numbers.noise is not None:
-        prior = (1 - config.noise_share) * prior + config.noise_share * numbers.noise[row]
+        prior = (1 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise[row]
     oracle = Oracle(prior.tolist(), numbers.ties[row].tolist(), config.tree)
     for s in range(config.simulations):
         node, action = oracle.select(s)

@@ -153,7 +153,7 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
     step.truncated = torch.tensor([False, False, False, True])
     for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
         collection = CollectionConfig(clip_rewards=wanted, life_ends=wanted)
-        reward, terminated = collection.lesson(step)
+        reward, terminated = collection.training_signal(step)
         assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
 
 

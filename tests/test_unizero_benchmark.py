@@ -52,7 +52,7 @@ def test_walking_is_all_of_a_search_but_the_network(trees, monkeypatch):
     from world_models.unizero import compiled_tree, tree
 
     module, steps = {"compiled": compiled_tree, "torch": tree}[trees], []
-    for name in ("select", "grow"):
+    for name in ("select", "expand"):
         inner = getattr(module.Walker, name)
         monkeypatch.setattr(
             module.Walker, name, lambda self, *args, inner=inner, name=name: steps.append(name) or inner(self, *args)
@@ -60,7 +60,7 @@ def test_walking_is_all_of_a_search_but_the_network(trees, monkeypatch):
     acting = Acting(replace(TINY_CASE, trees=trees))
     steps.clear()
     acting.walk()
-    assert steps == ["select", "grow"] * TINY_CASE.size.simulations
+    assert steps == ["select", "expand"] * TINY_CASE.size.simulations
 
 
 def test_learning_moves_the_model_and_draws_full_batches():
@@ -90,7 +90,7 @@ def test_a_step_takes_at_least_its_network(monkeypatch):
 
 def test_the_projection_adds_up():
     place = {"preset": "full", "device": "cuda", "engine": "cudagraph", "precision": "float32"}
-    acting = Table("", "", [{**place, "trees": "compiled", "asking": "auto", "worlds": 8, "step_ms": 15.0}])
+    acting = Table("", "", [{**place, "trees": "compiled", "query_per": "auto", "worlds": 8, "step_ms": 15.0}])
     learning = Table("", "", [{**place, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 60.0}])
     row = projection_table(acting, learning, 1.0).rows[0]
     assert row["acting_min"] == pytest.approx(12_500 * 15 / 60_000)
@@ -103,7 +103,7 @@ def test_the_projection_adds_up():
 
 
 def test_engines_choose_the_cases():
-    assert [(case.engine, case.asking) for case in cases("cpu")] == [("eager", "auto"), ("eager", "action")]
+    assert [(case.engine, case.query_per) for case in cases("cpu")] == [("eager", "auto"), ("eager", "action")]
     assert [case.engine for case in cases("cpu", ("compile",))] == ["compile"]
     accelerated = cases("cuda")
     assert {case.engine for case in accelerated} == {"eager", "compile", "cudagraph"}

@@ -61,7 +61,7 @@ def both(net, rows, config, seed, evaluation=False):
     for asking in ("node", "action"):
         calls = []
         functions = counting(make_planning("eager", net).functions, calls)
-        chosen = replace(config, asking=asking)
+        chosen = replace(config, query_per=asking)
         found.append((search(functions, history, simplex(rows, seed=seed + 1), numbers, chosen), calls))
     return found
 
@@ -110,21 +110,21 @@ def test_whom_auto_asks():
     shared = make_planning("eager", net).functions
     assert questions(shared, 4) < 6
     assert questions(shared, 40) == 6  # 120 branches
-    assert questions(shared, 4, replace(config, asking="action")) == 6
+    assert questions(shared, 4, replace(config, query_per="action")) == 6
     assert questions(shared, 4, replace(config, backend="torch")) == 6
     assert questions(Functions.of(net), 4) == 6
     assert questions(make_planning("eager", model("adaptive_gate")).functions, 4) == 6
 
 
 def test_trees_of_tensors_cannot_ask_for_nodes():
-    with pytest.raises(UserError, match="--asking node needs trees that are walked on the CPU"):
-        SearchConfig(backend="torch", asking="node").check()
+    with pytest.raises(UserError, match="--query-per node needs trees that are walked on the CPU"):
+        SearchConfig(backend="torch", query_per="node").check()
 
 
 def test_a_roots_tree_is_the_same_in_any_batch():
     """Trees wait for one another when nodes are asked for: that must not show."""
     net = model("gaussian", noise=1.0)
-    config = SearchConfig(16, asking="node")
+    config = SearchConfig(16, query_per="node")
     numbers = draw(config, 4, unizero_models.ACTIONS, torch.Generator().manual_seed(3))
     history, latent = windows(3), simplex(4, seed=9)
 

@@ -22,7 +22,7 @@ from world_models.unizero.search import SearchConfig, draw
 from world_models.unizero.simulations import Functions
 from world_models.unizero.train_config import ComputeConfig, TrainConfig
 
-CONFIG = LearnerConfig(batch=4, n_step=2, learning_rate=1e-2)
+CONFIG = LearnerConfig(batch_size=4, n_step=2, learning_rate=1e-2)
 ROWS, SIMULATIONS = 3, 6
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -221,7 +221,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
 
     monkeypatch.setattr(train, "make_planning", planning)
     monkeypatch.setattr(train, "make_learn", learning)
-    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse", "1"])
+    config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
     compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
     run = train.Training(replace(config, compute=compute))
     while run.updates < 2:
@@ -292,7 +292,7 @@ def test_the_warm_up_of_a_capture_leaves_no_trace():
 @CUDA
 def test_captured_dropout_draws_anew_in_every_update():
     model = unizero_models.model("causal", dropout=0.3).cuda()
-    still = replace(CONFIG, learning_rate=1e-12, target_rate=1e-12)
+    still = replace(CONFIG, learning_rate=1e-12, target_update_rate=1e-12)
     optimizer = optimizer_for(model, still, capturable=True)
     learn = make_learn("cudagraph", model, make_target(model), optimizer, still)
     torch.cuda.manual_seed(0)

@@ -18,7 +18,7 @@ from search_oracle import (
 
 from world_models.unizero.gumbel import GumbelConfig, Halving, timetable
 from world_models.unizero.search import SearchConfig, draw, play, search
-from world_models.unizero.tree import TreeConfig, plant, root_children
+from world_models.unizero.tree import TreeConfig, init_tree, root_children
 
 
 def test_timetables_spend_every_simulation_and_halve():
@@ -56,7 +56,7 @@ def gumbel_oracle(model, row, numbers, config):
         return start[action] + (50 + most) * oracle.scale(oracle.q(child))
 
     def forced(simulation, oracle):
-        m = min(config.gumbel.considered, len(logits))
+        m = min(config.gumbel.max_considered_actions, len(logits))
         if not state["queue"]:
             if simulation == 0:
                 kept, key = m, lambda action: start[action]
@@ -121,6 +121,6 @@ def test_the_improved_policy_is_no_worse_by_the_completed_values(actions, simula
 
 def test_gumbel_without_noise_starts_with_the_likeliest():
     logits = torch.tensor([[0.0, 3.0, 1.0, 2.0]], dtype=DOUBLE)
-    halving = Halving(logits, None, 16, GumbelConfig(considered=2))
-    tree = plant(logits.softmax(1), 16, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    halving = Halving(logits, None, 16, GumbelConfig(max_considered_actions=2))
+    tree = init_tree(logits.softmax(1), 16, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     assert halving.phase(0, tree, TreeConfig())[0, :2].tolist() == [1, 3]

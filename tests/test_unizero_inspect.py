@@ -33,7 +33,7 @@ PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png", "lin
 
 def made(folder, *flags, steps=160):
     """A tiny trained run."""
-    common = ("--config", "unizero/smoke", "--evaluate-every", "0", "--rows", "1", "--total-steps", str(steps))
+    common = ("--config", "unizero/smoke", "--evaluate-every", "0", "--num-eval-envs", "1", "--total-steps", str(steps))
     train_model([*common, "--run", str(folder), *flags])
     return folder
 
@@ -42,7 +42,7 @@ def made(folder, *flags, steps=160):
 def memory(tmp_path_factory):
     """Two layers and heads under the prior that learns most; episodes of at most 12 steps."""
     folder = tmp_path_factory.mktemp("runs") / "memory"
-    limits = ("--time-limit", "12", "--longest", "12")
+    limits = ("--time-limit", "12", "--max-episode-steps", "12")
     return made(folder, "--env", MEMORY, "--layers", "2", "--prior", "gaussian_adaptive", *limits, steps=160)
 
 
@@ -300,8 +300,8 @@ def test_dynamics_without_attention_have_one_picture(tmp_path, capsys):
 
 @pytest.mark.long
 def test_pong_is_drawn(tmp_path):
-    run = made(tmp_path / "run", "--env", "ALE/Pong-v5", "--worlds", "2", "--longest", "6", "--prior", "local",
-               "--learning-starts", "40", "--batch", "4", steps=48)  # fmt: skip
+    more = ("--env", "ALE/Pong-v5", "--worlds", "2", "--max-episode-steps", "6", "--prior", "local")
+    run = made(tmp_path / "run", *more, "--learning-starts", "40", "--batch-size", "4", steps=48)
     facts, steps = inspected(run)
     assert facts["pictures"] == ["trajectory.png", "priors.png", "attention.png", "link.png"]
     assert len(steps["prior"][0]) == 6 and facts["episode"]["steps"] == 6

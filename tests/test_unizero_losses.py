@@ -147,7 +147,7 @@ def test_decay_is_for_matrices_alone():
     assert optimizer.defaults["eps"] == 1e-8
     raw = {id(p) for attention in net.attentions() for p in attention.prior.parameters()}
     assert len(raw) == 6 and raw <= {id(p) for p in plain}
-    groups = optimizer_for(net, LearnerConfig(prior_lr=0.1)).param_groups
+    groups = optimizer_for(net, LearnerConfig(prior_learning_rate=0.1)).param_groups
     assert {id(p) for p in groups[2]["params"]} == raw and groups[2]["lr"] == 0.1
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
 
@@ -173,7 +173,7 @@ def test_a_fixed_batch_is_learned(dynamics, prior):
 def test_the_target_is_a_moving_average():
     torch.manual_seed(0)
     net = build(config(), VECTOR, ACTIONS)
-    target, settings = make_target(net), LearnerConfig(learning_rate=1e-2, target_rate=0.05)
+    target, settings = make_target(net), LearnerConfig(learning_rate=1e-2, target_update_rate=0.05)
     optimizer, data = optimizer_for(net, settings), batch(net)
     want = [p.detach().clone() for p in net.parameters()]
     for _ in range(4):
@@ -186,7 +186,7 @@ def test_the_target_is_a_moving_average():
 def test_the_clip_bounds_a_step_of_gradient_descent():
     net = model()
     before = [p.detach().clone() for p in net.parameters()]
-    settings = LearnerConfig(clip_norm=0.25)
+    settings = LearnerConfig(max_grad_norm=0.25)
     metrics = update(net, make_target(net), torch.optim.SGD(net.parameters(), lr=1.0), batch(net), settings)
     assert metrics["grad/norm"] > 0.25
     moved = torch.cat([(a - b).flatten() for a, b in zip(net.parameters(), before, strict=True)])
@@ -259,9 +259,9 @@ def test_half_precision_stays_close():
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"batch": 0}, "--batch 0 must be at least 1"),
-    ({"clip_norm": 0.0}, "--clip-norm 0.0 must be above 0"),
-    ({"target_rate": 1.5}, "--target-rate 1.5 must lie between 0 and 1"),
+    ({"batch_size": 0}, "--batch-size 0 must be at least 1"),
+    ({"max_grad_norm": 0.0}, "--max-grad-norm 0.0 must be above 0"),
+    ({"target_update_rate": 1.5}, "--target-update-rate 1.5 must lie between 0 and 1"),
     ({"gamma": 1.5}, "--gamma 1.5 must lie between 0 and 1"),
 ])  # fmt: skip
 def test_settings_that_cannot_work(changes, words):
@@ -271,5 +271,5 @@ def test_settings_that_cannot_work(changes, words):
 
 def test_the_published_settings_are_the_defaults():
     settings = learner.LearnerConfig()
-    assert (settings.batch, settings.gamma, settings.n_step, settings.clip_norm) == (64, 0.997, 5, 5.0)
+    assert (settings.batch_size, settings.gamma, settings.n_step, settings.max_grad_norm) == (64, 0.997, 5, 5.0)
     assert settings.loss == LossConfig(10.0, 1.0, 1.0, 0.5, 1e-4)

@@ -41,9 +41,9 @@ def column(cells, final, truncated):
     return column | ({"next_observation": torch.tensor([[e, t + 1] for e, t, _ in cells])} if final else {})
 
 
-def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None, terminal_share=0.0):
+def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None, terminal_fraction=0.0):
     """A world for each list of episode lengths."""
-    config = ReplayConfig(capacity * len(worlds), segment, final, terminal_share)
+    config = ReplayConfig(capacity * len(worlds), segment, final, terminal_fraction)
     replay = Replay(config, SPEC, ACTIONS, len(worlds), CPU, T, N, W)
     steps = [[(e, t, length) for e, length in enumerate(world) for t in range(length)] for world in worlds]
     for at in range(min(map(len, steps)) if columns is None else columns):
@@ -132,7 +132,7 @@ def test_every_step_is_drawn_equally_often_and_none_beside_the_present():
 @pytest.mark.parametrize("columns", [27, 60])  # within the ring, and after it has wrapped
 def test_a_share_of_the_sequences_ends_at_terminal_steps(columns):
     lengths = [3, 8, 2, 20, 1, 9, 9, 20]
-    whole, steps = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_share=1.0)
+    whole, steps = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_fraction=1.0)
     oldest = max(columns - 27, 0)
     first, stop = oldest + (W if oldest else 0), columns - (T + N) + 1
     possible = {
@@ -146,7 +146,7 @@ def test_a_share_of_the_sequences_ends_at_terminal_steps(columns):
     found = whole.sequences(many)
     for row, cell in enumerate(many.tolist()):
         assert int(found.left[row]) == min(steps[cell % 2][cell // 2][2], T)
-    half, _ = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_share=0.5)
+    half, _ = filled([lengths, lengths[::-1]], capacity=27, columns=columns, terminal_fraction=0.5)
     drawn = [half.draw(40, torch.Generator().manual_seed(seed)).tolist() for seed in range(40)]
     assert all(sum(cell in possible for cell in row) >= 20 for row in drawn)
     ahead = sum(cell in possible for row in drawn for cell in row[:20])  # of the others some end there by chance
@@ -155,7 +155,7 @@ def test_a_share_of_the_sequences_ends_at_terminal_steps(columns):
 
 
 def test_without_a_terminal_step_all_sequences_are_uniform():
-    replay, _ = filled([[40]], columns=30, terminal_share=0.5)
+    replay, _ = filled([[40]], columns=30, terminal_fraction=0.5)
     drawn = replay.draw(10, torch.Generator().manual_seed(0))
     assert len(drawn.unique()) == 10
 
@@ -262,7 +262,7 @@ def test_the_share_searched_anew_is_exact_in_the_long_run(updates, share):
 
 
 def test_every_fiftieth_batch_is_searched_anew_by_default():
-    due = [update for update in range(25_000) if is_due(update, CollectionConfig().reanalyse)]
+    due = [update for update in range(25_000) if is_due(update, CollectionConfig().reanalyse_fraction)]
     assert due == list(range(49, 25_000, 50))
 
 

@@ -28,7 +28,7 @@ from world_models.unizero import compiled_tree
 from world_models.unizero.gumbel import GumbelConfig
 from world_models.unizero.networks import Window
 from world_models.unizero.search import SearchConfig, draw, play, probabilities, search
-from world_models.unizero.tree import TreeConfig, plant, scores
+from world_models.unizero.tree import TreeConfig, init_tree, scores
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "unizero" / "puct.npz")
 
@@ -43,7 +43,7 @@ def golden(key):
 def scored_node():
     """The recorded node as a root: its children with visits stand behind it, the others do not exist."""
     counts, prior = golden("score_n"), golden("score_prior")[None]
-    tree = plant(prior, 5, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    tree = init_tree(prior, 5, torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
     tree.visits[0, 0] = golden("score_total") + 1
     for action in range(3):
         node = action + 1
@@ -242,13 +242,13 @@ def test_numbers_depend_on_the_generator_only():
     ("config", "message"),
     [
         (SearchConfig(0), "--simulations 0 must be at least 1"),
-        (SearchConfig(noise_share=1.5), "--noise-share 1.5 must lie between 0 and 1"),
-        (SearchConfig(noise_alpha=0.0), "--noise-alpha 0.0 must be above 0"),
+        (SearchConfig(dirichlet_fraction=1.5), "--dirichlet-fraction 1.5 must lie between 0 and 1"),
+        (SearchConfig(dirichlet_alpha=0.0), "--dirichlet-alpha 0.0 must be above 0"),
         (SearchConfig(tree=TreeConfig(discount=0.0)), "--discount 0.0 must be above 0 and at most 1"),
         (SearchConfig(tree=TreeConfig(c2=0.0)), "--c2 0.0 must be above 0"),
         (SearchConfig(tree=TreeConfig(c1=-1.0)), "--c1 -1.0 must not be negative"),
-        (SearchConfig(gumbel=GumbelConfig(considered=0)), "--considered 0 must be at least 1"),
-        (SearchConfig(gumbel=GumbelConfig(scale=-1.0)), "--scale -1.0 must not be negative"),
+        (SearchConfig(gumbel=GumbelConfig(max_considered_actions=0)), "--max-considered-actions 0 must be at least 1"),
+        (SearchConfig(gumbel=GumbelConfig(value_scale=-1.0)), "--value-scale -1.0 must not be negative"),
     ],
 )
 def test_impossible_searches_are_refused(config, message):

@@ -117,7 +117,7 @@ def test_ties_fall_to_each_of_the_best_by_its_share_of_the_unit(values, number):
 
 def test_noise_moves_the_prior_by_its_share_and_evaluation_has_none():
     model = random_model(3, 4, 2, 0)
-    config = SearchConfig(simulations=2, noise_share=0.25)
+    config = SearchConfig(simulations=2, dirichlet_fraction=0.25)
     numbers = draw(config, 3, 4, torch.Generator().manual_seed(0))
     assert torch.allclose(numbers.noise.sum(1), torch.ones(3, dtype=DOUBLE))
     mixed = search(model, no_history(3), latents(3), numbers, config).tree.prior[:, 0]

@@ -32,11 +32,11 @@ from world_models.unizero.train import Training, main
 from world_models.unizero.train_config import CollectionConfig, TrainConfig
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
-SHORT = ("--time-limit", "12", "--longest", "12")
+SHORT = ("--time-limit", "12", "--max-episode-steps", "12")
 
 
 def flags(run, *more, steps=200):
-    return ["--config", "unizero/smoke", "--run", str(run), "--total-steps", str(steps), "--rows", "1", *more]
+    return ["--config", "unizero/smoke", "--run", str(run), "--total-steps", str(steps), "--num-eval-envs", "1", *more]
 
 
 def refused(capsys, arguments, script=main):
@@ -48,7 +48,16 @@ def refused(capsys, arguments, script=main):
     "more",
     [
         ("--dynamics", "transformer", "--prior", "gaussian"),
-        ("--dynamics", "transformer", "--prior", "adaptive", "--reanalyse", "0.05", "--wipe", "released"),
+        (
+            "--dynamics",
+            "transformer",
+            "--prior",
+            "adaptive",
+            "--reanalyse-fraction",
+            "0.05",
+            "--reset-history",
+            "released",
+        ),
         ("--dynamics", "recurrent", "--root", "gumbel", "--no-final-observations"),
     ],
 )
@@ -67,10 +76,21 @@ def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
 
 @pytest.mark.long
 def test_pong_trains_and_resumes(tmp_path):
-    more = ("--env", "ALE/Pong-v5", "--worlds", "2", "--batch", "4", "--longest", "8", "--learning-starts", "60")
+    more = (
+        "--env",
+        "ALE/Pong-v5",
+        "--worlds",
+        "2",
+        "--batch-size",
+        "4",
+        "--max-episode-steps",
+        "8",
+        "--learning-starts",
+        "60",
+    )
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    main(flags(whole, *more, "--evaluate-every", "0", "--clip-rewards", "--life-ends", steps=80))
-    main(flags(parts, *more, "--evaluate-every", "0", "--clip-rewards", "--life-ends", steps=70))
+    main(flags(whole, *more, "--evaluate-every", "0", "--clip-rewards", "--terminal-on-life-loss", steps=80))
+    main(flags(parts, *more, "--evaluate-every", "0", "--clip-rewards", "--terminal-on-life-loss", steps=70))
     main(["--resume", str(parts), "--total-steps", "80"])
     assert metrics(whole)[-1]["final/episodic_length"] == 8
     assert_same_run(whole, parts)
@@ -122,7 +142,7 @@ def test_evaluations_begin_where_they_are_told_to(tmp_path):
 
 def test_whole_copies_of_the_target():
     start = read_config(TrainConfig, "unizero/smoke")
-    training = Training(replace(start, learner=replace(start.learner, target_rate=0.0, target_every=3)))
+    training = Training(replace(start, learner=replace(start.learner, target_update_rate=0.0, target_update_every=3)))
     first = [value.clone() for value in training.target.parameters()]
     alike = []
     while training.updates < 6:
@@ -134,7 +154,7 @@ def test_whole_copies_of_the_target():
             if training.updates < 3:
                 assert all(torch.equal(a, b) for a, b in zip(training.target.parameters(), first, strict=True))
     assert alike == [(updates, updates % 3 == 0) for updates, _ in alike]
-    for wrong in ({"target_rate": 0.0}, {"target_rate": 2.0}, {"target_every": -1}):
+    for wrong in ({"target_update_rate": 0.0}, {"target_update_rate": 2.0}, {"target_update_every": -1}):
         with pytest.raises(UserError, match="--target"):
             replace(start.learner, **wrong).check()
 
@@ -154,8 +174,8 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
     step.reward, step.terminated = torch.tensor([-4.0, 0.0, 2.0, 1.0]), flag
     step.truncated = torch.tensor([False, False, False, True])
     for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
-        collection = replace(start.collection, clip_rewards=wanted, life_ends=wanted)
-        reward, terminated = collection.lesson(step)
+        collection = replace(start.collection, clip_rewards=wanted, terminal_on_life_loss=wanted)
+        reward, terminated = collection.training_signal(step)
         assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
 
 
@@ -163,7 +183,7 @@ def test_the_time_limit_of_a_game_is_counted_in_its_frames():
     start = read_config(TrainConfig, "unizero/smoke")
     game = replace(start, world=replace(start.world, env="ALE/Pong-v5"))
     assert game.env_kwargs()["most_frames"] == 108_000
-    assert game.env_kwargs(training=False)["most_frames"] == 200 == 4 * start.evaluation.longest
+    assert game.env_kwargs(training=False)["most_frames"] == 200 == 4 * start.evaluation.max_episode_steps
     assert start.env_kwargs() == {} and start.env_kwargs(training=False) == {"max_episode_steps": 50}
 
 
@@ -180,14 +200,16 @@ def test_the_time_limit_of_a_game_is_counted_in_its_frames():
 def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, longest, limit):
     start = read_config(TrainConfig, "unizero/smoke")
     config = replace(
-        start, world=replace(start.world, env=env, time_limit=30), evaluation=replace(start.evaluation, longest=longest)
+        start,
+        world=replace(start.world, env=env, time_limit=30),
+        evaluation=replace(start.evaluation, max_episode_steps=longest),
     )
     assert config.env_kwargs(training=False) == limit
     assert list(config.env_kwargs().values()) == [30]
 
 
 def test_updates_keep_their_ratio_and_start_in_time():
-    config = CollectionConfig(learning_starts=80, ratio=0.3, every=2)
+    config = CollectionConfig(learning_starts=80, replay_ratio=0.3, update_every=2)
     due = [config.updates_due(iteration, 4) for iteration in range(1, 101)]
     assert due[:19] == [0] * 19 and all(n == 0 for n in due[::2])
     assert sum(due) == int(400 * 0.3) - int(72 * 0.3)
@@ -197,7 +219,7 @@ def test_updates_keep_their_ratio_and_start_in_time():
 @pytest.mark.parametrize("ratio", [0.0, 0.02, 0.3])
 @pytest.mark.parametrize("every", [1, 7])
 def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
-    config = CollectionConfig(learning_starts=starts, ratio=ratio, every=every)
+    config = CollectionConfig(learning_starts=starts, replay_ratio=ratio, update_every=every)
     for last in range(1, 60):
         due = sum(config.updates_due(iteration, 4) for iteration in range(9, last + 1))
         assert config.updates_within(last, 4, window=9) == due
@@ -208,7 +230,7 @@ def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
     "more",
     [
         ("--env", "CartPole-v1", "--dropout", "0.2", "--prior", "gaussian"),
-        ("--env", MEMORY, *SHORT, "--wipe", "released", "--reanalyse", "0.1", "--capacity", "100"),
+        ("--env", MEMORY, *SHORT, "--reset-history", "released", "--reanalyse-fraction", "0.1", "--capacity", "100"),
         ("--env", CAR, *SHORT, "--dynamics", "recurrent", "--root", "gumbel"),
     ],
 )
@@ -261,30 +283,30 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--heads", "3"], "--heads 3 does not divide --width 32"),
         (["--gamma", "0.9"], "--discount 0.997"),
         (["--capacity", "20"], "--capacity 20 is too small"),
-        (["--reanalyse", "2"], "--reanalyse 2.0"),
-        (["--quota", "0"], "--quota 0"),
+        (["--reanalyse-fraction", "2"], "--reanalyse-fraction 2.0"),
+        (["--episodes-per-env", "0"], "--episodes-per-env 0"),
         (["--simulations", "0"], "--simulations 0"),
         (["--worlds", "0"], "--worlds 0"),
-        (["--every", "0"], "--every 0"),
+        (["--update-every", "0"], "--update-every 0"),
         (["--learning-starts", "201"], "--total-steps 200 in --worlds 4 would never update the model"),
-        (["--ratio", "0"], "would never update the model"),
+        (["--replay-ratio", "0"], "would never update the model"),
         (["--n-step", "46"], "would never update the model"),
         (["--threads", "0"], "--threads 0 must be at least 1"),
         (["--learning-rate", "nan"], "--learning-rate nan must be a finite number"),
         (["--betas", "0.9", "inf"], "--betas inf must be a finite number"),
-        (["--stop-at", "nan"], "--stop-at nan must be a finite number"),
+        (["--stop-at-return", "nan"], "--stop-at-return nan must be a finite number"),
         (["--sticky", "2"], "--sticky 2.0 must"),
         (["--noops", "-1"], "--noops -1 must"),
         (["--frame-skip", "0"], "--frame-skip 0 must"),
         (["--plugin", "no_such_module"], "no_such_module"),
-        (["--segment", "-5"], "--segment -5 must not be negative"),
+        (["--segment-length", "-5"], "--segment-length -5 must not be negative"),
         (["--c2", "0"], "--c2 0.0 must be above 0"),
         (["--betas", "1.5", "0.9"], "--betas 1.5 0.9 must both be at least 0 and below 1"),
         (["--channels", "-1"], "--channels -1 must be at least 1"),
         (["--hidden", "0"], "--hidden 0 must be at least 1"),
         (["--token-width", "0"], "--token-width 0 must be at least 1"),
         (["--weight-decay", "-1"], "--weight-decay -1.0 must not be negative"),
-        (["--prior-lr", "-1"], "--prior-lr -1.0 must not be negative"),
+        (["--prior-learning-rate", "-1"], "--prior-learning-rate -1.0 must not be negative"),
         (["--regulariser", "l1", "--weight", "-1"], "--weight -1.0 must not be negative"),
         (["--latent-weight", "-1"], "--latent-weight -1.0 must not be negative"),
         (["--entropy-weight", "-5"], "--entropy-weight -5.0 must not be negative"),
@@ -316,7 +338,7 @@ def test_a_run_that_is_there_is_neither_overwritten_nor_trained_beyond_its_end(t
 def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
     main(flags(run, steps=80))
-    small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch 4 --episodes 1 --final-episodes 1"
+    small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch-size 4 --episodes 1 --final-episodes 1"
     train_dqn(
         [
             *small.split(),
@@ -344,9 +366,9 @@ def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tm
 @pytest.mark.long
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     run = tmp_path / "run"
-    main(flags(run, "--stop-at", "1"))
+    main(flags(run, "--stop-at-return", "1"))
     assert metrics(run)[-1]["step"] == 100  # the first evaluation
-    assert "--stop-at 1.0" in refused(capsys, ["--resume", str(run)])
+    assert "--stop-at-return 1.0" in refused(capsys, ["--resume", str(run)])
 
 
 def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
@@ -361,7 +383,7 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["episodes"] == 1
     assert files == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert "actions" in refused(capsys, [str(run), "--env", MEMORY], evaluate_main)
-    assert "--rows 0" in refused(capsys, [str(run), "--rows", "0"], evaluate_main)
+    assert "--num-eval-envs 0" in refused(capsys, [str(run), "--num-eval-envs", "0"], evaluate_main)
     loaded, config, step = load_model(run)
     assert step == 120 and not loaded.training and config.world.env == "CartPole-v1"
 
@@ -386,7 +408,7 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
 
 @pytest.mark.long
 def test_a_run_resumes_in_the_middle_of_its_random_steps(tmp_path):
-    more = ("--env", MEMORY, "--prepopulate", "100", "--terminal-share", "0.5", "--evaluate-every", "0", *SHORT)
+    more = ("--env", MEMORY, "--prepopulate", "100", "--terminal-fraction", "0.5", "--evaluate-every", "0", *SHORT)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     main(flags(whole, *more, steps=160))
     main(flags(parts, *more, steps=80))
@@ -402,11 +424,11 @@ def test_the_shipped_presets_can_be_built(name):
 
 
 PAPER = {
-    "clip": 5.0, "wipe": "episode", "sticky": 0.25, "frames": 108_000, "reanalyse": 0.02, "mu_max": None,
+    "clip": 5.0, "reset_history": "episode", "sticky": 0.25, "frames": 108_000, "reanalyse": 0.02, "mu_max": None,
     "activation": "leaky_relu", "evaluate_from": 20_000, "steps": 100_000,
 }  # fmt: skip
 RELEASED = {
-    "clip": 20.0, "wipe": "released", "sticky": 0.0, "frames": 432_000, "reanalyse": 0.0, "mu_max": 20.0,
+    "clip": 20.0, "reset_history": "released", "sticky": 0.0, "frames": 432_000, "reanalyse": 0.0, "mu_max": 20.0,
     "activation": "gelu", "evaluate_from": 0, "steps": 115_000,
 }  # fmt: skip
 
@@ -417,8 +439,8 @@ def test_the_presets_of_paper_and_code_say_where_they_differ_and_the_defaults_ar
     preset.check()
     collection, evaluation, model = preset.collection, preset.evaluation, preset.model
     assert values == {
-        "clip": preset.learner.clip_norm, "wipe": collection.wipe, "sticky": preset.atari.sticky,
-        "frames": preset.atari.most_frames, "reanalyse": collection.reanalyse, "mu_max": model.prior.mu_max,
+        "clip": preset.learner.max_grad_norm, "reset_history": collection.reset_history, "sticky": preset.atari.sticky,
+        "frames": preset.atari.most_frames, "reanalyse": collection.reanalyse_fraction, "mu_max": model.prior.mu_max,
         "activation": model.encoder.activation, "evaluate_from": evaluation.evaluate_from,
         "steps": preset.total_steps,
     }  # fmt: skip
@@ -439,7 +461,7 @@ def test_the_papers_penalty_moves_the_spans_that_there_are(kind):
 
 def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     config = read_config(TrainConfig, "unizero/smoke")
-    config = replace(config, evaluation=replace(config.evaluation, longest=7))
+    config = replace(config, evaluation=replace(config.evaluation, max_episode_steps=7))
     training = Training(config)
     same = make_arena(Args(run=None, env="CartPole-v1"), config, training.model)
     assert same.env_kwargs == Arena.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}

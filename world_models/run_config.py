@@ -48,7 +48,7 @@ class ComputeConfig:
         core.check_engine(self.engine, self.torch_device())
 
 
-def lesson(step: Step, clip_rewards: bool, life_ends: bool) -> tuple[Tensor, Tensor]:
+def training_signal(step: Step, clip_rewards: bool, life_ends: bool) -> tuple[Tensor, Tensor]:
     """Rewards (N,) as they are learned, and where (N,) an episode ends for good: at a lost life too, if asked for."""
     reward = step.reward.sign() if clip_rewards else step.reward
     if isinstance(step, AtariStep) and life_ends:

@@ -22,7 +22,34 @@ KINDS = {
     "world_models.glam.train": "glam",
 }
 # Old path -> new path of a setting, or of a table with all that is in it; both are paths from the config's root.
-PATHS: dict[str, dict[str, str]] = {"q_network": {}, "unizero": {}, "glam": {}}
+PATHS: dict[str, dict[str, str]] = {
+    "q_network": {},
+    "unizero": {
+        "learner.batch": "learner.batch_size",
+        "learner.prior_lr": "learner.prior_learning_rate",
+        "learner.clip_norm": "learner.max_grad_norm",
+        "learner.target_rate": "learner.target_update_rate",
+        "learner.target_every": "learner.target_update_every",
+        "search.noise_share": "search.dirichlet_fraction",
+        "search.noise_alpha": "search.dirichlet_alpha",
+        "search.asking": "search.query_per",
+        "search.gumbel.considered": "search.gumbel.max_considered_actions",
+        "search.gumbel.scale": "search.gumbel.value_scale",
+        "replay.segment": "replay.segment_length",
+        "replay.terminal_share": "replay.terminal_fraction",
+        "collection.wipe": "collection.reset_history",
+        "collection.life_ends": "collection.terminal_on_life_loss",
+        "collection.ratio": "collection.replay_ratio",
+        "collection.every": "collection.update_every",
+        "collection.reanalyse": "collection.reanalyse_fraction",
+        "evaluation.rows": "evaluation.num_eval_envs",
+        "evaluation.quota": "evaluation.episodes_per_env",
+        "evaluation.final_quota": "evaluation.final_episodes_per_env",
+        "evaluation.longest": "evaluation.max_episode_steps",
+        "evaluation.stop_at": "evaluation.stop_at_return",
+    },
+    "glam": {},
+}
 # Old path of a setting -> {old value: new value}.
 VALUES: dict[str, dict[str, dict[Any, Any]]] = {"q_network": {}, "unizero": {}, "glam": {}}
 # How the names of old metrics began -> how the new ones begin.

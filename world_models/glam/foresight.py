@@ -94,7 +94,7 @@ def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
         frame, first = step.final_observation, step.done
         frames.append(frame)
         actions.append(action)
-        lessons.append(found.config.collection.lesson(step))
+        lessons.append(found.config.collection.training_signal(step))
         if bool(first):
             break
     columns = (frames, actions, *zip(*lessons, strict=True))

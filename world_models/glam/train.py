@@ -89,7 +89,7 @@ class Training:
         step = self.fleet.step(action)
 
         # store
-        reward, terminated = collection.lesson(step)
+        reward, terminated = collection.training_signal(step)
         self.replay.add(
             frames=self.observation, action=action, reward=reward, terminated=terminated, first=self.first
         )  # fmt: skip

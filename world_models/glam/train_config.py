@@ -23,7 +23,7 @@ from world_models.glam.engine import Engine
 from world_models.glam.learner import LearnerConfig
 from world_models.glam.replay import ReplayConfig
 from world_models.glam.schedule import HorizonConfig
-from world_models.run_config import check_counts, check_not_negative, check_run, lesson, shorter
+from world_models.run_config import check_counts, check_not_negative, check_run, shorter, training_signal
 
 CATCH = "Pixel/BlinkingCatch-v0"
 
@@ -97,9 +97,9 @@ class CollectionConfig:
     blind: bool = False
     """Choose an action before the newest frame is taken in, as released."""
 
-    def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
+    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
         """Rewards (N,) as they are learned, and where (N,) the model is taught an end."""
-        return lesson(step, self.clip_rewards, self.life_ends)
+        return training_signal(step, self.clip_rewards, self.life_ends)
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""

@@ -25,15 +25,15 @@ class Planner:
     """A world model with a history window per world.
 
     The window keeps latents as they were encoded when they were seen: an update between two steps changes what is seen
-    from then on, as in the reference. `wipe` says when histories are emptied, see CollectionConfig. `planning` executes
-    the model (None: eagerly).
+    from then on, as in the reference. `reset_history` says when histories are emptied, see CollectionConfig.
+    `planning` executes the model (None: eagerly).
     """
 
     def __init__(
         self, model: WorldModel, rows: int, device: torch.device, config: SearchConfig,
-        wipe: Literal["episode", "released"] = "episode", planning: Planning | None = None,
+        reset_history: Literal["episode", "released"] = "episode", planning: Planning | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.config, self.wipe = model, config, wipe
+        self.model, self.config, self.reset_history = model, config, reset_history
         self.planning = make_planning("eager", model) if planning is None else planning
         self.window = model.window(rows, device)
         self.ended = torch.zeros(rows, dtype=torch.bool, device=device)  # in this round; for `released` only
@@ -56,7 +56,7 @@ class Planner:
         self.window = Window(pushed.latent, pushed.action, torch.where(self._forgets(done), 0, pushed.count))
 
     def _forgets(self, done: Tensor) -> Tensor:
-        if self.wipe == "episode":
+        if self.reset_history == "episode":
             return done
         ended = self.ended | done
         self.ended = ended & ~ended.all()  # the last end closes the round

@@ -56,7 +56,7 @@ class Case:
     engine: Engine = "eager"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     trees: Literal["compiled", "torch"] = "compiled"
-    asking: Literal["auto", "action"] = "auto"
+    query_per: Literal["auto", "action"] = "auto"
     sizes: Preset | None = None  # in place of the preset's own
 
     @property
@@ -67,7 +67,7 @@ class Case:
     @property
     def search(self) -> SearchConfig:
         """As collection searches."""
-        return SearchConfig(simulations=self.size.simulations, backend=self.trees, asking=self.asking)
+        return SearchConfig(simulations=self.size.simulations, backend=self.trees, query_per=self.query_per)
 
     def network(self) -> WorldModel:
         """The same weights at every call."""
@@ -142,11 +142,11 @@ class Acting:
         prior = torch.full((worlds, ACTIONS), 1 / ACTIONS, dtype=torch.float64, device=place)
         said = torch.cat((torch.zeros(worlds, 2, dtype=torch.float64, device=place), prior), 1)
         ties = torch.full((worlds, simulations), 0.5, dtype=torch.float64, device=place)
-        grown = tree.plant(prior, simulations, window.action.to(place), window.count.to(place))
+        grown = tree.init_tree(prior, simulations, window.action.to(place), window.count.to(place))
         module = compiled_tree if self.case.trees == "compiled" else tree
         walker, free = module.Walker(grown, self.case.search.tree), torch.full((worlds,), -1, device=place)
         for simulation in range(simulations):
-            walker.grow(simulation, walker.select(simulation, ties, free), said)
+            walker.expand(simulation, walker.select(simulation, ties, free), said)
 
     def _counted(self, outcome: Outcome) -> Outcome:
         def ask(*question: Tensor) -> tuple[Tensor, Tensor]:
@@ -175,7 +175,7 @@ class Learning:
     def __post_init__(self) -> None:
         size, device = self.case.size, torch.device(self.case.device)
         precision: Literal["float32", "bfloat16"] = "bfloat16" if self.case.precision == "bfloat16" else "float32"
-        self.config = LearnerConfig(batch=size.batch, precision=precision)
+        self.config = LearnerConfig(batch_size=size.batch, precision=precision)
         self.model = model = self.case.network()
         optimizer = optimizer_for(model, self.config, capturable=self.case.engine == "cudagraph")
         self.learn = make_learn(self.case.engine, model, make_target(model), optimizer, self.config)
@@ -190,7 +190,7 @@ class Learning:
 
     def gather(self) -> Sequences:
         """Draw a batch and collect it."""
-        return self.replay.sequences(self.replay.draw(self.config.batch, self.draws))
+        return self.replay.sequences(self.replay.draw(self.config.batch_size, self.draws))
 
     def parts(self) -> dict[str, Work]:
         """Collecting a batch, everything from there to moved weights, and a batch's policies searched anew."""
@@ -198,7 +198,7 @@ class Learning:
 
     def reanalyse(self) -> Tensor:
         """Policies (B, T, A) of all steps of a batch, from one search."""
-        contexts = self.replay.contexts(self.replay.draw(self.config.batch, self.draws))
+        contexts = self.replay.contexts(self.replay.draw(self.config.batch_size, self.draws))
         numbers = draw(self.case.search, contexts.count.numel(), ACTIONS, self.draws).to(contexts.count.device)
         return search_again(self.model, contexts, numbers, self.case.search, self.planning)
 

@@ -22,7 +22,7 @@ RATE_BAR = 30.0  # environment steps/s of the tiny preset on a CPU
 RUN_BAR = 20.0  # minutes of a run
 CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
 STEPS, RATIO, EVERY = 100_000, 0.25, 10_000  # environment steps, updates per step, steps between evaluations
-REANALYSE = CollectionConfig().reanalyse  # share of the updates whose policies are searched anew
+REANALYSE = CollectionConfig().reanalyse_fraction  # share of the updates whose policies are searched anew
 EPISODE = 2_000  # steps of the longest episode of an evaluation in Pong, roughly; a guess, said in the table
 GAME = "ALE/Pong-v5"
 
@@ -30,7 +30,7 @@ GAME = "ALE/Pong-v5"
 def cases(device: str, engines: Sequence[str] = ()) -> list[Case]:
     """The tiny preset on a CPU; on an accelerator the full one in every way. Given engines choose among those."""
     if device == "cpu":
-        ways = [Case("tiny"), Case("tiny", asking="action"), Case("tiny", engine="compile")]
+        ways = [Case("tiny"), Case("tiny", query_per="action"), Case("tiny", engine="compile")]
         wanted = engines or ("eager",)  # compiling takes minutes
     else:
         full, wanted = Case("full", "cuda"), engines or ("eager", "compile", "cudagraph")
@@ -38,7 +38,7 @@ def cases(device: str, engines: Sequence[str] = ()) -> list[Case]:
             full,
             replace(full, engine="compile"),
             replace(full, engine="cudagraph"),
-            replace(full, engine="cudagraph", asking="action"),
+            replace(full, engine="cudagraph", query_per="action"),
             replace(full, engine="cudagraph", trees="torch"),
             replace(full, engine="compile", precision="tf32"),
             replace(full, engine="cudagraph", precision="tf32"),
@@ -68,7 +68,7 @@ def _acting_row(case: Case, effort: Effort) -> dict[str, Value]:
     step, size = times["step"], case.size
     full = case.preset == "full" and case.device == "cuda"
     return {
-        **_place(case), "asking": case.asking, "worlds": size.worlds, "simulations": size.simulations,
+        **_place(case), "query_per": case.query_per, "worlds": size.worlds, "simulations": size.simulations,
         "questions": questions,
         "step_ms": step.median, "fastest_ms": step.fastest, "spread": step.spread,
         **{f"{name}_ms": times[name].median for name in ("draw", "encode", "root", "expand", "walk")},
@@ -85,7 +85,7 @@ def learning_table(effort: Effort, chosen: Sequence[Case]) -> Table:
         "finds the policies of all steps of a batch anew."
     )
     # the trees have no part in learning, and in reanalysis all ask alike
-    chosen = [case for case in chosen if case.trees == "compiled" and case.asking == "auto"]
+    chosen = [case for case in chosen if case.trees == "compiled" and case.query_per == "auto"]
     return Table("Learning", note, [_learning_row(case, effort) for case in chosen])
 
 
@@ -169,7 +169,7 @@ def _projected(acting: Mapping[str, Value], learning: Mapping[str, Value], world
         "evaluation_min": evaluated * step, "worlds_min": (iterations + evaluated) * worlds_ms,
     }  # fmt: skip
     minutes = {name: value / 60_000 for name, value in minutes.items()}
-    place = {name: acting[name] for name in ("preset", "device", "engine", "precision", "trees", "asking")}
+    place = {name: acting[name] for name in ("preset", "device", "engine", "precision", "trees", "query_per")}
     full = acting["preset"] == "full" and acting["device"] == "cuda"
     return {**place, **minutes, "run_min": sum(minutes.values()), "run_bar": RUN_BAR if full else None}
 

@@ -1,4 +1,4 @@
-"""`tree.select` and `tree.grow` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
+"""`tree.select` and `tree.expand` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
 
 The loops read as the rules are told: walk down by the best score, attach a node, walk up adding returns. The compiled
 code is cached beside this file, so that only the first run on a machine waits for the compiler. The cache is renewed
@@ -44,9 +44,9 @@ class Walker:
         _select(self.arrays, self.discount, self.rule, numbers.numpy(), forced.numpy(), order.numpy())
         return order
 
-    def grow(self, simulation: int, order: Tensor, found: Tensor) -> None:
-        """As `tree.grow`."""
-        _grow(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
+    def expand(self, simulation: int, order: Tensor, found: Tensor) -> None:
+        """As `tree.expand`."""
+        _expand(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
 
 
 class Runner:
@@ -207,7 +207,7 @@ def _choose(tree, b, scores, tie, number):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _grow(tree, node, order, found, discount):  # type: ignore[no-untyped-def]
+def _expand(tree, node, order, found, discount):  # type: ignore[no-untyped-def]
     for b in range(len(order)):
         _attach(tree, b, node, order[b, -2], order[b, -1], found[b])
         _back_up(tree, b, node, found[b, 1], discount)

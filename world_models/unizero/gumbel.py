@@ -20,18 +20,18 @@ from world_models.unizero.tree import Tree, TreeConfig, normalise, root_children
 class GumbelConfig:
     """The constants of Danihelka et al., section 3.4 (used for root = gumbel only)."""
 
-    considered: int = 16
+    max_considered_actions: int = 16
     """Largest number m of actions that are tried at the root."""
     visit_offset: float = 50.0
     """c_visit of sigma(q) = (c_visit + largest number of visits) c_scale q."""
-    scale: float = 1.0
+    value_scale: float = 1.0
     """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
 
     def check(self) -> None:
         """One sentence for each value that cannot be searched with."""
-        if self.considered < 1:
-            raise UserError(f"--considered {self.considered} must be at least 1")
-        check_not_negative(self, ("visit_offset", "scale"))
+        if self.max_considered_actions < 1:
+            raise UserError(f"--max-considered-actions {self.max_considered_actions} must be at least 1")
+        check_not_negative(self, ("visit_offset", "value_scale"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Halving:
         self.logits = logits.double()
         self.start = self.logits if noise is None else self.logits + noise.double()  # g + logits, (B, A)
         self.config = config
-        self.turns = timetable(min(config.considered, logits.shape[1]), simulations)
+        self.turns = timetable(min(config.max_considered_actions, logits.shape[1]), simulations)
         self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
 
     def phase(self, simulation: int, tree: Tree, config: TreeConfig) -> Tensor:
@@ -107,4 +107,4 @@ class Halving:
 
     def _sigma(self, q: Tensor, visits: Tensor, tree: Tree) -> Tensor:
         most = visits.amax(1, keepdim=True)
-        return (self.config.visit_offset + most) * self.config.scale * normalise(q, tree.low, tree.high)
+        return (self.config.visit_offset + most) * self.config.value_scale * normalise(q, tree.low, tree.high)

@@ -27,7 +27,7 @@ Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
 class LearnerConfig:
     """The optimiser, the target network and the value targets."""
 
-    batch: int = 64
+    batch_size: int = 64
     """Sequences per update."""
     gamma: float = 0.997
     """Discount per environment step."""
@@ -35,31 +35,31 @@ class LearnerConfig:
     """Steps of reward before the bootstrap."""
     learning_rate: float = 1e-4
     """AdamW's step size."""
-    prior_lr: float | None = None
+    prior_learning_rate: float | None = None
     """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
     prior by 2.5 tokens at most)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's moments."""
     weight_decay: float = 1e-4
     """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
-    clip_norm: float = 5.0
+    max_grad_norm: float = 5.0
     """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
-    target_rate: float = 0.05
+    target_update_rate: float = 0.05
     """Share by which the target's parameters move towards the model's after every update (0: they do not)."""
-    target_every: int = 0
+    target_update_every: int = 0
     """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
     beside the moves of 0.05, the released code never copies: moves alone are the default, which both have, and behind
-    which a copy finds little left to do. `--target-rate 0 --target-every 100` copies only."""
+    which a copy finds little left to do. `--target-update-rate 0 --target-update-every 100` copies only."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of the forward passes."""
     loss: LossConfig = field(default_factory=LossConfig)
 
     def check(self) -> None:
         """One sentence for every value that cannot work."""
-        check_counts(self, ("batch", "n_step"))
-        check_not_negative(self, ("prior_lr", "weight_decay"))
+        check_counts(self, ("batch_size", "n_step"))
+        check_not_negative(self, ("prior_learning_rate", "weight_decay"))
         check_not_negative(self.loss, (weight.name for weight in fields(self.loss)))
-        for name in ("learning_rate", "clip_norm"):
+        for name in ("learning_rate", "max_grad_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
         self._check_target()
@@ -69,30 +69,32 @@ class LearnerConfig:
             raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
 
     def _check_target(self) -> None:
-        if not 0 <= self.target_rate <= 1:
-            raise UserError(f"--target-rate {self.target_rate} must lie between 0 and 1")
-        if self.target_every < 0:
-            raise UserError(f"--target-every {self.target_every} must be 0 (no copies) or more")
-        if self.target_rate == self.target_every == 0:
-            raise UserError("--target-rate 0 and --target-every 0 leave the target as it starts; give one of them")
+        if not 0 <= self.target_update_rate <= 1:
+            raise UserError(f"--target-update-rate {self.target_update_rate} must lie between 0 and 1")
+        if self.target_update_every < 0:
+            raise UserError(f"--target-update-every {self.target_update_every} must be 0 (no copies) or more")
+        if self.target_update_rate == self.target_update_every == 0:
+            raise UserError(
+                "--target-update-rate 0 and --target-update-every 0 leave the target as it starts; give one of them"
+            )
 
     def copies_after(self, updates: int) -> bool:
         """Whether the target becomes a whole copy after update number `updates` = 1, 2, ..."""
-        return self.target_every > 0 and updates % self.target_every == 0
+        return self.target_update_every > 0 and updates % self.target_update_every == 0
 
 
 def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
     """AdamW with decay on tensors of two dimensions or more; priors are a group where they have a rate of their own."""
     priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
-    apart = priors if config.prior_lr is not None else set()
+    apart = priors if config.prior_learning_rate is not None else set()
     others = [p for p in model.parameters() if id(p) not in apart]
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
-    if priors and config.prior_lr is not None:
+    if priors and config.prior_learning_rate is not None:
         own = [p for p in model.parameters() if id(p) in priors]
-        groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_lr})
+        groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_learning_rate})
     return torch.optim.AdamW(
         groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True, capturable=capturable
     )
@@ -127,10 +129,10 @@ def update(
     penalty = model.regularisation()
     optimizer.zero_grad(set_to_none=True)
     (total + penalty).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), config.clip_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
     optimizer.step()
     model.project()
-    follow(model, target, config.target_rate)
+    follow(model, target, config.target_update_rate)
     return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
 
 

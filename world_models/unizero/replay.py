@@ -2,7 +2,7 @@
 
 A world's cells hold its episodes without gaps, so a sequence is one gather over consecutive columns. The segments of
 the published buffer (400 steps, with the first steps of the next one copied behind) are not stored but seen:
-`segment` says where a sequence's mask is cut, and what would be copied lies in the columns that follow.
+`segment_length` says where a sequence's mask is cut, and what would be copied lies in the columns that follow.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ class ReplayConfig:
 
     capacity: int = 1_000_000
     """Environment steps kept; rounded down to whole columns of all worlds."""
-    segment: int = 400
+    segment_length: int = 400
     """Steps after which a sequence is cut, counted from the episode's start (0: only at its end)."""
     final_observations: bool = True
     """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
     the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
-    terminal_share: float = 0.0
+    terminal_fraction: float = 0.0
     """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        if not 0 <= self.terminal_share <= 1:
-            raise UserError(f"--terminal-share {self.terminal_share} must lie between 0 and 1")
-        check_not_negative(self, ("segment",))
+        if not 0 <= self.terminal_fraction <= 1:
+            raise UserError(f"--terminal-fraction {self.terminal_fraction} must lie between 0 and 1")
+        check_not_negative(self, ("segment_length",))
 
 
 @dataclass(frozen=True)
@@ -112,11 +112,12 @@ class Replay(Ring):
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
         """B steps at which a sequence begins, as column x N + world; (B,) int64 on the host.
 
-        Those of `terminal_share` are drawn among the sequences that end at a terminal step, where there is one yet; all
-        others are different steps, uniformly among the drawable ones, repeated only where fewer than B are drawable.
+        Those of `terminal_fraction` are drawn among the sequences that end at a terminal step, where there is one yet;
+        all others are different steps, uniformly among the drawable ones, repeated only where fewer than B are
+        drawable.
         """
         drawn = self._draw_uniformly(batch, generator)
-        count = round(batch * self.config.terminal_share)
+        count = round(batch * self.config.terminal_fraction)
         before_ends = self._before_ends() if count else drawn[:0]
         if len(before_ends):
             drawn[:count] = before_ends[torch.randint(len(before_ends), (count,), generator=generator)]
@@ -200,9 +201,9 @@ class Replay(Ring):
 
     def _segment_left(self, column: Tensor, world: Tensor) -> Tensor:
         """Steps left in each step's segment, (B,)."""
-        if not self.config.segment:
+        if not self.config.segment_length:
             return torch.full_like(column, self.reach)
-        return self.config.segment - self._at("time", column, world).long() % self.config.segment
+        return self.config.segment_length - self._at("time", column, world).long() % self.config.segment_length
 
     def _wide(self, mask: Tensor) -> Tensor:
         return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))

@@ -17,7 +17,7 @@ from dqn_memory.runs.errors import UserError
 from world_models.run_config import check_not_negative
 from world_models.unizero.gumbel import GumbelConfig, Halving
 from world_models.unizero.simulations import Functions, SearchModel, Simulations
-from world_models.unizero.tree import Tree, TreeConfig, plant, root_children
+from world_models.unizero.tree import Tree, TreeConfig, init_tree, root_children
 from world_models.unizero.window import Window
 
 MANY = 96  # branches, for which a CPU takes so much longer than for one a root that asking less often hardly pays
@@ -35,15 +35,15 @@ class SearchConfig:
     actions (Danihelka et al. 2022), which improves the policy at 16 simulations and fewer."""
     tree: TreeConfig = field(default_factory=TreeConfig)
     gumbel: GumbelConfig = field(default_factory=GumbelConfig)
-    noise_share: float = 0.25
+    dirichlet_fraction: float = 0.25
     """Share of Dirichlet noise in the root's prior (pUCT only; none in evaluation)."""
-    noise_alpha: float = 0.3
+    dirichlet_alpha: float = 0.3
     """Concentration of that noise."""
     backend: Literal["auto", "torch", "compiled"] = "auto"
     """Who walks the tree: `torch` on the model's device, some hundred small operations per simulation; `compiled` loops
     on the CPU, with two small copies per simulation if the model is elsewhere. `auto` is compiled on a CPU and for few
     roots, else torch. The trees are the same."""
-    asking: Literal["auto", "node", "action"] = "auto"
+    query_per: Literal["auto", "node", "action"] = "auto"
     """What the model is asked about at a time: all actions of a `node`, whose answers are kept, or the one `action`
     that is tried. Trees differ by rounding alone. `auto` is node where trees are compiled, the dynamics read what lies
     before the actions once, and actions times roots are few (96 on a CPU); else action."""
@@ -52,17 +52,17 @@ class SearchConfig:
         """One sentence for each value that cannot be searched with."""
         if self.simulations < 1:
             raise UserError(f"--simulations {self.simulations} must be at least 1")
-        if not 0 <= self.noise_share <= 1:
-            raise UserError(f"--noise-share {self.noise_share} must lie between 0 and 1")
-        if self.noise_alpha <= 0:
-            raise UserError(f"--noise-alpha {self.noise_alpha} must be above 0")
+        if not 0 <= self.dirichlet_fraction <= 1:
+            raise UserError(f"--dirichlet-fraction {self.dirichlet_fraction} must lie between 0 and 1")
+        if self.dirichlet_alpha <= 0:
+            raise UserError(f"--dirichlet-alpha {self.dirichlet_alpha} must be above 0")
         if not 0 < self.tree.discount <= 1:
             raise UserError(f"--discount {self.tree.discount} must be above 0 and at most 1")
         if self.tree.c2 <= 0:
             raise UserError(f"--c2 {self.tree.c2} must be above 0")
         check_not_negative(self.tree, ("c1",))
-        if self.backend == "torch" and self.asking == "node":
-            raise UserError("--asking node needs trees that are walked on the CPU: --backend compiled or auto")
+        if self.backend == "torch" and self.query_per == "node":
+            raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
         self.gumbel.check()
 
 
@@ -112,7 +112,7 @@ def draw(
     if config.root == "gumbel":
         smallest = torch.finfo(torch.float64).tiny
         return SearchNumbers(ties, -(-uniform(actions).clamp(min=smallest).log()).log(), action)
-    alpha = torch.full((batch, actions), config.noise_alpha, dtype=torch.float64, device=device)
+    alpha = torch.full((batch, actions), config.dirichlet_alpha, dtype=torch.float64, device=device)
     gamma = torch._standard_gamma(alpha, generator=generator).clamp(min=torch.finfo(torch.float64).tiny)
     return SearchNumbers(ties, gamma / gamma.sum(1, keepdim=True), action)
 
@@ -130,7 +130,7 @@ def search(
     on_host = _on_host(config, latent)
     place = torch.device("cpu") if on_host else latent.device  # where the trees are
     prior = _root_prior(logits, numbers, config)
-    grown = plant(prior.to(place), config.simulations, history.action.to(place), history.count.to(place))
+    grown = init_tree(prior.to(place), config.simulations, history.action.to(place), history.count.to(place))
     halving = _halving(logits, numbers, config, place)
     work = Simulations(grown, config.tree, numbers.ties.to(place), halving, history.latent, latent)
     if on_host and _asks_nodes(config, functions, prior):
@@ -165,19 +165,19 @@ def _root_prior(logits: Tensor, numbers: SearchNumbers, config: SearchConfig) ->
     prior = logits.double().softmax(-1)
     if numbers.noise is None or config.root == "gumbel":
         return prior
-    return (1.0 - config.noise_share) * prior + config.noise_share * numbers.noise
+    return (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
 
 
 def _on_host(config: SearchConfig, latent: Tensor) -> bool:
     """Whether the trees of roots (B, D) are walked by compiled loops on the CPU."""
-    few = latent.device.type == "cpu" or len(latent) <= FEW or config.asking == "node"
+    few = latent.device.type == "cpu" or len(latent) <= FEW or config.query_per == "node"
     return config.backend == "compiled" or (config.backend == "auto" and few)
 
 
 def _asks_nodes(config: SearchConfig, functions: Functions, prior: Tensor) -> bool:
     """Whether the model is asked about all actions of a node at once; prior (B, A)."""
     few = prior.device.type != "cpu" or prior.numel() <= MANY
-    return config.asking == "node" or (config.asking == "auto" and functions.shares and few)
+    return config.query_per == "node" or (config.query_per == "auto" and functions.shares and few)
 
 
 def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, place: torch.device) -> Halving | None:

@@ -98,7 +98,7 @@ class Simulations(NamedTuple):
                 order = walker.select(simulation, self.ties[:, simulation], forced[:, simulation - begin])
                 asked = order.to(latents.device)
                 found, latents[:, first + simulation] = functions.outcome(latents, asked, asked[:, -1])
-                walker.grow(simulation, order, found.to(order.device))
+                walker.expand(simulation, order, found.to(order.device))
         return latents
 
     def by_node(self, functions: Functions) -> Tensor:

@@ -87,8 +87,8 @@ class Training:
 
     def _planner(self) -> Planner:
         config = self.config
-        rows, wipe = config.world.worlds, config.collection.wipe
-        return Planner(self.model, rows, self.device, config.search, wipe, self.planning)
+        rows, reset_history = config.world.worlds, config.collection.reset_history
+        return Planner(self.model, rows, self.device, config.search, reset_history, self.planning)
 
     def _begin(self) -> None:
         self.observation = self.fleet.reset()  # (N, ...)
@@ -109,7 +109,7 @@ class Training:
         step = self.fleet.step(action)
 
         # store
-        reward, terminated = self.config.collection.lesson(step)
+        reward, terminated = self.config.collection.training_signal(step)
         done = terminated | step.truncated
         final = {"next_observation": step.final_observation} if self.config.replay.final_observations else {}
         self.replay.add(
@@ -153,9 +153,9 @@ class Training:
 
     def _sequences(self) -> Sequences:
         """What the next update learns from; in some updates with policies that are searched anew."""
-        drawn = self.replay.draw(self.config.learner.batch, self.drawing)
+        drawn = self.replay.draw(self.config.learner.batch_size, self.drawing)
         sequences = self.replay.sequences(drawn)
-        if not is_due(self.updates, self.config.collection.reanalyse):
+        if not is_due(self.updates, self.config.collection.reanalyse_fraction):
             return sequences
         contexts, search = self.replay.contexts(drawn), self.config.search
         numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing).to(self.device)
@@ -169,16 +169,16 @@ class Training:
     def evaluate(self, final: bool = False, forget: bool = False) -> Score:
         """Episodes without noise, with the evaluation stream's own seed for this step."""
         config, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=forget)
-        quota = config.final_quota if final else config.quota
+        quota = config.final_episodes_per_env if final else config.episodes_per_env
         self.stopwatch.begin(EVALUATION)
         seed = episodes_seed(self.evaluation_seed, self.steps, final and self.solved)
-        score = evaluate(self.model, arena, config.rows, quota, seed, self.planning)
+        score = evaluate(self.model, arena, config.num_eval_envs, quota, seed, self.planning)
         self.stopwatch.stop()
         return score
 
     def judge(self, score: Score) -> None:
-        """Note whether an evaluation reached `--stop-at`."""
-        goal = self.config.evaluation.stop_at
+        """Note whether an evaluation reached `--stop-at-return`."""
+        goal = self.config.evaluation.stop_at_return
         self.solved = goal is not None and float(score.returns.mean()) >= goal
 
     def weights(self) -> dict[str, torch.Tensor]:

@@ -16,7 +16,7 @@ from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig
 from envs.core import Step
 from world_models import run_config
-from world_models.run_config import check_counts, check_not_negative, check_run, lesson, shorter
+from world_models.run_config import check_counts, check_not_negative, check_run, shorter, training_signal
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.learner import LearnerConfig
 from world_models.unizero.replay import ReplayConfig
@@ -29,12 +29,12 @@ class CollectionConfig:
 
     temperature: float = 0.25
     """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one."""
-    wipe: Literal["episode", "released"] = "episode"
+    reset_history: Literal["episode", "released"] = "episode"
     """When a search's history is emptied: where the world's own `episode` starts; or, as in the `released` code, in all
     worlds from the first end of an episode until each world has ended one, after which the next round begins."""
     clip_rewards: bool = False
     """Learn the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
-    life_ends: bool = False
+    terminal_on_life_loss: bool = False
     """Let a lost life end an episode of training (usual in Atari): no value behind it, no history from before it. The
     game goes on, and evaluations play all lives."""
     prepopulate: int = 0
@@ -42,41 +42,41 @@ class CollectionConfig:
     rare the model learns from them what there is to be searched for; their policy is kept as uniform."""
     learning_starts: int = 2_000
     """Environment steps before the first update."""
-    ratio: float = 0.25
+    replay_ratio: float = 0.25
     """Updates per environment step."""
-    every: int = 1
+    update_every: int = 1
     """Iterations of --worlds environment steps between groups of updates; the ratio holds all the same."""
-    reanalyse: float = 0.02
+    reanalyse_fraction: float = 0.02
     """Share of the updates whose policies are all searched anew (0.02: every 50th). The paper's table has a "buffer
     reanalyze frequency" of 1/50 and does not say of what; this reading of it is the default. 0 in the released Atari
     configuration; in the library beneath that code it counts passes over some sequences by rounds of collection."""
 
-    def lesson(self, step: Step) -> tuple[Tensor, Tensor]:
+    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
         """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
-        return lesson(step, self.clip_rewards, self.life_ends)
+        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        check_not_negative(self, ("temperature", "ratio", "learning_starts", "prepopulate"))
-        if self.every < 1:
-            raise UserError(f"--every {self.every} must be at least 1")
-        if not 0 <= self.reanalyse <= 1:
-            raise UserError(f"--reanalyse {self.reanalyse} must lie between 0 and 1")
+        check_not_negative(self, ("temperature", "replay_ratio", "learning_starts", "prepopulate"))
+        if self.update_every < 1:
+            raise UserError(f"--update-every {self.update_every} must be at least 1")
+        if not 0 <= self.reanalyse_fraction <= 1:
+            raise UserError(f"--reanalyse-fraction {self.reanalyse_fraction} must lie between 0 and 1")
 
     def updates_due(self, iteration: int, worlds: int) -> int:
         """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
-        if iteration * worlds < self.learning_starts or iteration % self.every:
+        if iteration * worlds < self.learning_starts or iteration % self.update_every:
             return 0
-        return self._owed(iteration, worlds) - self._owed(iteration - self.every, worlds)
+        return self._owed(iteration, worlds) - self._owed(iteration - self.update_every, worlds)
 
     def updates_within(self, iterations: int, worlds: int, window: int) -> int:
         """Updates of a whole run, which learns from `window` iterations at a time."""
         before = max(window, -(-self.learning_starts // worlds)) - 1  # iterations that never learn
-        first, last = (number // self.every * self.every for number in (before, iterations))
+        first, last = (number // self.update_every * self.update_every for number in (before, iterations))
         return max(self._owed(last, worlds) - self._owed(first, worlds), 0)
 
     def _owed(self, iteration: int, worlds: int) -> int:
-        return int(iteration * worlds * self.ratio)
+        return int(iteration * worlds * self.replay_ratio)
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,15 @@ class EvaluationConfig:
     evaluate_from: int = 20_000
     """Environment steps before the first of them (20,000 in the paper, which is the default; the released code begins
     with the untrained agent, here 0 begins with the first --evaluate-every)."""
-    rows: int = 20
+    num_eval_envs: int = 20
     """Worlds that an evaluation plays in at once."""
-    quota: int = 1
+    episodes_per_env: int = 1
     """Episodes of each of them."""
-    final_quota: int = 5
+    final_episodes_per_env: int = 5
     """The same for the last evaluation."""
-    longest: int | None = None
+    max_episode_steps: int | None = None
     """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
-    stop_at: float | None = None
+    stop_at_return: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
     forgetful: bool = False
@@ -105,7 +105,7 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        check_counts(self, ("rows", "quota", "final_quota", "longest"))
+        check_counts(self, ("num_eval_envs", "episodes_per_env", "final_episodes_per_env", "max_episode_steps"))
         check_not_negative(self, ("evaluate_every", "evaluate_from"))
 
 
@@ -165,7 +165,7 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the world's constructor, with the time limit of training or of evaluations."""
-        limit = self.world.time_limit if training else self.evaluation.longest
+        limit = self.world.time_limit if training else self.evaluation.max_episode_steps
         if not self.world.env.startswith("ALE/"):
             limit = limit if training else shorter(self.world, limit)
             return replace(self.world, time_limit=limit).kwargs()
@@ -193,6 +193,6 @@ class TrainConfig:
             raise UserError(
                 f"--total-steps {self.total_steps} in --worlds {worlds} would never update the model: that begins "
                 f"after {told.learning_starts} steps (--learning-starts) and sequences of {window} steps of one world "
-                f"(--horizon, --n-step), with --ratio {told.ratio:g} updates a step every {told.every} iterations; "
-                "lower those or raise --total-steps"
+                f"(--horizon, --n-step), with --replay-ratio {told.replay_ratio:g} updates a step every "
+                f"{told.update_every} iterations; lower those or raise --total-steps"
             )

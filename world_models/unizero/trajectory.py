@@ -113,7 +113,7 @@ def _moment(
     step = fleet.step(action)
     seen = model.encode(step.final_observation).double()
     planner.remember(plan.latent, action, step.done)
-    reward, ended = collection.lesson(step)
+    reward, ended = collection.training_signal(step)
     return {
         "latent": plan.latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
         "episode_return": step.episode_return, "predicted_reward": expected.reward, "value": value,

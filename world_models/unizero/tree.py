@@ -62,7 +62,7 @@ class Tree(NamedTuple):
         return self.total / self.visits.clamp(min=1)
 
 
-def plant(prior: Tensor, simulations: int, taken: Tensor, remembered: Tensor) -> Tree:
+def init_tree(prior: Tensor, simulations: int, taken: Tensor, remembered: Tensor) -> Tree:
     """Trees with a root only: prior (B, A); the actions (B, W) and the count (B,) of the history before the root."""
     (batch, actions), pairs = prior.shape, taken.shape[1]
     nodes, device = simulations + 1, prior.device
@@ -180,7 +180,7 @@ def _order(tree: Tree, node: Tensor, action: Tensor) -> Tensor:
     return torch.cat((history, taken, tree.remembered.gather(1, node), node, action), 1)
 
 
-def grow(tree: Tree, simulation: int, order: Tensor, found: Tensor, config: TreeConfig) -> None:
+def expand(tree: Tree, simulation: int, order: Tensor, found: Tensor, config: TreeConfig) -> None:
     """Attach the node that `simulation` has made and back its value up to the root, in place.
 
     `found` (B, 2 + A) float64 is what the network said about it: reward, value and policy.
@@ -232,9 +232,9 @@ class Walker:
         """As `select`."""
         return select(self.tree, simulation, numbers, forced, self.config)
 
-    def grow(self, simulation: int, order: Tensor, found: Tensor) -> None:
-        """As `grow`."""
-        grow(self.tree, simulation, order, found, self.config)
+    def expand(self, simulation: int, order: Tensor, found: Tensor) -> None:
+        """As `expand`."""
+        expand(self.tree, simulation, order, found, self.config)
 
 
 def root_children(tree: Tree, discount: float) -> tuple[Tensor, Tensor]:
