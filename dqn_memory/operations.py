@@ -65,8 +65,8 @@ def _selective_scan_backward(grad: torch.Size, last: torch.Size, *others: Any, *
 
 
 _OPERATORS = {
-    torch.ops.dqn_memory.lane_attention: _attention,
-    torch.ops.dqn_memory.lane_attention_backward: _attention_backward,
+    torch.ops.dqn_memory.cpu_attention: _attention,
+    torch.ops.dqn_memory.cpu_attention_backward: _attention_backward,
     torch.ops.dqn_memory.gru_scan: _scan,
     torch.ops.dqn_memory.gru_scan_backward: _scan_backward,
     torch.ops.dqn_memory.selective_scan: _selective_scan,
