@@ -15,13 +15,13 @@ import torch
 from rich.console import Console
 
 from dqn_memory.analysis.tables import machine, rich_tables, write
+from dqn_memory.analysis.timing import Clock
 from dqn_memory.benchmark_cuda import graph_table, training_table
 from dqn_memory.benchmark_mamba import mamba_tables
 from dqn_memory.benchmark_tables import Effort, Table, acting_table, update_table, window_table, world_table
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.settings import Repeatable, parse
-from dqn_memory.runs.stopwatch import Clock
 
 WIDTH = 170
 PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}

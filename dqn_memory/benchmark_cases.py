@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 
 from dqn_memory.acting import WindowActor
-from dqn_memory.analysis.world_table import world_row
-from dqn_memory.baseline import (
+from dqn_memory.analysis.reference import (
     BaselineBatch,
     BaselineConfig,
     BaselineNetwork,
@@ -19,6 +18,8 @@ from dqn_memory.baseline import (
     baseline_update,
     copy_weights,
 )
+from dqn_memory.analysis.size import world_row
+from dqn_memory.analysis.timing import Work, full_replay
 from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
@@ -26,8 +27,6 @@ from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
 from dqn_memory.runs import backend
 from dqn_memory.runs.cuda_graph import make_update
-from dqn_memory.runs.stopwatch import Work
-from dqn_memory.timing import full_replay
 from envs.fleet import make_fleet
 
 Engine = Literal["eager", "compile", "cudagraph"]

@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from dqn_memory.analysis.world_table import world_row
+from dqn_memory.analysis.size import world_row
 from dqn_memory.benchmark_cases import Case, update_work
 from dqn_memory.benchmark_tables import CASES, Effort, Table, Value
 from dqn_memory.runs.errors import UserError

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.analysis.timing import Timing, Work
 from dqn_memory.benchmark_tables import Effort, Table, Value
 from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.kernels.select import BACKENDS, Choice, Unavailable, choose
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.runs.stopwatch import Timing, Work
 
 MIXER_BAR = 3.5  # times faster than mambapy, forward and backward at `MIXER`, one thread
 BASELINE = "1.2.0"  # of mambapy, which the bar speaks of

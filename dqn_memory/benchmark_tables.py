@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import torch
 
-from dqn_memory.analysis.world_table import SIZED_BY_THEIR_FILE, world_row
+from dqn_memory.analysis.size import SIZED_BY_THEIR_FILE, gigaflop, world_row
+from dqn_memory.analysis.timing import Clock, Timing, Work, interleaved, matrix_product
 from dqn_memory.benchmark_cases import FORMS, Case, acting_works, baseline_work, random_replay, update_work
 from dqn_memory.learner import optimizer_for, update
-from dqn_memory.operations import gigaflop
 from dqn_memory.replay import Replay, Windows
-from dqn_memory.runs.stopwatch import Clock, Timing, Work, interleaved, matrix_product
 from envs.fleet import make_fleet
 from envs.registry import WORLDS
 

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 
-from dqn_memory.analysis.world_table import world_row
+from dqn_memory.analysis.size import world_row
 from dqn_memory.network import NetworkConfig
 from dqn_memory.parameter_rows import Row, make_row
 from dqn_memory.table3 import MISSING_COLUMNS, PRINTED, PRINTED_COLUMNS, printed

@@ -7,9 +7,7 @@ from functools import cache
 
 from torch import nn
 
-from dqn_memory.analysis.matching import match, on_meta
-from dqn_memory.analysis.size import count, forward_operations, part_counts, published_count
-from dqn_memory.analysis.world_table import world_row
+from dqn_memory.analysis.size import count, forward_operations, match, on_meta, part_counts, published_count, world_row
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.observations import ObservationSpec
 

@@ -17,8 +17,7 @@ from typing import Literal
 from rich.console import Console
 from rich.progress import track
 
-from dqn_memory.analysis.matching import Unmatched, parse_budget
-from dqn_memory.analysis.world_table import WORLD_TABLE, world_row
+from dqn_memory.analysis.size import WORLD_TABLE, Unmatched, parse_budget, world_row
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import NetworkConfig

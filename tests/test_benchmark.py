@@ -9,9 +9,10 @@ import sys
 import pytest
 import torch
 
-from dqn_memory.analysis.size import forward_operations
+from dqn_memory.analysis.reference import baseline_loss, pairs
+from dqn_memory.analysis.size import forward_operations, gigaflop
 from dqn_memory.analysis.tables import cell
-from dqn_memory.baseline import baseline_loss, pairs
+from dqn_memory.analysis.timing import Timing, interleaved
 from dqn_memory.benchmark_cases import (
     FORMS,
     Case,
@@ -24,9 +25,7 @@ from dqn_memory.benchmark_cases import (
 from dqn_memory.benchmark_cuda import _training_row, steady_rate
 from dqn_memory.benchmark_tables import ALONE, CASES, Table
 from dqn_memory.learner import sample
-from dqn_memory.operations import gigaflop
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.stopwatch import Timing, interleaved
 from dqn_memory.td_loss import td_loss
 
 SMALL = [Case(world, architecture, context=12, batch=3) for world, architecture in CASES]

@@ -12,9 +12,18 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.analysis.matching import Unmatched, match, on_meta, parse_budget
-from dqn_memory.analysis.size import count, forward_operations, part_counts
-from dqn_memory.analysis.world_table import SIZED_BY_THEIR_FILE, WORLD_TABLE, world_row
+from dqn_memory.analysis.size import (
+    SIZED_BY_THEIR_FILE,
+    WORLD_TABLE,
+    Unmatched,
+    count,
+    forward_operations,
+    match,
+    on_meta,
+    parse_budget,
+    part_counts,
+    world_row,
+)
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.network import NetworkConfig

@@ -12,11 +12,11 @@ import torch
 from rich.console import Console
 
 from dqn_memory.analysis.tables import machine, rich_tables
+from dqn_memory.analysis.timing import Clock
 from dqn_memory.benchmark_tables import Effort, Table
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.settings import Repeatable, parse
-from dqn_memory.runs.stopwatch import Clock
 from world_models.speed_pages import put_section
 
 WIDTH = 200

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
+import dqn_memory.blocks.kernels.cpu_attention
+import dqn_memory.blocks.kernels.gru  # registers operators that are counted below
+import dqn_memory.blocks.kernels.scan  # noqa: F401
 from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import Attention
+from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
 from dqn_memory.embeddings import ImageEmbedding
-from dqn_memory.network import QNetwork
+from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.observations import ObservationSpec, observation_spec
+from dqn_memory.runs.errors import UserError, near_names
+from envs.registry import WORLDS, make_world
 
 NOT_MULTIPLIED = (nn.Embedding, Positions)  # tables that are looked up or added
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -122,3 +135,216 @@ def _image_operations(network: QNetwork) -> int:
         if isinstance(layer, nn.Conv2d):
             total += 2 * layer.weight.numel() * x.shape[-2] * x.shape[-1]
     return total
+
+
+TOLERANCE = 0.02
+SUFFIXES = {"": 1, "k": 1_000, "m": 1_000_000}
+
+
+class Unmatched(UserError):
+    """A budget that one architecture cannot meet, where another may."""
+
+
+def parse_budget(text: str) -> int:
+    """100k, 1.5M or 120000 as a whole number of parameters; a UserError shows the forms there are."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([km]?)", text.strip().lower().replace("_", ""))
+    budget = round(float(found[1]) * SUFFIXES[found[2]]) if found else 0
+    if budget < 1:
+        raise UserError(f"--match {text!r} is not a number of parameters; write it as 100k, 1.5M or 120000")
+    return budget
+
+
+def on_meta(config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> QNetwork:
+    """The network as shapes without storage: counting one of any size costs milliseconds."""
+    with torch.device("meta"):
+        return config.build(spec, num_actions)
+
+
+def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> NetworkConfig:
+    """`config`, resized so that its trainable parameters are `budget` or at most 2 % fewer.
+
+    The width D is the widest multiple of the head count (an even one for bidirectional memories) that is
+    under the budget with a Q head of D hidden units; more hidden units fill the rest. `budget` is a number or
+    a text such as 100k. Unmatched says why it cannot be done.
+    """
+    budget = parse_budget(budget) if isinstance(budget, str) else budget
+
+    def size(width: int) -> int:
+        return _trainable(replace(config, width=width, head_width=width), spec, num_actions)
+
+    step, first = _widths(config)
+    if size(first) > budget:
+        raise Unmatched(
+            f"--match {budget} is below the {size(first)} parameters of the smallest {config.architecture} "
+            f"(width {first}); choose a larger budget"
+        )
+    steps = _largest(lambda n: size(first + n * step) <= budget)
+    return _fill(budget, replace(config, width=first + steps * step), spec, num_actions)
+
+
+def _widths(config: NetworkConfig) -> tuple[int, int]:
+    """The step between admissible widths, and the least of them."""
+    row = config.row()
+    if config.heads < 1:
+        raise UserError(f"--heads {config.heads} must be at least 1")
+    step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
+    return step, step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
+
+
+def _largest(holds: Callable[[int], bool]) -> int:
+    """The largest n >= 0 at which `holds`, which is true at 0 and never true again once false."""
+    above = 1
+    while holds(above):
+        above *= 2
+    below = above // 2
+    while above - below > 1:
+        middle = (below + above) // 2
+        below, above = (middle, above) if holds(middle) else (below, middle)
+    return below
+
+
+def _fill(budget: int, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> NetworkConfig:
+    """Spend what the width leaves over on hidden units of the Q head, each of which costs the same."""
+    width = config.width
+    size, more = (_trainable(replace(config, head_width=units), spec, num_actions) for units in (width, width + 1))
+    unit = more - size  # 0 where the row's head has no hidden units
+    config = replace(config, head_width=width + (budget - size) // unit if unit else None)
+    size = _trainable(config, spec, num_actions)
+    if size < (1 - TOLERANCE) * budget:
+        why = "one more hidden unit would exceed it" if unit else "its linear Q head has no units to add"
+        raise Unmatched(
+            f"--match {budget} cannot be met within {TOLERANCE:.0%} by {config.architecture}: width {width} "
+            f"gives {size} parameters and {why}; choose a budget just above {size}"
+        )
+    return config
+
+
+def _trainable(config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> int:
+    return count(on_meta(config, spec, num_actions)).trainable
+
+
+@dataclass(frozen=True)
+class WorldRow:
+    """One world's sizes. `vocabulary` V counts the padding token and is 0 for real-valued observations."""
+
+    kind: Literal["discrete", "continuous"]
+    components: int  # d
+    vocabulary: int  # V
+    num_actions: int  # A
+    width: int  # D of the DBGFQN paper, Table 2
+
+    def spec(self) -> ObservationSpec:
+        """The same spec that the registered world's observation space gives."""
+        if self.kind == "continuous":
+            return ObservationSpec("continuous", (self.components,))
+        return ObservationSpec("discrete", (self.components,), self.vocabulary, torch.uint8)
+
+
+GRIDVERSE_MEMORY = WorldRow("discrete", 6, 23, 6, 128)  # a 2 x 3 view, 21 sums of object type and colour
+GRIDVERSE_KEYDOOR = WorldRow("discrete", 6, 15, 8, 128)  # its highest type is the key, so 13 sums
+
+_MEMORY_IDS = (
+    *(f"Memory-{n}x{n}" for n in (5, 7, 9, 11, 13)),
+    *(f"Memory-FourRooms-{n}x{n}" for n in (7, 13)),
+    "Memory-NineRooms-13x13",
+    *(f"Memory-NineRooms-13x13-{n}Beacons" for n in (2, 3)),
+    *(f"Memory-SixteenRooms-{n}x{n}" for n in (13, 15, 17, 21)),
+    "Memory-TwentyFiveRooms-13x13",
+    "Memory-13x13-Hallucinated",
+    "Memory-13x13-HallucinatedCorridor",
+    "Memory-Empty-13x13",
+)
+
+WORLD_TABLE: dict[str, WorldRow] = {
+    "POMDP/Hallway-v0": WorldRow("discrete", 1, 23, 5, 64),  # 21 observations, the initial one, padding
+    "POMDP/HeavenHell-v0": WorldRow("discrete", 1, 17, 4, 64),  # 15 observations, the initial one, padding
+    **{f"Gridverse/{name}-v0": GRIDVERSE_MEMORY for name in _MEMORY_IDS},
+    **{f"Gridverse/Keydoor-{n}x{n}-v0": GRIDVERSE_KEYDOOR for n in (5, 7, 9)},
+    "POMDP/CarFlag-v0": WorldRow("continuous", 3, 0, 3, 64),
+    "POMDP/MemoryCards-v0": WorldRow("discrete", 10, 9, 10, 128),
+}
+
+SIZED_BY_THEIR_FILE = ("Gridverse/Yaml-v0", "POMDP/File-v0")
+
+
+def world_row(world: str) -> WorldRow:
+    """The row of a world's id: the table's, or for a world that a plugin registered the world's own sizes.
+
+    A UserError offers near names, or says that a file decides the world's size.
+    """
+    name = world.removeprefix("envs:")
+    if name in SIZED_BY_THEIR_FILE:
+        raise UserError(f"--world {name} has no size of its own, its file decides; name a world that has one")
+    if name in WORLD_TABLE:
+        return WORLD_TABLE[name]
+    if name not in WORLDS:
+        raise UserError(near_names("world", name, WORLD_TABLE.keys() | WORLDS.keys()))
+    return _row_of_registered(name)
+
+
+def _row_of_registered(name: str) -> WorldRow:
+    """A world outside the table has no width of the paper's, so it gets the smaller one."""
+    world = make_world(name)
+    spec = observation_spec(world.observation_space)
+    if spec.kind == "image":
+        raise UserError(f"--world {name} shows images, which this table has no sizes for; name another world")
+    return WorldRow(spec.kind, spec.shape[0], spec.vocabulary, world.num_actions, 64)
+
+
+def gigaflop(work: Callable[[], object]) -> float:
+    """Billions of operations of the matrix products in one call of `work`, two for each multiply-add.
+
+    Attention is counted as its two products over all K x K scores, future keys included. Not counted: look-ups,
+    biases, activations, softmax, LayerNorm, the optimiser.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the counter speaks of modules that it does not know
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False, custom_mapping=_OPERATORS) as counter:
+            work()
+    return counter.get_total_flops() / 1e9
+
+
+def _attention(packed: torch.Size, heads: int, *others: Any, **keywords: Any) -> int:
+    """Packed (B, T, 3D): every query meets every key, every weight every value."""
+    batch, time, width = packed
+    return 2 * 2 * batch * time * time * (width // 3)
+
+
+def _attention_backward(grad: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Gradient (B, T, D): those of weights, values, queries and keys. Scores that are computed anew are not counted."""
+    batch, time, width = grad
+    return 2 * 4 * batch * time * time * width
+
+
+def _scan(gates: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Gates (G, B, T, 3, H): at every position the state meets a matrix (H, 3H)."""
+    directions, batch, time, parts, width = gates
+    return 2 * directions * batch * time * parts * width * width
+
+
+def _scan_backward(grad: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Hidden (T, G, B, H): the gradient meets the matrix (3H, H) on its way back, and the states once more."""
+    time, directions, batch, width = grad
+    return 2 * 2 * time * directions * batch * 3 * width * width
+
+
+def _selective_scan(u: torch.Size, delta: torch.Size, decay: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Three multiply-adds for every state (B, T, E, N): decay, enter, leave."""
+    batch, time, channels = u
+    return 2 * 3 * batch * time * channels * decay[1]
+
+
+def _selective_scan_backward(grad: torch.Size, last: torch.Size, *others: Any, **keywords: Any) -> int:
+    """Eight multiply-adds for every state: two each for what decays, enters and leaves, two for the gradient."""
+    batch, time, channels = grad
+    return 2 * 8 * batch * time * channels * last[2]
+
+
+_OPERATORS = {
+    torch.ops.dqn_memory.cpu_attention: _attention,
+    torch.ops.dqn_memory.cpu_attention_backward: _attention_backward,
+    torch.ops.dqn_memory.gru_scan: _scan,
+    torch.ops.dqn_memory.gru_scan_backward: _scan_backward,
+    torch.ops.dqn_memory.selective_scan: _selective_scan,
+    torch.ops.dqn_memory.selective_scan_backward: _selective_scan_backward,
+}

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 import torch
 
-from dqn_memory.analysis.matching import match
+from dqn_memory.analysis.size import match
 from dqn_memory.config import TrainConfig
 from dqn_memory.observations import observation_spec
 from dqn_memory.runs.backend import FACT, Backend, refused

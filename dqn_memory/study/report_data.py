@@ -213,7 +213,7 @@ def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
     if source.kind != "dqn_memory.train":
         return _saved_parameters(run)
     from dqn_memory.agent import Interface
-    from dqn_memory.analysis.matching import on_meta
+    from dqn_memory.analysis.size import on_meta
     from dqn_memory.observations import observation_spec
 
     world = config.world

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from dqn_memory.analysis.timing import Work
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.settings import read_config
-from dqn_memory.runs.stopwatch import Work
 from world_models.glam.acting import ActingNoise
 from world_models.glam.agent import Agent
 from world_models.glam.engine import Engine, Lesson, Seeds, make_execution, make_optimizers

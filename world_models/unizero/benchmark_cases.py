@@ -8,12 +8,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from dqn_memory.analysis.timing import Work
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.stopwatch import Work
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import EncoderConfig, ModelConfig

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
+from dqn_memory.analysis.timing import Work
 from dqn_memory.benchmark_tables import Effort, Table, Value
 from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.stopwatch import Work
 from envs.atari import AtariConfig
 from envs.fleet import make_fleet
 from world_models.unizero.benchmark_cases import PRESETS, Acting, Case, Learning, Mixing, Preset

@@ -10,6 +10,9 @@ from typing import Literal
 
 import torch
 
+from dqn_memory.observations import ObservationSpec
+from dqn_memory.replay import Replay
+
 Clock = Literal["wall", "cpu"]
 Work = Callable[[], object]
 
@@ -74,3 +77,27 @@ def matrix_product(size: int, dtype: torch.dtype) -> tuple[Work, float]:
     left, right = torch.rand(2, size, size).to(dtype)
     result = torch.empty(size, size, dtype=dtype)
     return lambda: torch.mm(left, right, out=result), 2 * size**3 / 1e9
+
+
+WORLDS = 4
+
+
+def full_replay(spec: ObservationSpec, num_actions: int, context: int, draws: torch.Generator) -> Replay:
+    """A replay of random transitions that has wrapped around, so that every window is K steps long."""
+    columns = 2 * context + 2
+    replay = Replay(spec, num_actions, WORLDS, columns * WORLDS, torch.device("cpu"))
+    for moment in range(columns + context):
+        action = torch.randint(num_actions, (2, WORLDS), generator=draws)
+        replay.add(
+            observation=_observation(spec, draws), next_observation=_observation(spec, draws),
+            previous_action=action[0], action=action[1], reward=torch.rand(WORLDS, generator=draws),
+            terminated=torch.zeros(WORLDS, dtype=torch.bool), done=torch.zeros(WORLDS, dtype=torch.bool),
+            time=torch.full((WORLDS,), moment),
+        )  # fmt: skip
+    return replay
+
+
+def _observation(spec: ObservationSpec, draws: torch.Generator) -> torch.Tensor:
+    if spec.kind == "discrete":
+        return torch.randint(spec.vocabulary - 1, (WORLDS, *spec.shape), generator=draws)
+    return torch.rand(WORLDS, *spec.shape, generator=draws)
