@@ -62,14 +62,14 @@ def evaluate(network: QNetwork, arena: Arena, episodes: int, seed: int) -> Score
     network.eval()
     fleet, quota, exhaustive = arena.fleet(episodes, seed)
     with closing(fleet):
-        tally = _play(fleet, arena.actor(network, fleet.num_worlds), quota)
+        tally = _play(fleet, arena.actor(network, fleet.num_envs), quota)
     network.train(training)
     return tally.score(None if exhaustive else episodes, exhaustive, tells_success(fleet))
 
 
 def _play(fleet: Any, actor: Actor, quota: int) -> Tally:
     """Until every row has played `quota` episodes."""
-    rows, tally = fleet.num_worlds, Tally(quota, fleet.num_worlds)
+    rows, tally = fleet.num_envs, Tally(quota, fleet.num_envs)
     action = torch.zeros(rows, dtype=torch.int64, device=fleet.device)
     observation, reset = fleet.reset(), torch.ones(rows, dtype=torch.bool, device=fleet.device)
     while tally.open:

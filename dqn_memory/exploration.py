@@ -62,16 +62,14 @@ class ExplorationConfig:
 class Explorer:
     """Draws which of N worlds act at random, what they do and for how long."""
 
-    def __init__(
-        self, config: ExplorationConfig, num_worlds: int, num_actions: int, generator: torch.Generator
-    ) -> None:
+    def __init__(self, config: ExplorationConfig, num_envs: int, num_actions: int, generator: torch.Generator) -> None:
         self.config, self.num_actions, self.generator = config, num_actions, generator
         device = generator.device
-        rank = torch.arange(num_worlds, device=device) / max(num_worlds - 1, 1)
+        rank = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)
         self.exponent = 1 + config.spread * rank  # (N,)
-        self.held = torch.zeros(num_worlds, dtype=torch.int64, device=device)
-        self.left = torch.zeros(num_worlds, dtype=torch.int64, device=device)
-        self.leading = torch.zeros(num_worlds, dtype=torch.int64, device=device)  # random steps left at the start
+        self.held = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.left = torch.zeros(num_envs, dtype=torch.int64, device=device)
+        self.leading = torch.zeros(num_envs, dtype=torch.int64, device=device)  # random steps left at the start
         # the start probability is lowered so that the share of random steps stays epsilon however long they are held
         self.survival, self.mean_hold = _durations(config, device)
 

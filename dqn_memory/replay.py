@@ -53,12 +53,12 @@ class Replay(Ring):
     """A ring of `columns` x N cells. `capacity` counts environment steps and is rounded down to whole columns."""
 
     def __init__(
-        self, spec: ObservationSpec, num_actions: int, num_worlds: int, capacity: int, device: torch.device
+        self, spec: ObservationSpec, num_actions: int, num_envs: int, capacity: int, device: torch.device
     ) -> None:
-        columns = capacity // num_worlds
+        columns = capacity // num_envs
         if columns < 2:
-            raise UserError(f"--capacity {capacity} holds fewer than two steps of --worlds {num_worlds} worlds")
-        super().__init__(columns, num_worlds, device)
+            raise UserError(f"--capacity {capacity} holds fewer than two steps of --worlds {num_envs} worlds")
+        super().__init__(columns, num_envs, device)
         self.spec, self.num_actions = spec, num_actions
         self.cells = {
             "observation": self.room(spec.dtype, *spec.shape),
@@ -72,7 +72,7 @@ class Replay(Ring):
         }
         # the host knows each cell's place in its episode, so a batch's longest window is known without a sync
         self.host_time, self.host_done, self.host_terminated = (
-            np.zeros((columns, num_worlds), kind) for kind in (np.int32, np.bool_, np.bool_)
+            np.zeros((columns, num_envs), kind) for kind in (np.int32, np.bool_, np.bool_)
         )
 
     def add(self, **cells: Tensor) -> None:
@@ -113,24 +113,24 @@ class Replay(Ring):
         """
         oldest = max(self.written - self.num_columns, 0)
         first = oldest + (context - 1 if oldest else 0)
-        bounds = (first * self.num_worlds, self.written * self.num_worlds)
+        bounds = (first * self.num_envs, self.written * self.num_envs)
         drawn = torch.randint(*bounds, (batch,), generator=generator).numpy()
         if terminal_share > 0:
             drawn = self._draw_terminal(drawn, round(batch * terminal_share), first, generator)
-        column, world = drawn // self.num_worlds, drawn % self.num_worlds
+        column, world = drawn // self.num_envs, drawn % self.num_envs
         if around:
             shift = torch.randint(context, (batch,), generator=generator).numpy()
             column = column + np.minimum(shift, self._steps_left(column, world, context))
         longest = int(self.host_time[column % self.num_columns, world].max()) + 1
-        return torch.from_numpy(column * self.num_worlds + world), min(longest, context)
+        return torch.from_numpy(column * self.num_envs + world), min(longest, context)
 
     def _draw_terminal(self, drawn: np.ndarray, count: int, first: int, generator: torch.Generator) -> np.ndarray:
         """Replace the first `count` cells by terminal ones from column `first` on; none where there is none yet."""
         ring = np.flatnonzero(self.host_terminated)  # cells of the ring, whose columns wrapped around
-        column, world = ring // self.num_worlds, ring % self.num_worlds
+        column, world = ring // self.num_envs, ring % self.num_envs
         newest = self.written - 1
         column = newest - (newest - column) % self.num_columns
-        cells = (column * self.num_worlds + world)[column >= first]
+        cells = (column * self.num_envs + world)[column >= first]
         if len(cells):
             drawn[:count] = cells[torch.randint(len(cells), (count,), generator=generator).numpy()]
         return drawn

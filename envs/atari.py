@@ -83,17 +83,17 @@ class AtariFleet:
     def __init__(
         self,
         game: str,
-        num_worlds: int,
+        num_envs: int,
         seed: int,
         device: str | torch.device = "cpu",
         config: AtariConfig | None = None,
     ) -> None:
-        if num_worlds < 1:
-            raise UserError(f"num_worlds must be at least 1, not {num_worlds}.")
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
         self.config = config or AtariConfig()
         self.config.check()
-        self.game, self.num_worlds, self.device = rom(game), num_worlds, torch.device(device)
-        self.seeds, self.begun = _seeds(seed, num_worlds), False
+        self.game, self.num_envs, self.device = rom(game), num_envs, torch.device(device)
+        self.seeds, self.begun = _seeds(seed, num_envs), False
         self.log = array("h")  # all actions since the reset, N for every step
         self._build()
         channels = 1 if self.config.grayscale else 3
@@ -106,7 +106,7 @@ class AtariFleet:
         later ones draw on, as elsewhere.
         """
         if self.begun:
-            self.seeds = _seeds([*self.seeds.tolist(), 1], self.num_worlds)
+            self.seeds = _seeds([*self.seeds.tolist(), 1], self.num_envs)
         self.begun, self.log = True, array("h")
         self._start()
         return self._tensor(self._frames)
@@ -137,7 +137,7 @@ class AtariFleet:
 
     def state_dict(self) -> dict[str, Any]:
         """Seeds (N,), actions (T, N) and a hash of the last frames: tensors and integers only."""
-        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_worlds)
+        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs)
         return {
             "seeds": torch.tensor(self.seeds),
             "actions": torch.tensor(log),
@@ -150,8 +150,8 @@ class AtariFleet:
         Raises:
             UserError: the number of games differs, or the replay ends in other frames.
         """
-        if "actions" not in state or state["actions"].shape[1:] != (self.num_worlds,):
-            raise UserError(f"The saved state does not fit {self.num_worlds} games of {self.game}.")
+        if "actions" not in state or state["actions"].shape[1:] != (self.num_envs,):
+            raise UserError(f"The saved state does not fit {self.num_envs} games of {self.game}.")
         self.seeds, self.begun = state["seeds"].numpy(), True
         self.log = array("h", state["actions"].flatten().tolist())
         self.close()
@@ -172,9 +172,9 @@ class AtariFleet:
         self.games.close()
 
     def _build(self) -> None:
-        self.games = _games(self.game, self.num_worlds, self.config)
-        self._returns = np.zeros(self.num_worlds)
-        self._lengths = np.zeros(self.num_worlds, np.int64)
+        self.games = _games(self.game, self.num_envs, self.config)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
 
     def _start(self) -> None:
         frames, info = self.games.reset(seed=self.seeds)

@@ -25,7 +25,7 @@ class Fleet(Protocol):
     `exact_resume` says whether a loaded state continues bit for bit.
     """
 
-    num_worlds: int
+    num_envs: int
     num_actions: int
     observation_space: gymnasium.Space[Any]
     device: torch.device
@@ -90,7 +90,7 @@ class TensorFleet:
     """N worlds of ours, all on one device, with one random stream.
 
     Args:
-        initial: reset draws (M, reset_draws), M <= num_worlds; the first episode of row i < M starts from
+        initial: reset draws (M, reset_draws), M <= num_envs; the first episode of row i < M starts from
             initial[i]. With `world.initial_draws()` the first episodes cover every initial state.
 
     Raises:
@@ -101,14 +101,14 @@ class TensorFleet:
 
     exact_resume = True
 
-    def __init__(self, world: World[Any], num_worlds: int, seed: int, initial: Tensor | None = None) -> None:
-        if num_worlds < 1:
-            raise UserError(f"num_worlds must be at least 1, not {num_worlds}.")
+    def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
         check_members(world)
-        if initial is not None and (len(initial) > num_worlds or initial.shape[1:] != (world.reset_draws,)):
-            wanted = f"at most {num_worlds} rows of {world.reset_draws}"
+        if initial is not None and (len(initial) > num_envs or initial.shape[1:] != (world.reset_draws,)):
+            wanted = f"at most {num_envs} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
-        self.world, self.num_worlds, self.initial = world, num_worlds, initial
+        self.world, self.num_envs, self.initial = world, num_envs, initial
         # A look at values waits for the device: the first call only is looked at, and later ones cost what they did.
         self._resetting = self._stepping = checked(world)
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
@@ -119,7 +119,7 @@ class TensorFleet:
 
     def draws(self, count: int) -> Tensor:
         """Uniforms (N, count) float64 from the fleet's own stream."""
-        return torch.rand(self.num_worlds, count, dtype=torch.float64, device=self.device, generator=self.generator)
+        return torch.rand(self.num_envs, count, dtype=torch.float64, device=self.device, generator=self.generator)
 
     def reset(self) -> Tensor:
         """Start all episodes; returns the first observations (N, ...)."""
@@ -157,7 +157,7 @@ class TensorFleet:
         saved = state.get("state", {})
         if sorted(saved) != sorted(names) or any(saved[n].shape != getattr(template, n).shape for n in names):
             raise UserError(
-                f"The saved state does not fit {self.num_worlds} worlds of {type(self.world).__name__}; "
+                f"The saved state does not fit {self.num_envs} worlds of {type(self.world).__name__}; "
                 "resume with the world and the number of worlds that the run was started with."
             )
         self.state = type(template)(**{name: saved[name].to(self.device) for name in names})
@@ -179,7 +179,7 @@ class TensorFleet:
 
 def make_fleet(
     id: str,
-    num_worlds: int,
+    num_envs: int,
     seed: int,
     device: str | torch.device = "cpu",
     observation_key: str | None = None,
@@ -197,9 +197,9 @@ def make_fleet(
         from envs.atari import AtariConfig, AtariFleet  # here, because it needs Step from this file
 
         check_keywords(id, AtariConfig, kwargs)
-        return AtariFleet(id, num_worlds, seed, device, AtariConfig(**kwargs))
+        return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))
     if id.removeprefix("envs:") in WORLDS:
-        return TensorFleet(make_world(id, device, **kwargs), num_worlds, seed)
+        return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)
     from envs.gymnasium_fleet import GymnasiumFleet  # here, because it needs Step from this file
 
-    return GymnasiumFleet(id, num_worlds, seed, device, observation_key, **kwargs)
+    return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)

@@ -45,18 +45,18 @@ class GymnasiumFleet:
     def __init__(
         self,
         env: str | Make,
-        num_worlds: int,
+        num_envs: int,
         seed: int,
         device: str | torch.device = "cpu",
         observation_key: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if num_worlds < 1:
-            raise UserError(f"num_worlds must be at least 1, not {num_worlds}.")
+        if num_envs < 1:
+            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
         self.name = env if isinstance(env, str) else getattr(env, "__name__", repr(env))
         self.make: Make = (lambda: make_env(env, **kwargs)) if isinstance(env, str) else env
-        self.num_worlds, self.device = num_worlds, torch.device(device)
-        children = np.random.SeedSequence(seed).spawn(num_worlds)
+        self.num_envs, self.device = num_envs, torch.device(device)
+        children = np.random.SeedSequence(seed).spawn(num_envs)
         self.seeds = [int(child.generate_state(1)[0]) for child in children]
         self.log = array("h")  # all actions since the first reset, N for every step
         self.tells_success = True  # until an episode ends without a word of it
@@ -69,8 +69,8 @@ class GymnasiumFleet:
         if self._observation is None:
             self._start(self.seeds)
         else:
-            self.log.extend([RESTART] * self.num_worlds)
-            self._start([None] * self.num_worlds)
+            self.log.extend([RESTART] * self.num_envs)
+            self._start([None] * self.num_envs)
         return self._tensor(self._current())
 
     def step(self, action: Tensor) -> Step:
@@ -101,7 +101,7 @@ class GymnasiumFleet:
 
     def state_dict(self) -> dict[str, Any]:
         """Seeds (N,), actions (T, N) and a hash of the last observations: tensors and integers only."""
-        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_worlds)
+        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs)
         return {
             "seeds": torch.tensor(self.seeds),
             "actions": torch.tensor(log),
@@ -114,9 +114,9 @@ class GymnasiumFleet:
         Raises:
             UserError: the number of environments differs, or the replay ends in other observations.
         """
-        if "actions" not in state or state["actions"].shape[1:] != (self.num_worlds,):
+        if "actions" not in state or state["actions"].shape[1:] != (self.num_envs,):
             raise UserError(
-                f"The saved state does not fit {self.num_worlds} environments {self.name!r}; "
+                f"The saved state does not fit {self.num_envs} environments {self.name!r}; "
                 "resume with the environment and the number that the run was started with."
             )
         self.seeds = state["seeds"].tolist()
@@ -136,10 +136,10 @@ class GymnasiumFleet:
             env.close()
 
     def _build(self) -> None:
-        self.envs = [self.make() for _ in range(self.num_worlds)]
+        self.envs = [self.make() for _ in range(self.num_envs)]
         self._observation: Array | None = None
-        self._returns = np.zeros(self.num_worlds)
-        self._lengths = np.zeros(self.num_worlds, np.int64)
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, np.int64)
 
     def _start(self, seeds: list[int] | list[None]) -> None:
         first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
@@ -173,7 +173,7 @@ class GymnasiumFleet:
         self._start(self.seeds)
         for chosen in log:
             if chosen[0] == RESTART:
-                self._start([None] * self.num_worlds)
+                self._start([None] * self.num_envs)
             else:
                 _, flags, _ = self._act(chosen)
                 self._restart(flags[:, 0] | flags[:, 1])

@@ -65,7 +65,7 @@ def test_short_episodes_are_not_favoured():
     """A world that ends quickly plays on without being counted, until the slowest has its quota."""
 
     class Fleet:
-        num_worlds, num_actions, device = 2, 3, torch.device("cpu")
+        num_envs, num_actions, device = 2, 3, torch.device("cpu")
 
         def __init__(self):
             self.time = torch.zeros(2, dtype=torch.int64)

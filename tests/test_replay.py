@@ -14,7 +14,7 @@ PAD = TOKENS.padding
 
 
 def cells(replay, columns, world):
-    return torch.tensor([column * replay.num_worlds + world for column in columns])
+    return torch.tensor([column * replay.num_envs + world for column in columns])
 
 
 def check_window(windows, row, context):

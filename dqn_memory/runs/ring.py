@@ -13,18 +13,18 @@ class Ring:
     `dqn_memory.runs.replay_chunks.ReplaySource` asks for.
     """
 
-    def __init__(self, columns: int, num_worlds: int, device: torch.device) -> None:
-        self.num_columns, self.num_worlds, self.device = columns, num_worlds, device
+    def __init__(self, columns: int, num_envs: int, device: torch.device) -> None:
+        self.num_columns, self.num_envs, self.device = columns, num_envs, device
         self.written = 0
         self.cells: dict[str, Tensor] = {}
 
     def __len__(self) -> int:
         """Environment steps held."""
-        return min(self.written, self.num_columns) * self.num_worlds
+        return min(self.written, self.num_columns) * self.num_envs
 
     def room(self, dtype: torch.dtype, *shape: int) -> Tensor:
         """Room for one kind of cell. Zeros, not garbage: padding may be read, if only to be thrown away."""
-        return torch.zeros(self.num_columns, self.num_worlds, *shape, dtype=dtype, device=self.device)
+        return torch.zeros(self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device)
 
     def add(self, **cells: Tensor) -> None:
         """One column of every kind of cell, (N, ...) each, under the names of `cells`."""
@@ -59,7 +59,7 @@ class Ring:
     def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """Column and world of cells that are counted as column x N + world."""
         drawn = drawn.to(self.device, non_blocking=True)
-        return drawn // self.num_worlds, drawn % self.num_worlds
+        return drawn // self.num_envs, drawn % self.num_envs
 
     def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
         return self.cells[name][column % self.num_columns, world]

@@ -18,7 +18,7 @@ gymnasium.register_envs(ale_py)
 
 def actions(fleet, steps, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(fleet.num_actions, (steps, fleet.num_worlds), generator=generator)
+    return torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator)
 
 
 @pytest.mark.long

@@ -16,7 +16,7 @@ from envs.spaces import encoder
 
 def roll(fleet, steps, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    actions = torch.randint(fleet.num_actions, (steps, fleet.num_worlds), generator=generator)
+    actions = torch.randint(fleet.num_actions, (steps, fleet.num_envs), generator=generator)
     return actions, [fleet.step(action) for action in actions]
 
 

@@ -14,9 +14,7 @@ from envs.seeding import restore_generator
 
 def roll(fleet, steps, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return [
-        fleet.step(torch.randint(fleet.num_actions, (fleet.num_worlds,), generator=generator)) for _ in range(steps)
-    ]
+    return [fleet.step(torch.randint(fleet.num_actions, (fleet.num_envs,), generator=generator)) for _ in range(steps)]
 
 
 def equal(ours, theirs):
@@ -125,7 +123,7 @@ def test_misuse_is_one_clear_sentence():
         TensorFleet(world, 8, seed=0, initial=world.initial_draws())
     with pytest.raises(UserError, match="reset"):
         TensorFleet(world, 8, seed=0).step(torch.zeros(8, dtype=torch.int64))
-    with pytest.raises(UserError, match="num_worlds"):
+    with pytest.raises(UserError, match="num_envs"):
         TensorFleet(world, 0, seed=0)
     small, car = make_fleet("Gridverse/Memory-5x5-v0", 2, 0), make_fleet("POMDP/CarFlag-v0", 2, 0)
     small.reset()

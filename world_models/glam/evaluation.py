@@ -89,7 +89,7 @@ def play(
     fleet: Fleet, player: Player, quota: int, numbers: torch.Generator, greedy: bool, forget: bool = False
 ) -> Tally:
     """Until every world has played `quota` episodes; worlds that are through play on."""
-    rows, tally = fleet.num_worlds, Tally(quota, fleet.num_worlds)
+    rows, tally = fleet.num_envs, Tally(quota, fleet.num_envs)
     observation, first = fleet.reset(), torch.ones(rows, dtype=torch.bool, device=fleet.device)
     while tally.open:
         if forget:

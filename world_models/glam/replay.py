@@ -38,16 +38,16 @@ class Replay(Ring):
     an episode. At a window's first step too it says whether an episode began there, not that the window does.
     """
 
-    def __init__(self, config: ReplayConfig, screen: int, num_worlds: int, device: torch.device, longest: int) -> None:
+    def __init__(self, config: ReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int) -> None:
         """Room for frames of `screen` pixels square; `longest` is the longest window that will be drawn."""
         config.check()
-        columns = config.capacity // num_worlds
+        columns = config.capacity // num_envs
         if columns < longest:
             raise UserError(
-                f"--capacity {config.capacity} is too small: {num_worlds} worlds with windows of {longest} steps need "
-                f"at least {num_worlds * longest}"
+                f"--capacity {config.capacity} is too small: {num_envs} worlds with windows of {longest} steps need "
+                f"at least {num_envs * longest}"
             )
-        super().__init__(columns, num_worlds, device)
+        super().__init__(columns, num_envs, device)
         self.config = config
         self.cells = {
             "frames": self.room(torch.uint8, 3, screen, screen),
@@ -60,7 +60,7 @@ class Replay(Ring):
     def drawable(self, length: int) -> int:
         """Steps at which a window of that length can begin; drawing needs at least one."""
         first, stop = self._starts(length)
-        return (stop - first) * self.num_worlds
+        return (stop - first) * self.num_envs
 
     def add(self, **cells: Tensor) -> None:
         """One column, (N, ...) each: frames (what was acted on), action, reward, terminated, first."""
@@ -72,7 +72,7 @@ class Replay(Ring):
         Uniform with replacement among all windows, but for the newest `recent_windows`, which are always there.
         """
         first, stop = self._starts(length)
-        low, high = first * self.num_worlds, stop * self.num_worlds
+        low, high = first * self.num_envs, stop * self.num_envs
         if high <= low:
             raise ValueError(f"no window of {length} steps has been stored yet")
         newest = torch.arange(high - 1, max(high - 1 - min(self.config.recent_windows, batch), low - 1), -1)
@@ -82,7 +82,7 @@ class Replay(Ring):
         """The windows (B, T) that begin at the drawn steps."""
         column, world = self._cell(drawn)
         columns = column.unsqueeze(1) + torch.arange(length, device=self.device)  # (B, T)
-        place = columns % self.num_columns * self.num_worlds + world.unsqueeze(1)
+        place = columns % self.num_columns * self.num_envs + world.unsqueeze(1)
         taken = {name: cells.flatten(0, 1)[place] for name, cells in self.cells.items()}
         return Batch(**taken | {"action": taken["action"].long()})
 

@@ -64,7 +64,7 @@ def evaluate(
 
 def _play(fleet: Fleet, planner: Planner, quota: int, numbers: torch.Generator, forget: bool) -> Tally:
     """Until every world has played `quota` episodes; worlds that are through play on."""
-    rows, tally = fleet.num_worlds, Tally(quota, fleet.num_worlds)
+    rows, tally = fleet.num_envs, Tally(quota, fleet.num_envs)
     observation = fleet.reset()
     while tally.open:
         drawn = draw(planner.config, rows, fleet.num_actions, numbers, evaluation=True)

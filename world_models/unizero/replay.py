@@ -69,17 +69,17 @@ class Replay(Ring):
     """
 
     def __init__(
-        self, config: ReplayConfig, spec: ObservationSpec, num_actions: int, num_worlds: int, device: torch.device,
+        self, config: ReplayConfig, spec: ObservationSpec, num_actions: int, num_envs: int, device: torch.device,
         horizon: int, lookahead: int, history: int = 0,
     ) -> None:  # fmt: skip
         self.reach = horizon + lookahead
-        columns = config.capacity // num_worlds
+        columns = config.capacity // num_envs
         if columns < self.reach + history + 1:
             raise UserError(
-                f"--capacity {config.capacity} is too small: {num_worlds} worlds with sequences of {self.reach} steps "
-                f"and {history} steps of history need at least {num_worlds * (self.reach + history + 1)}"
+                f"--capacity {config.capacity} is too small: {num_envs} worlds with sequences of {self.reach} steps "
+                f"and {history} steps of history need at least {num_envs * (self.reach + history + 1)}"
             )
-        super().__init__(columns, num_worlds, device)
+        super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
         self.horizon, self.history = horizon, history
         self.cells = {
@@ -98,7 +98,7 @@ class Replay(Ring):
     def drawable(self) -> int:
         """Steps at which a sequence can begin; learning needs at least one."""
         first, stop = self._drawable_columns()
-        return (stop - first) * self.num_worlds
+        return (stop - first) * self.num_envs
 
     def add(self, **cells: Tensor) -> None:
         """One column, (N, ...) each: observation, action, reward, terminated, done, time, policy, next_observation.
@@ -133,11 +133,11 @@ class Replay(Ring):
         start = column - time.clamp(max=self.horizon - 1)
         first, stop = self._drawable_columns()
         known = (column >= 0) & (start >= first) & (start < stop)
-        return (start * self.num_worlds + world)[known]
+        return (start * self.num_envs + world)[known]
 
     def _draw_uniformly(self, batch: int, generator: torch.Generator) -> Tensor:
         first, stop = self._drawable_columns()
-        bounds = (first * self.num_worlds, stop * self.num_worlds)
+        bounds = (first * self.num_envs, stop * self.num_envs)
         if self.drawable < batch:
             if not self.drawable:
                 raise ValueError(f"no sequence of {self.reach} steps has been stored yet")
