@@ -10,7 +10,7 @@ import pytest
 from reported import MEMORY, TWO, make_study, read, report, success, table, text_of
 
 from dqn_memory.study.definition import Planned, read_definition
-from dqn_memory.study.published import scores
+from dqn_memory.study.papers.tables import scores
 from dqn_memory.study.report_data import meaning
 from dqn_memory.study.report_published import TABLES, matching
 from dqn_memory.study.report_record import record

@@ -14,7 +14,8 @@ from pathlib import Path
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.settings import parse
-from dqn_memory.study import published
+from dqn_memory.study.papers import page
+from dqn_memory.study.papers.tables import FOLDER
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")
 
@@ -23,7 +24,7 @@ COMMAND = ("python", "-m", "dqn_memory.study.claims")
 class Args:
     """Recompute the published claims and write them as a page; an earlier page is replaced."""
 
-    published: str = str(published.FOLDER)
+    published: str = str(FOLDER)
     """Folder of the published tables; results/parameters.csv is looked for in the folder above it."""
     results: str = "results"
     """Folder of the page, claims.md."""
@@ -35,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog=shlex.join(COMMAND))
     folder, results = Path(args.published), Path(args.results)
-    page = published.claims_page(shlex.join([*COMMAND, *argv]), folder)
+    text = page.claims_page(shlex.join([*COMMAND, *argv]), folder)
     with disk_errors(results):
         results.mkdir(parents=True, exist_ok=True)
-    write_atomic(results / "claims.md", page.encode())
-    found = published.claims(folder)
+    write_atomic(results / "claims.md", text.encode())
+    found = page.claims(folder)
     disagreeing = sum(claim.verdict == "disagrees" for claim in found)
     print(f"{disagreeing} of {len(found)} figures disagree with the tables: {results / 'claims.md'}")
 

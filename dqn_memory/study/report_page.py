@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from dqn_memory.analysis.plots import STYLE, png
 from dqn_memory.runs.files import write_atomic
-from dqn_memory.study.papers.aggregates import markdown_table
 from dqn_memory.study.report_folder import HTML, MARKDOWN, PICTURES, make_room
+from envs.tables import Table
 
 CSS = """
 :root { color-scheme: light; }
@@ -180,7 +180,7 @@ def _markdown(part: Part) -> str:
     if isinstance(part, Words):
         return part.text
     if isinstance(part, Grid):
-        return markdown_table(part.filled.header, part.filled.rows)
+        return Table(part.filled.header, part.filled.rows).markdown()
     return f"![{part.caption}]({PICTURES}/{part.name}.png)\n\n{part.caption}"
 
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study import published
-from dqn_memory.study.papers import tables
+from dqn_memory.study.papers import page
+from dqn_memory.study.papers.tables import PAPERS, scores
 from dqn_memory.study.report_data import Data, Entry, meaning
 from dqn_memory.study.report_folder import CLAIMS
 from dqn_memory.study.report_page import Grid, Part, Section, Words, counted
@@ -15,7 +15,6 @@ from dqn_memory.study.report_scores import READ, interval
 from dqn_memory.study.statistics import game
 
 TITLE = "Beside the published scores"
-PAPERS = {"dbgfqn": tables.DBGFQN, "focus": tables.FOCUS, "thesis": tables.THESIS, "glam": tables.GLAM}
 # By trainer: published tables, and the papers' names of what our studies call otherwise. Names are compared by their
 # letters and digits, so that "Gaussian Adaptive" is gaussian_adaptive.
 # One series may stand in several rows of a table: that with mean 6 is also that with width 1.
@@ -47,7 +46,7 @@ def published_section(data: Data) -> Section:
     rows = [
         row
         for name, names in TABLES.get(data.source.kind, {}).items()
-        for row in _rows(data, name, published.scores(name), names)
+        for row in _rows(data, name, scores(name), names)
     ]
     if not rows:
         return Section(
@@ -66,7 +65,7 @@ def published_section(data: Data) -> Section:
 def _disagreements(names: set[str]) -> tuple[Part, ...]:
     """What the papers of these tables print of them and what their own cells do not give."""
     papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in names)]
-    found = [claim for claim in published.claims() if claim.paper in papers]
+    found = [claim for claim in page.claims() if claim.paper in papers]
     wrong = [claim for claim in found if claim.verdict == "disagrees"]
     rows = tuple((claim.place, claim.statement, claim.published, claim.recomputed) for claim in wrong)
     words = Words(
@@ -78,7 +77,7 @@ def _disagreements(names: set[str]) -> tuple[Part, ...]:
 
 def claims_page() -> str:
     """The page of all recomputed figures, as `python -m dqn_memory.study.claims` writes it."""
-    return published.claims_page("python -m dqn_memory.study.claims")
+    return page.claims_page("python -m dqn_memory.study.claims")
 
 
 def _rows(data: Data, table: str, scores: Mapping[str, Mapping[str, float]], names: Names) -> list[tuple[str, ...]]:

@@ -10,15 +10,14 @@ import pytest
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import claims as script
-from dqn_memory.study import published
-from dqn_memory.study.papers.claim import Figure, compare
-from dqn_memory.study.papers.gains import gains
-from dqn_memory.study.papers.tables import SOURCES, half_unit, load, number
+from dqn_memory.study.papers import page
+from dqn_memory.study.papers.measures import Figure, Given, gains, recompute
+from dqn_memory.study.papers.tables import FOLDER, TABLES, half_unit, load, number, scores
 from dqn_memory.study.statistics import HUMAN, game
 from dqn_memory.table3 import PRINTED, PRINTED_COLUMNS
 from envs.baselines import report as shipped
 
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {
     "dbgfqn_table1": 23, "dbgfqn_table2": 11, "dbgfqn_table3": 8, "focus_table1": 28, "focus_table2": 32,
     "focus_table3": 4, "focus_table4": 49, "thesis_table1": 12, "thesis_table2": 46, "thesis_table3": 30,
@@ -34,8 +33,8 @@ def copied(tmp_path):
     return tmp_path / "published"
 
 
-def claim(words, folder=published.FOLDER):
-    (found,) = [claim for claim in published.claims(folder) if words in claim.statement]
+def claim(words, folder=FOLDER):
+    (found,) = [claim for claim in page.claims(folder) if words in claim.statement]
     return found
 
 
@@ -46,10 +45,10 @@ def change(path, old, new):
 
 
 def test_every_table_is_there_and_in_the_index():
-    assert {name: len(table.rows) for name, table in published.tables().items()} == SIZES
-    assert {path.stem for path in (RESULTS / "published").glob("*.csv")} == set(SOURCES)
+    assert {name: len(load(name).rows) for name in TABLES} == SIZES
+    assert {path.stem for path in (RESULTS / "published").glob("*.csv")} == set(TABLES)
     index = (RESULTS / "published" / "README.md").read_text()
-    assert all(f"`{name}.csv`" in index for name in SOURCES)
+    assert all(f"`{name}.csv`" in index for name in TABLES)
 
 
 def test_the_committed_page_regenerates_from_the_tables(tmp_path):
@@ -61,7 +60,7 @@ def test_the_committed_page_regenerates_from_the_tables(tmp_path):
 
 def test_every_row_of_the_committed_page_is_a_claim_computed_now():
     text = (RESULTS / "claims.md").read_text()
-    for found in published.claims():
+    for found in page.claims():
         assert f"| {found.place} | {found.statement} | {found.published} | {found.recomputed} |" in text
 
 
@@ -83,9 +82,9 @@ def test_every_row_of_the_committed_page_is_a_claim_computed_now():
     ],
 )  # fmt: skip
 def test_a_changed_cell_changes_the_claim_that_rests_on_it(copied, table, old, new, words):
-    before = [found for found in published.claims(copied) if words in found.statement]
+    before = [found for found in page.claims(copied) if words in found.statement]
     change(copied / f"{table}.csv", old, new)
-    after = [found for found in published.claims(copied) if words in found.statement]
+    after = [found for found in page.claims(copied) if words in found.statement]
     assert before and all(b.recomputed != a.recomputed for b, a in zip(before, after, strict=True))
 
 
@@ -132,16 +131,16 @@ def test_both_atari_tables_have_the_benchmarks_games_and_the_usual_scales():
 
 
 def test_scores_by_world_and_game():
-    worlds = published.scores("dbgfqn_table1")
+    worlds = scores("dbgfqn_table1")
     assert worlds["Gridverse/Memory-7x7-v0"] == {"DRQN": 0.0566, "DTQN": 0.5737, "DGFQN": 0.1934, "DBGFQN": 0.6677}
     assert "DRQN" not in worlds["Gridverse/Memory-13x13-v0"]
-    assert published.scores("glam_table1")["pong"]["GLAM"] == 18
-    assert "Hieros" not in published.scores("glam_table1")["up_n_down"]
-    assert published.scores("thesis_table1")["bank_heist"]["Local"] == 191.30
-    assert published.scores("glam_table2")["kung_fu_master"]["Ours w/o G"] == 29475
-    assert published.scores("focus_table2")["pong"]["mu 6"] == -7.9
+    assert scores("glam_table1")["pong"]["GLAM"] == 18
+    assert "Hieros" not in scores("glam_table1")["up_n_down"]
+    assert scores("thesis_table1")["bank_heist"]["Local"] == 191.30
+    assert scores("glam_table2")["kung_fu_master"]["Ours w/o G"] == 29475
+    assert scores("focus_table2")["pong"]["mu 6"] == -7.9
     with pytest.raises(UserError, match="holds no scores"):
-        published.scores("dbgfqn_table2")
+        scores("dbgfqn_table2")
 
 
 def test_missing_torn_and_foreign_tables_are_one_sentence(copied):
@@ -149,16 +148,16 @@ def test_missing_torn_and_foreign_tables_are_one_sentence(copied):
         load("glam_tabel1")
     (copied / "glam_table1.csv").unlink()
     with pytest.raises(UserError, match=r"glam_table1\.csv: No such file"):
-        published.claims(copied)
+        page.claims(copied)
     change(copied / "focus_table1.csv", "Alien,227.8,", "Alien,")
     with pytest.raises(UserError, match=r"focus_table1\.csv: line 2 has 7 cells, the header 8"):
-        published.claims(copied)
+        page.claims(copied)
     change(copied / "focus_table1.csv", "Alien,7127.7", "Alien,227.8,x")
     with pytest.raises(UserError, match="'x' in a published table"):
         load("focus_table1", copied).scores("Human")
     (copied.parent / "parameters.csv").unlink()
     with pytest.raises(UserError, match=r"dqn_memory\.parameters"):
-        published.claims(copied)
+        page.claims(copied)
 
 
 def test_the_script_says_in_one_line_what_is_wrong(copied, tmp_path, capsys):
@@ -185,7 +184,7 @@ def test_a_figure_agrees_within_the_rounding_of_both_sides():
     assert (product.value, product.low, product.high) == pytest.approx((-2, -2.625, -1.425))
     rising = Figure.monotone(lambda shift: 3 + shift)
     assert (rising.value, rising.low, rising.high) == (3, 2, 4)
-    assert compare("p", "t", "s", "+77%", Figure.exact(0.847)).recomputed == "+84.7 %"
+    assert Figure.exact(0.847).like("+77%") == "+84.7 %"
 
 
 def test_printed_numbers():
@@ -199,3 +198,11 @@ def test_tables_are_plain_rectangles_of_text():
             rows = list(csv.reader(file))
         assert len({len(row) for row in rows}) == 1
         assert all(cell == cell.strip() for row in rows for cell in row)
+
+
+def test_a_claim_that_nothing_can_recompute_is_one_sentence(copied):
+    with pytest.raises(UserError, match="there is no measure 'averege' for a claim; there are average, "):
+        recompute("averege", Given(copied), {})
+    (copied / "claims.toml").write_text("[[")
+    with pytest.raises(UserError, match=r"cannot read the claims in .*claims\.toml"):
+        page.claims(copied)
