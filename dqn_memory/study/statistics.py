@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from dqn_memory.runs.errors import UserError, near_names
 from envs import baselines
@@ -232,17 +232,7 @@ def _drawn_apart(scores: Floats, others: Floats, repetitions: int, seed: int) ->
     return _drawn(scores, repetitions, first), _drawn(others, repetitions, second)
 
 
-_MOST_TERMS = 10_000
-
-
-_TINY = 1e-300  # stands in for a zero denominator
-
-
-_CLOSE = 4e-16  # two units in the last place
-
-
-@dataclass(frozen=True)
-class Moments:
+class Moments(NamedTuple):
     """A sample by its mean, the standard error of that mean, and its size."""
 
     mean: float
@@ -251,23 +241,19 @@ class Moments:
 
     @classmethod
     def of(cls, sample: Sequence[float]) -> Moments:
-        """Moments of at least two numbers."""
+        """Give the moments of at least two numbers."""
         size = len(sample)
         if size < 2:
             raise UserError(f"Welch's test needs at least two runs on each side, not {size}")
         if min(sample) == max(sample):
             return cls(float(sample[0]), 0.0, size)  # a rounded mean would differ from it and look like variance
-        mean = math.fsum(sample) / size
-        variance = math.fsum((value - mean) ** 2 for value in sample) / (size - 1)
-        return cls(mean, math.sqrt(variance / size), size)
+        return cls(float(np.mean(sample)), float(np.std(sample, ddof=1)) / math.sqrt(size), size)
 
 
-@dataclass(frozen=True)
-class Welch:
-    """Outcome of the test: `p` is two-sided. All are NaN where neither sample varies."""
+class Welch(NamedTuple):
+    """Outcome of Welch's t-test: `p` is two-sided. Both are NaN where neither sample varies."""
 
     t: float
-    degrees: float
     p: float
 
     @property
@@ -277,76 +263,24 @@ class Welch:
 
 
 def welch(first: Sequence[float] | Moments, second: Sequence[float] | Moments) -> Welch:
-    """Do two samples with unequal variances have the same mean? A UserError where a sample has one entry."""
+    """Test whether two samples with unequal variances have the same mean.
+
+    A UserError where a sample has one entry.
+    """
     a, b = (side if isinstance(side, Moments) else Moments.of(side) for side in (first, second))
-    variance = a.error**2 + b.error**2
-    if variance == 0:
-        return Welch(math.nan, math.nan, math.nan)
-    t = (a.mean - b.mean) / math.sqrt(variance)
-    degrees = variance**2 / (a.error**4 / (a.size - 1) + b.error**4 / (b.size - 1))
-    return Welch(t, degrees, student_two_sided(t, degrees))
-
-
-def student_two_sided(t: float, degrees: float) -> float:
-    """P(|T| >= |t|) for Student's T with `degrees` > 0 of freedom, which need not be whole."""
-    square = t * t
-    return regularised_beta(degrees / 2, 0.5, degrees / (degrees + square), square / (degrees + square))
-
-
-def regularised_beta(a: float, b: float, x: float, complement: float | None = None) -> float:
-    """I_x(a, b) for a, b > 0; `complement` is 1 - x where the caller knows it more exactly."""
-    rest = 1 - x if complement is None else complement
-    if x <= 0 or rest <= 0:
-        return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):  # the fraction converges fast on the other side
-        return 1 - regularised_beta(b, a, rest, x)
-    log_front = a * math.log(x) + b * math.log(rest) - _log_beta(a, b)
-    return math.exp(log_front) * _fraction(a, b, x) / a
-
-
-def _log_beta(a: float, b: float) -> float:
-    return math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
-
-
-def _fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of I_x(a, b), by modified Lentz."""
-    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
-    value = d
-    for term in range(1, _MOST_TERMS):
-        change = 1.0
-        for numerator in _numerators(a, b, x, term):
-            d = 1 / _away_from_zero(1 + numerator * d)
-            c = _away_from_zero(1 + numerator / c)
-            value *= c * d
-            change = c * d
-        if abs(change - 1) < _CLOSE:
-            return value
-    raise ArithmeticError(f"I_{x}({a}, {b}) has not converged in {_MOST_TERMS} terms")
-
-
-def _numerators(a: float, b: float, x: float, term: int) -> tuple[float, float]:
-    even = term * (b - term) * x / ((a + 2 * term - 1) * (a + 2 * term))
-    odd = -(a + term) * (a + b + term) * x / ((a + 2 * term) * (a + 2 * term + 1))
-    return even, odd
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+    if a.error == b.error == 0:
+        return Welch(math.nan, math.nan)
+    spread = [side.error * math.sqrt(side.size) for side in (a, b)]
+    t, p = stats.ttest_ind_from_stats(a.mean, spread[0], a.size, b.mean, spread[1], b.size, equal_var=False)
+    return Welch(float(t), float(p))
 
 
 FEWEST = 4  # pairs below which an interval says nothing
 
 
-def ranks(values: Floats) -> Floats:
-    """Ranks from 1 along the last axis, equal values sharing their mean rank: (..., N) -> (..., N)."""
-    below = (values[..., None, :] < values[..., :, None]).sum(-1)
-    equal = (values[..., None, :] == values[..., :, None]).sum(-1)
-    return below + (equal + 1) / 2
-
-
 def spearman(x: Floats, y: Floats) -> Floats:
-    """Correlation of the ranks along the last axis, (..., N) -> (...); NaN where one side is constant."""
-    left, right = (ranks(np.asarray(side, np.float64)) for side in (x, y))
+    """Correlate the ranks along the last axis, ties sharing theirs: (..., N) -> (...); NaN where a side is constant."""
+    left, right = (stats.rankdata(np.asarray(side, np.float64), axis=-1) for side in (x, y))
     left, right = (side - side.mean(-1, keepdims=True) for side in (left, right))
     scale = np.sqrt((left**2).sum(-1) * (right**2).sum(-1))
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -447,8 +381,3 @@ def game(name: str) -> str:
     if wanted not in plain:
         raise UserError(near_names("game with a human score", name, HUMAN))
     return plain[wanted]
-
-
-def human_normalised(name: str, score: float) -> float:
-    """Atari score with 0 at random play and 1 at the human's; a UserError where the game has no human score."""
-    return HUMAN[game(name)](score)

@@ -9,7 +9,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import Metrics
 from dqn_memory.study import run_summary
 from dqn_memory.study.run_summary import Curve, Reached, median_steps, read_curve
-from dqn_memory.study.statistics import HUMAN, game, human_normalised, world_scale
+from dqn_memory.study.statistics import HUMAN, game, world_scale
 from envs.atari import ATARI_100K
 from envs.baselines.known import shipped
 
@@ -135,7 +135,7 @@ def test_every_game_of_the_benchmark_has_a_human_score_under_any_spelling():
     assert tuple(HUMAN) == ATARI_100K
     assert {game(name) for name in ("ms_pacman", "MsPacman", "Ms Pacman", "ALE/MsPacman-v5")} == {"ms_pacman"}
     assert game("James Bond") == "jamesbond"
-    assert human_normalised("Pong", -20.7) == 0 and human_normalised("Pong", 14.6) == 1
-    assert human_normalised("Boxing", 76) == pytest.approx(75.9 / 12)
+    assert HUMAN["pong"](-20.7) == 0 and HUMAN["pong"](14.6) == 1
+    assert HUMAN["boxing"](76) == pytest.approx(75.9 / 12)
     with pytest.raises(UserError, match=r"'Pang'; did you mean 'pong'"):
         game("Pang")

@@ -15,14 +15,11 @@ from dqn_memory.study.statistics import (
     Moments,
     pair_indices,
     rank_correlation,
-    ranks,
-    regularised_beta,
     spearman,
-    student_two_sided,
     welch,
 )
 
-DATA = Path(__file__).parent / "data" / "study"
+DATA = Path(__file__).parents[1] / "data" / "study"
 RLIABLE = json.loads((DATA / "rliable.json").read_text())
 SCIPY = json.loads((DATA / "scipy.json").read_text())
 EXACT = {"rel": 1e-9, "abs": 1e-9}
@@ -151,20 +148,10 @@ def test_games_won_counts_means_strictly_above():
     assert statistics.games_won(ours) == 0
 
 
-@pytest.mark.parametrize(("t", "degrees", "p"), SCIPY["tail"])
-def test_the_tail_of_students_distribution_is_scipys(t, degrees, p):
-    assert student_two_sided(t, degrees) == pytest.approx(p, rel=1e-9, abs=1e-300)
-
-
-@pytest.mark.parametrize(("a", "b", "x", "value"), SCIPY["beta"])
-def test_the_incomplete_beta_function_is_scipys(a, b, x, value):
-    assert regularised_beta(a, b, x) == pytest.approx(value, rel=1e-9, abs=1e-15)
-
-
 @pytest.mark.parametrize("case", SCIPY["welch"])
 def test_welch_is_scipys_from_samples_and_from_moments(case):
     found = welch(case["first"], case["second"])
-    assert (found.t, found.degrees, found.p) == pytest.approx((case["t"], case["degrees"], case["p"]), rel=1e-9)
+    assert tuple(found) == pytest.approx((case["t"], case["p"]), rel=1e-9)
     assert found.one_sided == pytest.approx(case["greater"], rel=1e-9)
     assert welch(Moments.of(case["first"]), Moments.of(case["second"])) == found
 
@@ -184,8 +171,7 @@ def test_rank_correlation_and_its_interval_are_scipys(case):
     assert tuple(found) == pytest.approx((case["rho"], case["low"], case["high"]), **EXACT)
 
 
-def test_ties_share_ranks_and_a_constant_side_has_no_correlation():
-    assert ranks(np.array([3.0, 1.0, 3.0, 2.0])).tolist() == [3.5, 1, 3.5, 2]
+def test_a_constant_side_has_no_correlation_and_pairs_are_seeded():
     assert math.isnan(float(spearman(np.ones(5), np.arange(5))))
     drawn = rank_correlation(np.arange(6.0), np.array([0.0, 2, 1, 4, 3, 5]), repetitions=500, seed=1)
     given = rank_correlation(np.arange(6.0), np.array([0.0, 2, 1, 4, 3, 5]), pair_indices(6, 500, 1))
