@@ -10,7 +10,7 @@ of the clock), all saved weights and everything printed as JSON or CSV must be e
 run the same command by turns; the processor time between its first and its last log line counts.
 
 The cases stand in tests/data/gate.toml, in the flags of the old side. What the new side has renamed is listed below in
-FLAGS, METRICS and WEIGHTS. The script uses nothing of the packages but their commands and `gymnasium.make_vec`. Where
+FLAGS, METRICS, VALUES and WEIGHTS. The script uses nothing of the packages but their commands and `gymnasium.make_vec`. Where
 the new side finds code through entry points, reinstall it first (`pip install -e .`): both sides share an interpreter.
 The exit status is 1 if any number differs.
 """
@@ -68,6 +68,8 @@ FLAGS: dict[str, str] = {
 }
 # Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
 METRICS: dict[str, str] = {}
+# Words that are printed as values.
+VALUES: dict[str, str] = {"lanes": "simd"}
 # Saved tensors ("network.head.0.bias"), as regular expressions and what replaces them.
 WEIGHTS: dict[str, str] = {}
 
@@ -123,6 +125,12 @@ def renamed_key(key: str) -> str:
     prefix = next((old for old in METRICS if old.endswith("/") and name.startswith(old)), None)
     new = METRICS[prefix] + name.removeprefix(prefix) if prefix else METRICS.get(name, name)
     return " ".join([*kind, new])
+
+
+def renamed_value(value: list[Any]) -> list[Any]:
+    """A hash and a value as the new side would give them; numbers stay as they are."""
+    new = VALUES.get(value[1]) if isinstance(value[1], str) else None
+    return [digest(repr(new).encode()), new] if new else value
 
 
 # ---- the process of a side: `gate.py --serve FOLDER` -----------------------------------------------------------------
@@ -385,7 +393,7 @@ def compare_numbers(args: argparse.Namespace, scratch: Path) -> bool:
 
 def differences(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
     """One line for every number that is not the same."""
-    old = {renamed_key(key): value for key, value in old.items()}
+    old = {renamed_key(key): renamed_value(value) for key, value in old.items()}
     lines = [f"{key} is missing on the new side" for key in old.keys() - new.keys()]
     lines += [f"{key} is on the new side only" for key in new.keys() - old.keys()]
     other = [key for key in old if key in new and old[key][0] != new[key][0]]
