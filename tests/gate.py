@@ -10,9 +10,9 @@ of the clock), all saved weights and everything printed as JSON or CSV must be e
 run the same command by turns; the processor time between its first and its last log line counts.
 
 The cases stand in tests/data/gate.toml, in the flags of the old side. What the new side has renamed is listed below in
-FLAGS, METRICS, VALUES and WEIGHTS. The script uses nothing of the packages but their commands and `gymnasium.make_vec`. Where
-the new side finds code through entry points, reinstall it first (`pip install -e .`): both sides share an interpreter.
-The exit status is 1 if any number differs.
+FLAGS, METRICS, VALUES and WEIGHTS. The script uses nothing of the packages but their commands and `gymnasium.make_vec`.
+Where the new side finds code through entry points, reinstall it first (`pip install -e .`): both sides share an
+interpreter. The exit status is 1 if any number differs.
 """
 
 from __future__ import annotations
