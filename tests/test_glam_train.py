@@ -191,14 +191,14 @@ def test_table_2_is_a_study_and_no_preset():
     assert [value.label for value in study.axes["world"]] == [
         f"ALE/{game}-v5" for game in ("Pong", "Boxing", "KungFuMaster", "BattleZone")
     ]
-    assert "glam/table2" not in preset_names() and "glam/catch" in preset_names()
-    path = PRESETS_FOLDER / "glam" / "table2.toml"
+    assert "studies/glam_table2" not in preset_names() and "glam/catch" in preset_names()
+    path = PRESETS_FOLDER / "studies" / "glam_table2.toml"
     assert read_definition(str(path)).name == study.name == "glam_table2"  # and with it its default folder
     depths = {row.settings["sequence"]: row.settings.get("local_layers", 1) for row in study.axes["architecture"]}
     assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": ModelConfig().attention_layers}
 
 
-@pytest.mark.parametrize("name", ["glam/table2", "glam_table2", str(PRESETS_FOLDER / "glam" / "table2.toml")])
+@pytest.mark.parametrize("name", ["glam_table2", str(PRESETS_FOLDER / "studies" / "glam_table2.toml")])
 def test_a_study_given_as_a_preset_says_how_it_is_run(tmp_path, capsys, name):
     said = refused(capsys, flags(tmp_path / "run", "--config", name))
     assert f"--config {name} is a study" in said and "`python -m dqn_memory.study.run glam_table2`" in said

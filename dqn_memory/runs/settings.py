@@ -40,7 +40,6 @@ __all__ = [
 
 C = TypeVar("C")
 STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
-AMONG_PRESETS = {"glam_table2": "glam/table2"}  # studies that stand beside the presets they are made of, by name
 PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
 
 
@@ -73,9 +72,7 @@ def preset_names(presets: Path = PRESETS) -> list[str]:
 
 def study_files(presets: Path = PRESETS) -> dict[str, Path]:
     """Files of the shipped studies, by the names that they go by."""
-    found = {path.stem: path for path in (presets / STUDIES).glob("*.toml")}
-    beside = {name: presets / f"{place}.toml" for name, place in AMONG_PRESETS.items()}
-    return found | {name: path for name, path in beside.items() if path.is_file()}
+    return {path.stem: path for path in (presets / STUDIES).glob("*.toml")}
 
 
 def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base: C | None = None) -> C:

@@ -156,7 +156,7 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UserError(f"cannot read the study {path}: {reason}") from None
-    return parse_definition(text, str(path), _name(path), smoke)
+    return parse_definition(text, str(path), path.stem, smoke)
 
 
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
@@ -199,11 +199,6 @@ def _find(name: str) -> Path:
     if path.suffix == ".toml" or path.exists():
         raise UserError(f"{name}: no such study file")
     raise UserError(near_names("study", name, shipped()))
-
-
-def _name(path: Path) -> str:
-    """What a study goes by: its shipped name, which need not be its file's."""
-    return next((name for name, file in study_files().items() if file.resolve() == path.resolve()), path.stem)
 
 
 def _check_cut(file: File, source: str) -> None:
