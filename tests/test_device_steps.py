@@ -21,10 +21,11 @@ from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.runs.cuda_graph import make_update
 from world_models.glam.sequences import SEQUENCES
 from world_models.unizero.acting import Planner
+from world_models.unizero.config import SearchConfig
 from world_models.unizero.engine import make_learn
+from world_models.unizero.learner import make_optimizer as unizero_optimizer
 from world_models.unizero.learner import make_target
-from world_models.unizero.learner import optimizer_for as unizero_optimizer
-from world_models.unizero.search import SearchConfig, draw, play
+from world_models.unizero.search import draw, play
 
 NOWHERE = torch.device("meta")
 

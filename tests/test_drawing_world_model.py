@@ -4,7 +4,7 @@ import numpy as np
 from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots, prior_plots
-from world_models.unizero.introspection import attention_maps
+from world_models.unizero.analysis import attention_maps
 
 RNG = np.random.default_rng(0)
 

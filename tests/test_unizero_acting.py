@@ -5,10 +5,10 @@ from dataclasses import replace
 import torch
 from unizero_models import ACTIONS, VECTOR, config, model
 
-from world_models.unizero.acting import Planner
-from world_models.unizero.evaluation import Arena, evaluate
+from world_models.unizero.acting import Arena, Planner, evaluate
+from world_models.unizero.config import SearchConfig
 from world_models.unizero.networks import build
-from world_models.unizero.search import SearchConfig, draw
+from world_models.unizero.search import draw
 
 
 def test_a_world_remembers_its_own_episode_only():

@@ -12,10 +12,10 @@ from unizero_models import ACTIONS, GATED, model, simplex, windows
 
 from dqn_memory.blocks import PRIORS
 from dqn_memory.runs.errors import UserError
+from world_models.unizero.config import SearchConfig
 from world_models.unizero.engine import make_planning
 from world_models.unizero.networks import Window
-from world_models.unizero.search import SearchConfig, draw, search
-from world_models.unizero.simulations import Functions
+from world_models.unizero.search import Functions, draw, search
 
 CLOSE = {"rtol": 0, "atol": 1e-12}
 SUMS = {"rtol": 1e-10, "atol": 1e-10}  # of many such, on the scale of values

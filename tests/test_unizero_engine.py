@@ -15,12 +15,11 @@ from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.settings import parse
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
+from world_models.unizero.config import ComputeConfig, LearnerConfig, SearchConfig, TrainConfig
 from world_models.unizero.engine import Planning, make_learn, make_planning
-from world_models.unizero.learner import LearnerConfig, make_target, optimizer_for
+from world_models.unizero.learner import make_optimizer, make_target
 from world_models.unizero.replay import Sequences
-from world_models.unizero.search import SearchConfig, draw
-from world_models.unizero.simulations import Functions
-from world_models.unizero.train_config import ComputeConfig, TrainConfig
+from world_models.unizero.search import Functions, draw
 
 CONFIG = LearnerConfig(batch_size=4, n_step=2, learning_rate=1e-2)
 ROWS, SIMULATIONS = 3, 6
@@ -56,7 +55,7 @@ def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device
     """
     model = unizero_models.model(kind, spec, noise=0.1, layers=layers).to(device)
     target = make_target(model)
-    optimizer = optimizer_for(model, CONFIG, capturable=device == "cuda")
+    optimizer = make_optimizer(model, CONFIG, capturable=device == "cuda")
     learn = make_learn(engine, model, target, optimizer, CONFIG, **options)
     metrics = [learn(moved(stored(spec, seed=seed), device)) for seed in range(count)]
     weights = {f"{i}.{name}": value.cpu() for i, net in enumerate((model, target)) for name, value in
@@ -293,7 +292,7 @@ def test_the_warm_up_of_a_capture_leaves_no_trace():
 def test_captured_dropout_draws_anew_in_every_update():
     model = unizero_models.model("causal", dropout=0.3).cuda()
     still = replace(CONFIG, learning_rate=1e-12, target_update_rate=1e-12)
-    optimizer = optimizer_for(model, still, capturable=True)
+    optimizer = make_optimizer(model, still, capturable=True)
     learn = make_learn("cudagraph", model, make_target(model), optimizer, still)
     torch.cuda.manual_seed(0)
     totals = {float(learn(moved(stored(unizero_models.VECTOR), "cuda"))["losses/total"]) for _ in range(4)}

@@ -16,9 +16,10 @@ from search_oracle import (
     random_model,
 )
 
-from world_models.unizero.gumbel import GumbelConfig, Halving, timetable
-from world_models.unizero.search import SearchConfig, draw, play, search
-from world_models.unizero.tree import TreeConfig, init_tree, root_children
+from world_models.unizero.config import GumbelConfig, SearchConfig, TreeConfig
+from world_models.unizero.gumbel import Halving, timetable
+from world_models.unizero.search import draw, play, search
+from world_models.unizero.tree import init_tree, root_children
 
 
 def test_timetables_spend_every_simulation_and_halve():

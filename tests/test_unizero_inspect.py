@@ -19,14 +19,19 @@ from dqn_memory.inspect import main as inspect_network
 from dqn_memory.runs.folder import Run, Streams
 from dqn_memory.train import main as train_network
 from envs.gymnasium_fleet import GymnasiumFleet
-from world_models.unizero import starting
-from world_models.unizero.agent import load_model
+from world_models.unizero import train
+from world_models.unizero.acting import Arena, evaluate, load_model
+from world_models.unizero.analysis import (
+    attention_maps,
+    first_values,
+    play,
+    prior_tables,
+    returns_to_go,
+    strongest_link,
+)
 from world_models.unizero.evaluate import main as evaluate_model
-from world_models.unizero.evaluation import Arena, evaluate
 from world_models.unizero.inspect import main
-from world_models.unizero.introspection import attention_maps, first_values, prior_tables, strongest_link
 from world_models.unizero.train import main as train_model
-from world_models.unizero.trajectory import play, returns_to_go
 
 PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png", "link.png"]
 
@@ -220,7 +225,7 @@ def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memo
 @pytest.mark.long
 def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path):
     def span(*flags):
-        prior = starting.fresh([*flags, "--env", "CartPole-v1"])[0].model.prior
+        prior = train.fresh([*flags, "--env", "CartPole-v1"])[0].model.prior
         return prior.kind, prior.mu, prior.sigma, prior.span, prior.weight
 
     assert span("--prior", "gaussian_adaptive") == ("gaussian_adaptive", 6.0, 1.0, 10.0, 0.025)

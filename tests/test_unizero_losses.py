@@ -10,16 +10,17 @@ from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, simpl
 
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.runs.errors import UserError
-from world_models.unizero import learner
+from world_models.unizero.config import LearnerConfig, LossConfig
 from world_models.unizero.learner import (
-    LearnerConfig,
+    Batch,
+    losses,
+    make_optimizer,
     make_target,
-    optimizer_for,
+    prediction_losses,
     target_latents,
     target_values,
     update,
 )
-from world_models.unizero.losses import Batch, LossConfig, losses, prediction_losses
 from world_models.unizero.networks import Predictions, build
 
 
@@ -138,7 +139,7 @@ def test_the_gradient_reaches_the_encoder_and_not_the_target():
 
 def test_decay_is_for_matrices_alone():
     net = model("gaussian_adaptive", spec=IMAGE, dropout=0.1)
-    optimizer = optimizer_for(net, LearnerConfig())
+    optimizer = make_optimizer(net, LearnerConfig())
     decayed, plain = (group["params"] for group in optimizer.param_groups)
     assert {p.ndim for p in decayed} == {2, 4} and {p.ndim for p in plain} == {1}
     assert len(decayed) + len(plain) == len(list(net.parameters()))
@@ -147,7 +148,7 @@ def test_decay_is_for_matrices_alone():
     assert optimizer.defaults["eps"] == 1e-8
     raw = {id(p) for attention in net.attentions() for p in attention.prior.parameters()}
     assert len(raw) == 6 and raw <= {id(p) for p in plain}
-    groups = optimizer_for(net, LearnerConfig(prior_learning_rate=0.1)).param_groups
+    groups = make_optimizer(net, LearnerConfig(prior_learning_rate=0.1)).param_groups
     assert {id(p) for p in groups[2]["params"]} == raw and groups[2]["lr"] == 0.1
     assert sum(len(group["params"]) for group in groups) == len(list(net.parameters()))
 
@@ -161,7 +162,7 @@ def test_a_fixed_batch_is_learned(dynamics, prior):
     torch.manual_seed(0)
     net = build(config(prior, dynamics=dynamics), VECTOR, ACTIONS)
     target, settings = make_target(net), LearnerConfig(learning_rate=3e-3)
-    optimizer, data = optimizer_for(net, settings), batch(net)
+    optimizer, data = make_optimizer(net, settings), batch(net)
     history = [update(net, target, optimizer, data, settings) for _ in range(60)]
     for name in ("value", "policy", "reward"):
         first, last = history[0][f"losses/{name}"], history[-1][f"losses/{name}"]
@@ -174,7 +175,7 @@ def test_the_target_is_a_moving_average():
     torch.manual_seed(0)
     net = build(config(), VECTOR, ACTIONS)
     target, settings = make_target(net), LearnerConfig(learning_rate=1e-2, target_update_rate=0.05)
-    optimizer, data = optimizer_for(net, settings), batch(net)
+    optimizer, data = make_optimizer(net, settings), batch(net)
     want = [p.detach().clone() for p in net.parameters()]
     for _ in range(4):
         update(net, target, optimizer, data, settings)
@@ -197,13 +198,13 @@ def test_the_regulariser_is_in_the_loss_and_the_bound_is_kept():
     prior = PriorConfig(kind="adaptive_hard", span=3.0, ramp=1.0, regulariser="l1", weight=0.025)
     net = model(prior)
     data, settings = batch(net), LearnerConfig()
-    metrics = update(net, make_target(net), optimizer_for(net, settings), data, settings)
+    metrics = update(net, make_target(net), make_optimizer(net, settings), data, settings)
     spans = sum(attention.prior.span().sum() for attention in model(prior).attentions())
     assert metrics["losses/regularisation"].item() == pytest.approx(0.025 * spans.item(), rel=1e-6)
     after = [value for name, value in net.memory_scalars().items() if name.endswith("span")]
     assert all(value < before for value, before in zip(after, model(prior).memory_scalars().values(), strict=True))
     bound = model(replace(prior, max_norm=2.0))
-    update(bound, make_target(bound), optimizer_for(bound, settings), data, settings)
+    update(bound, make_target(bound), make_optimizer(bound, settings), data, settings)
     assert max(bound.memory_scalars().values()) <= 2.0
 
 
@@ -223,7 +224,7 @@ def test_batch_normalisation_modes():
     assert torch.equal(running(target), kept) and not target.training
     torch.testing.assert_close(values[:1], target_values(target, data.observation[:1], data.action[:1]))
     settings = LearnerConfig()
-    update(net, target, optimizer_for(net, settings), data, settings)
+    update(net, target, make_optimizer(net, settings), data, settings)
     assert net.training and not torch.equal(running(net), running(target))  # parameters follow, buffers do not
     assert not torch.equal(running(net), online)
 
@@ -241,7 +242,7 @@ def test_a_deterministic_update():
     for _ in range(2):
         net = model("gaussian")
         target, settings = make_target(net), LearnerConfig()
-        update(net, target, optimizer_for(net, settings), batch(net), settings)
+        update(net, target, make_optimizer(net, settings), batch(net), settings)
         results.append([p.detach() for p in (*net.parameters(), *target.parameters())])
     torch.testing.assert_close(*results, rtol=0, atol=0)
 
@@ -252,7 +253,7 @@ def test_half_precision_stays_close():
         torch.manual_seed(0)
         net = build(config("gaussian"), VECTOR, ACTIONS)
         settings = LearnerConfig(precision=precision, learning_rate=3e-3)
-        optimizer, target = optimizer_for(net, settings), make_target(net)
+        optimizer, target = make_optimizer(net, settings), make_target(net)
         for _ in range(10):
             metrics[precision] = update(net, target, optimizer, batch(net), settings)["losses/total"].item()
     assert metrics["bfloat16"] == pytest.approx(metrics["float32"], rel=0.02)
@@ -270,6 +271,6 @@ def test_settings_that_cannot_work(changes, words):
 
 
 def test_the_published_settings_are_the_defaults():
-    settings = learner.LearnerConfig()
+    settings = LearnerConfig()
     assert (settings.batch_size, settings.gamma, settings.n_step, settings.max_grad_norm) == (64, 0.997, 5, 5.0)
     assert settings.loss == LossConfig(10.0, 1.0, 1.0, 0.5, 1e-4)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.replay_chunks import Columns, columns_from, live_start, next_span
-from world_models.unizero.losses import Batch
-from world_models.unizero.reanalysis import is_due, reanalysed, search_again, windows
-from world_models.unizero.replay import Replay, ReplayConfig
-from world_models.unizero.search import SearchConfig, draw, search
-from world_models.unizero.train_config import CollectionConfig
+from world_models.unizero.acting import is_due, reanalysed, search_again, windows
+from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
+from world_models.unizero.learner import Batch
+from world_models.unizero.replay import Replay
+from world_models.unizero.search import draw, search
 from world_models.unizero.window import Window
 
 SPEC = ObservationSpec("discrete", (2,), 200, torch.uint8)

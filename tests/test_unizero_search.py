@@ -25,10 +25,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dqn_memory.runs.errors import UserError
 from world_models.unizero import compiled_tree
-from world_models.unizero.gumbel import GumbelConfig
+from world_models.unizero.config import GumbelConfig, SearchConfig, TreeConfig
 from world_models.unizero.networks import Window
-from world_models.unizero.search import SearchConfig, draw, play, probabilities, search
-from world_models.unizero.tree import TreeConfig, init_tree, scores
+from world_models.unizero.search import draw, play, probabilities, search
+from world_models.unizero.tree import init_tree, scores
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "unizero" / "puct.npz")
 

@@ -18,9 +18,10 @@ from search_oracle import (
     silent,
 )
 
+from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.networks import Window
-from world_models.unizero.search import MANY, SearchConfig, draw, play, search
-from world_models.unizero.tree import TreeConfig, choose
+from world_models.unizero.search import MANY, draw, play, search
+from world_models.unizero.tree import choose
 
 
 def batches(dtype, seed, simulations=16, rows=6):

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from world_models.unizero.learner import bootstrap_values, make_batch, n_step_targets
 from world_models.unizero.replay import Sequences
-from world_models.unizero.targets import bootstrap_values, make_batch, n_step_targets
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "unizero" / "nstep.npz")
 H, N, GAMMA = int(GOLDEN["H"]), int(GOLDEN["td"]), float(GOLDEN["gamma"])

@@ -21,15 +21,14 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
-from world_models.unizero.agent import load_model
+from world_models.unizero.acting import Arena, load_model
 from world_models.unizero.benchmark_run import main as benchmark_run
+from world_models.unizero.config import CollectionConfig, TrainConfig
 from world_models.unizero.evaluate import Args, make_arena
 from world_models.unizero.evaluate import main as evaluate_main
-from world_models.unizero.evaluation import Arena
 from world_models.unizero.networks import build
 from world_models.unizero.phases import PHASES
 from world_models.unizero.train import Training, main
-from world_models.unizero.train_config import CollectionConfig, TrainConfig
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 SHORT = ("--time-limit", "12", "--max-episode-steps", "12")

@@ -25,13 +25,13 @@ from envs.registry import WORLDS
 # Names only: the wing of world models is imported where a study asks for it, never by this package.
 TRAINERS = {
     "dqn_memory.train": "dqn_memory.config:TrainConfig",
-    "world_models.unizero.train": "world_models.unizero.train_config:TrainConfig",
+    "world_models.unizero.train": "world_models.unizero.config:TrainConfig",
     "world_models.glam.train": "world_models.glam.train_config:TrainConfig",
 }
 # What reads the attention of a trainer's runs, (folder, seed) -> report_attention.Maps or None.
 ATTENTION = {
     "dqn_memory.train": "dqn_memory.study.report_attention:of_q_network",
-    "world_models.unizero.train": "world_models.unizero.findings:report_maps",
+    "world_models.unizero.train": "world_models.unizero.analysis:report_maps",
 }
 Path_ = tuple[str, ...]
 

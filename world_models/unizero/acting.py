@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dqn_memory.observations import observation_spec
+from dqn_memory.runs.folder import Run, Streams, generator
+from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.score import Score, Tally, tells_success
+from dqn_memory.runs.settings import from_record, load_plugins
+from envs.fleet import Fleet, make_fleet
+from world_models.unizero.config import SearchConfig, TrainConfig
 from world_models.unizero.engine import Planning, make_planning
-from world_models.unizero.networks import WorldModel
-from world_models.unizero.search import SearchConfig, SearchNumbers, SearchResult, search
+from world_models.unizero.networks import WorldModel, build
+from world_models.unizero.replay import Contexts, Sequences
+from world_models.unizero.search import SearchNumbers, SearchResult, draw, search
 from world_models.unizero.window import Window
 
 
@@ -71,3 +82,127 @@ class Planner:
         device = self.ended.device
         self.window = Window(**{name: state[name].to(device) for name in ("latent", "action", "count")})
         self.ended = state["ended"].to(device)
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Where and how a model is evaluated."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    search: SearchConfig
+    forget: bool = False  # everything before each step: what the agent does without a memory
+
+    @classmethod
+    def of(cls, config: TrainConfig, device: torch.device) -> Arena:
+        """The run's own world, with the time limit of evaluations."""
+        world = config.world
+        return cls(world.env, config.env_kwargs(training=False), world.observation_key, device, config.search)
+
+    def fleet(self, rows: int, seed: int) -> Fleet:
+        """N = `rows` worlds."""
+        return make_fleet(
+            self.env, rows, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
+        )
+
+    def with_simulations(self, simulations: int | None) -> Arena:
+        """The same with another effort (None: as it is)."""
+        return self if simulations is None else replace(self, search=replace(self.search, simulations=simulations))
+
+
+def evaluate(
+    model: WorldModel, arena: Arena, rows: int, quota: int, seed: int, planning: Planning | None = None
+) -> Score:
+    """The first `quota` episodes of each of `rows` worlds, always with the most visited action.
+
+    `planning` executes the model (None: eagerly).
+    """
+    training, streams = model.training, Streams.spawn(seed)
+    fleet = arena.fleet(rows, streams.worlds)
+    planner = Planner(model, rows, arena.device, arena.search, planning=planning)
+    with closing(fleet):
+        tally = _play(fleet, planner, quota, generator(streams.exploration, arena.device), arena.forget)
+    model.train(training)
+    return tally.score(told=tells_success(fleet))
+
+
+def _play(fleet: Fleet, planner: Planner, quota: int, numbers: torch.Generator, forget: bool) -> Tally:
+    """Until every world has played `quota` episodes; worlds that are through play on."""
+    rows, tally = fleet.num_envs, Tally(quota, fleet.num_envs)
+    observation = fleet.reset()
+    while tally.open:
+        drawn = draw(planner.config, rows, fleet.num_actions, numbers, evaluation=True)
+        plan = planner.plan(observation, drawn)
+        step = fleet.step(plan.found.action)
+        planner.remember(plan.latent, plan.found.action, step.done | forget)
+        observation = step.observation
+        tally.count(step)
+    return tally
+
+
+KIND = "unizero"  # what a checkpoint's header says
+
+
+def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[WorldModel, TrainConfig, int]:
+    """The model of the latest checkpoint in evaluation mode, the run's config, and the step it was saved at.
+
+    Nothing is written. Raises UserError for a folder without a run or checkpoint, a damaged or foreign one,
+    or weights that do not fit the config.
+    """
+    path = Path(run)
+    checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
+    check_kind(path, checkpoint, KIND)
+    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
+    load_plugins(config.plugin)
+    world = config.world
+    fleet = make_fleet(
+        world.env, 1, 0, observation_key=world.observation_key, env_kwargs=config.env_kwargs(training=False)
+    )
+    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+        model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
+    checkpoint.fill(model, "model")
+    return model.to(device).eval(), config, checkpoint.step
+
+
+def is_due(update: int, share: float) -> bool:
+    """Whether the batch of update number `update` = 0, 1, ... is searched anew, all of it or nothing.
+
+    The share of such updates is exact in the long run. One search of many roots takes an accelerator hardly longer than
+    one of few, so that a whole batch now and then costs far less than the same number of sequences one by one.
+    """
+    return int((update + 1) * share) > int(update * share)
+
+
+def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
+    """Roots of a search at every step: latents (B, W + T, D) -> histories of B x T rows and their latents."""
+    batch, steps = contexts.count.shape
+    pairs = latent.shape[1] - steps
+    count = contexts.count.flatten()  # (B T,)
+    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
+    # entries behind `count` are padding; the clamp only keeps them inside the tensor
+    place = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
+    row = torch.arange(batch, device=count.device).repeat_interleave(steps)
+    rows = row.unsqueeze(1)
+    return Window(latent[rows, place], contexts.action[rows, place], count), latent[:, pairs:].flatten(0, 1)
+
+
+@torch.no_grad()
+def search_again(
+    model: WorldModel, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig,
+    planning: Planning | None = None,
+) -> Tensor:  # fmt: skip
+    """Policies (B, T, A) from one search of B x T roots, for which `numbers` holds a row each; sets evaluation mode.
+
+    `planning` executes the model (None: eagerly).
+    """
+    model.eval()
+    planning = make_planning("eager", model) if planning is None else planning
+    history, latent = windows(contexts, planning.encode(contexts.observation))
+    return search(planning.functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
+
+
+def reanalysed(sequences: Sequences, policy: Tensor) -> Sequences:
+    """The sequences with other policy targets (B, T, A)."""
+    return replace(sequences, policy=policy.to(sequences.policy.dtype))

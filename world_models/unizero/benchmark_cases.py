@@ -15,15 +15,13 @@ from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.precision import set_tf32
 from world_models.unizero import compiled_tree, tree
-from world_models.unizero.acting import Planner
-from world_models.unizero.config import EncoderConfig, ModelConfig
+from world_models.unizero.acting import Planner, search_again
+from world_models.unizero.config import EncoderConfig, LearnerConfig, ModelConfig, ReplayConfig, SearchConfig
 from world_models.unizero.engine import Planning, make_learn, make_planning
-from world_models.unizero.learner import LearnerConfig, make_target, optimizer_for
+from world_models.unizero.learner import make_optimizer, make_target
 from world_models.unizero.networks import WorldModel, build
-from world_models.unizero.reanalysis import search_again
-from world_models.unizero.replay import Replay, ReplayConfig, Sequences
-from world_models.unizero.search import SearchConfig, SearchNumbers, draw, play
-from world_models.unizero.simulations import Outcome
+from world_models.unizero.replay import Replay, Sequences
+from world_models.unizero.search import Outcome, SearchNumbers, draw, play
 
 IMAGE = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
 ACTIONS = 6
@@ -177,7 +175,7 @@ class Learning:
         precision: Literal["float32", "bfloat16"] = "bfloat16" if self.case.precision == "bfloat16" else "float32"
         self.config = LearnerConfig(batch_size=size.batch, precision=precision)
         self.model = model = self.case.network()
-        optimizer = optimizer_for(model, self.config, capturable=self.case.engine == "cudagraph")
+        optimizer = make_optimizer(model, self.config, capturable=self.case.engine == "cudagraph")
         self.learn = make_learn(self.case.engine, model, make_target(model), optimizer, self.config)
         self.planning = make_planning(self.case.engine, model)
         self.replay = Replay(

@@ -13,8 +13,8 @@ import tyro
 from dqn_memory.benchmark_tables import Table, Value
 from dqn_memory.runs.errors import UserError, one_line_errors
 from world_models.speed_run import CURVE_NOTE, Lines, RunArgs, curve_rows, progress, put_run
+from world_models.unizero.config import TrainConfig
 from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
-from world_models.unizero.train_config import TrainConfig
 
 PHASE_NOTE = (
     "Seconds by the run's own stopwatch, from its log lines. search: drawing numbers, encoding, trees, choosing; "

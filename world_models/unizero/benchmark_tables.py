@@ -14,7 +14,7 @@ from dqn_memory.runs.precision import set_tf32
 from envs.atari import AtariConfig
 from envs.fleet import make_fleet
 from world_models.unizero.benchmark_cases import PRESETS, Acting, Case, Learning, Mixing, Preset
-from world_models.unizero.train_config import CollectionConfig
+from world_models.unizero.config import CollectionConfig
 
 STEP_BAR = 15.0  # ms of an acting step of 8 environments, 50 simulations
 UPDATE_BAR = 20.0  # ms of a batch of 64

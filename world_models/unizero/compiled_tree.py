@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree, TreeConfig
+from world_models.unizero.config import TreeConfig
+from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
 
 
 def compiled(function: Callable) -> Callable:

@@ -14,12 +14,22 @@ an error, the paper's is the default. These points have no flag:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal
 
+from torch import Tensor
+
+from dqn_memory import config as core
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
+from dqn_memory.config import WorldConfig
+from dqn_memory.runs.checks import check_finite, check_parts
+from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.errors import UserError, near_names
-from world_models.run_config import check_counts, check_not_negative
+from dqn_memory.runs.settings import Repeatable
+from envs.atari import AtariConfig
+from envs.core import Step
+from world_models import run_config
+from world_models.run_config import check_counts, check_not_negative, check_run, shorter, training_signal
 
 GROUP = 8  # probabilities of one SimNorm group
 FIRST_SPAN = {"gaussian_adaptive": 10.0}  # where a paper's span starts, by the beginning of its prior's name
@@ -154,3 +164,350 @@ class ModelConfig:
                     f"--{name} {value} of the {prior.kind} prior does not fit: it must be below the {tokens} tokens "
                     f"of --horizon {self.horizon} steps"
                 )
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the losses, as in the paper's Table 4; each loss is a mean over the real steps."""
+
+    latent_weight: float = 10.0
+    """Next latent: group KL from the target encoder's."""
+    reward_weight: float = 1.0
+    """Reward: cross-entropy with its two-hot code."""
+    policy_weight: float = 1.0
+    """Policy: cross-entropy with the visit shares."""
+    value_weight: float = 0.5
+    """Value: cross-entropy with the two-hot code of the n-step target."""
+    entropy_weight: float = 1e-4
+    """Entropy of the policy, which is subtracted."""
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The optimiser, the target network and the value targets."""
+
+    batch_size: int = 64
+    """Sequences per update."""
+    gamma: float = 0.997
+    """Discount per environment step."""
+    n_step: int = 5
+    """Steps of reward before the bootstrap."""
+    learning_rate: float = 1e-4
+    """AdamW's step size."""
+    prior_learning_rate: float | None = None
+    """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
+    prior by 2.5 tokens at most)."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """AdamW's moments."""
+    weight_decay: float = 1e-4
+    """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
+    max_grad_norm: float = 5.0
+    """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
+    target_update_rate: float = 0.05
+    """Share by which the target's parameters move towards the model's after every update (0: they do not)."""
+    target_update_every: int = 0
+    """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
+    beside the moves of 0.05, the released code never copies: moves alone are the default, which both have, and behind
+    which a copy finds little left to do. `--target-update-rate 0 --target-update-every 100` copies only."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Autocast precision of the forward passes."""
+    loss: LossConfig = field(default_factory=LossConfig)
+
+    def check(self) -> None:
+        """One sentence for every value that cannot work."""
+        check_counts(self, ("batch_size", "n_step"))
+        check_not_negative(self, ("prior_learning_rate", "weight_decay"))
+        check_not_negative(self.loss, (weight.name for weight in fields(self.loss)))
+        for name in ("learning_rate", "max_grad_norm"):
+            if getattr(self, name) <= 0:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
+        self._check_target()
+        if not 0 <= self.gamma <= 1:
+            raise UserError(f"--gamma {self.gamma} must lie between 0 and 1")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
+
+    def _check_target(self) -> None:
+        if not 0 <= self.target_update_rate <= 1:
+            raise UserError(f"--target-update-rate {self.target_update_rate} must lie between 0 and 1")
+        if self.target_update_every < 0:
+            raise UserError(f"--target-update-every {self.target_update_every} must be 0 (no copies) or more")
+        if self.target_update_rate == self.target_update_every == 0:
+            raise UserError(
+                "--target-update-rate 0 and --target-update-every 0 leave the target as it starts; give one of them"
+            )
+
+    def copies_after(self, updates: int) -> bool:
+        """Whether the target becomes a whole copy after update number `updates` = 1, 2, ..."""
+        return self.target_update_every > 0 and updates % self.target_update_every == 0
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What is kept and which sequences are drawn."""
+
+    capacity: int = 1_000_000
+    """Environment steps kept; rounded down to whole columns of all worlds."""
+    segment_length: int = 400
+    """Steps after which a sequence is cut, counted from the episode's start (0: only at its end)."""
+    final_observations: bool = True
+    """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
+    the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
+    terminal_fraction: float = 0.0
+    """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        if not 0 <= self.terminal_fraction <= 1:
+            raise UserError(f"--terminal-fraction {self.terminal_fraction} must lie between 0 and 1")
+        check_not_negative(self, ("segment_length",))
+
+
+@dataclass(frozen=True)
+class TreeConfig:
+    """How a tree weighs exploration (Schrittwieser et al. 2020, appendix B; LightZero's constants)."""
+
+    discount: float = 0.997
+    """Discount per environment step."""
+    c1: float = 1.25
+    """Weight of the prior in pUCT."""
+    c2: float = 19652.0
+    """Visits at which that weight starts to grow."""
+    first_visit: Literal["random", "prior"] = "random"
+    """The first child taken below a node: `random`, as in the reference, where the prior's factor sqrt(N) is still 0
+    and all children tie; or the one the `prior` likes best."""
+
+
+@dataclass(frozen=True)
+class GumbelConfig:
+    """The constants of Danihelka et al., section 3.4 (used for root = gumbel only)."""
+
+    max_considered_actions: int = 16
+    """Largest number m of actions that are tried at the root."""
+    visit_offset: float = 50.0
+    """c_visit of sigma(q) = (c_visit + largest number of visits) c_scale q."""
+    value_scale: float = 1.0
+    """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot be searched with."""
+        if self.max_considered_actions < 1:
+            raise UserError(f"--max-considered-actions {self.max_considered_actions} must be at least 1")
+        check_not_negative(self, ("visit_offset", "value_scale"))
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """A search. The defaults are UniZero's for Atari."""
+
+    simulations: int = 50
+    """Expansions per root."""
+    root: Literal["puct", "gumbel"] = "puct"
+    """How the root's actions are tried: by pUCT as everywhere in the tree, or by sequential halving of Gumbel-perturbed
+    actions (Danihelka et al. 2022), which improves the policy at 16 simulations and fewer."""
+    tree: TreeConfig = field(default_factory=TreeConfig)
+    gumbel: GumbelConfig = field(default_factory=GumbelConfig)
+    dirichlet_fraction: float = 0.25
+    """Share of Dirichlet noise in the root's prior (pUCT only; none in evaluation)."""
+    dirichlet_alpha: float = 0.3
+    """Concentration of that noise."""
+    backend: Literal["auto", "torch", "compiled"] = "auto"
+    """Who walks the tree: `torch` on the model's device, some hundred small operations per simulation; `compiled` loops
+    on the CPU, with two small copies per simulation if the model is elsewhere. `auto` is compiled on a CPU and for few
+    roots, else torch. The trees are the same."""
+    query_per: Literal["auto", "node", "action"] = "auto"
+    """What the model is asked about at a time: all actions of a `node`, whose answers are kept, or the one `action`
+    that is tried. Trees differ by rounding alone. `auto` is node where trees are compiled, the dynamics read what lies
+    before the actions once, and actions times roots are few (96 on a CPU); else action."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot be searched with."""
+        if self.simulations < 1:
+            raise UserError(f"--simulations {self.simulations} must be at least 1")
+        if not 0 <= self.dirichlet_fraction <= 1:
+            raise UserError(f"--dirichlet-fraction {self.dirichlet_fraction} must lie between 0 and 1")
+        if self.dirichlet_alpha <= 0:
+            raise UserError(f"--dirichlet-alpha {self.dirichlet_alpha} must be above 0")
+        if not 0 < self.tree.discount <= 1:
+            raise UserError(f"--discount {self.tree.discount} must be above 0 and at most 1")
+        if self.tree.c2 <= 0:
+            raise UserError(f"--c2 {self.tree.c2} must be above 0")
+        check_not_negative(self.tree, ("c1",))
+        if self.backend == "torch" and self.query_per == "node":
+            raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
+        self.gumbel.check()
+
+
+@dataclass(frozen=True)
+class CollectionConfig:
+    """How experience is made, and how often it is learned from."""
+
+    temperature: float = 0.25
+    """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one."""
+    reset_history: Literal["episode", "released"] = "episode"
+    """When a search's history is emptied: where the world's own `episode` starts; or, as in the `released` code, in all
+    worlds from the first end of an episode until each world has ended one, after which the next round begins."""
+    clip_rewards: bool = False
+    """Learn the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
+    terminal_on_life_loss: bool = False
+    """Let a lost life end an episode of training (usual in Atari): no value behind it, no history from before it. The
+    game goes on, and evaluations play all lives."""
+    prepopulate: int = 0
+    """Environment steps of uniformly random actions before the first search. They cost no search, and where rewards are
+    rare the model learns from them what there is to be searched for; their policy is kept as uniform."""
+    learning_starts: int = 2_000
+    """Environment steps before the first update."""
+    replay_ratio: float = 0.25
+    """Updates per environment step."""
+    update_every: int = 1
+    """Iterations of --worlds environment steps between groups of updates; the ratio holds all the same."""
+    reanalyse_fraction: float = 0.02
+    """Share of the updates whose policies are all searched anew (0.02: every 50th). The paper's table has a "buffer
+    reanalyze frequency" of 1/50 and does not say of what; this reading of it is the default. 0 in the released Atari
+    configuration; in the library beneath that code it counts passes over some sequences by rounds of collection."""
+
+    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
+        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        check_not_negative(self, ("temperature", "replay_ratio", "learning_starts", "prepopulate"))
+        if self.update_every < 1:
+            raise UserError(f"--update-every {self.update_every} must be at least 1")
+        if not 0 <= self.reanalyse_fraction <= 1:
+            raise UserError(f"--reanalyse-fraction {self.reanalyse_fraction} must lie between 0 and 1")
+
+    def updates_due(self, iteration: int, worlds: int) -> int:
+        """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
+        if iteration * worlds < self.learning_starts or iteration % self.update_every:
+            return 0
+        return self._owed(iteration, worlds) - self._owed(iteration - self.update_every, worlds)
+
+    def updates_within(self, iterations: int, worlds: int, window: int) -> int:
+        """Updates of a whole run, which learns from `window` iterations at a time."""
+        before = max(window, -(-self.learning_starts // worlds)) - 1  # iterations that never learn
+        first, last = (number // self.update_every * self.update_every for number in (before, iterations))
+        return max(self._owed(last, worlds) - self._owed(first, worlds), 0)
+
+    def _owed(self, iteration: int, worlds: int) -> int:
+        return int(iteration * worlds * self.replay_ratio)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluation without noise: each of N worlds plays the same number of episodes, so short ones are not favoured."""
+
+    evaluate_every: int = 10_000
+    """Environment steps between evaluations (0: only at the end). 10,000 in the paper, which is the default; 5,000,
+    10,000 or 20,000 in the released configurations."""
+    evaluate_from: int = 20_000
+    """Environment steps before the first of them (20,000 in the paper, which is the default; the released code begins
+    with the untrained agent, here 0 begins with the first --evaluate-every)."""
+    num_eval_envs: int = 20
+    """Worlds that an evaluation plays in at once."""
+    episodes_per_env: int = 1
+    """Episodes of each of them."""
+    final_episodes_per_env: int = 5
+    """The same for the last evaluation."""
+    max_episode_steps: int | None = None
+    """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
+    stop_at_return: float | None = None
+    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
+    plays other episodes, so it does not inherit the luck of the one that ended the run."""
+    forgetful: bool = False
+    """Judge the final agent once more without its memory, forgetting everything before each step."""
+
+    def check(self) -> None:
+        """One sentence for each value that cannot work."""
+        check_counts(self, ("num_eval_envs", "episodes_per_env", "final_episodes_per_env", "max_episode_steps"))
+        check_not_negative(self, ("evaluate_every", "evaluate_from"))
+
+
+@dataclass(frozen=True)
+class OutputConfig(core.OutputConfig):
+    """Where a run lives and what it writes."""
+
+    run: str | None = None
+    """Run folder (None: runs/<env>/unizero-<dynamics>-<prior>/seed_<seed>); it must not hold a run yet."""
+
+
+@dataclass(frozen=True)
+class ComputeConfig(run_config.ComputeConfig):
+    """Where and how tensors are computed."""
+
+    engine: Engine = "eager"
+    """How searches ask the model and how updates are executed; all three compute the same function."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a UniZero agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+
+    trainer: ClassVar[str] = "unizero"
+
+    world: WorldConfig = field(default_factory=lambda: WorldConfig(worlds=8))
+    atari: AtariConfig = field(default_factory=lambda: AtariConfig(sticky=0.25))
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collection: CollectionConfig = field(default_factory=CollectionConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: int = 1
+    """Seed of every stream: worlds, search, replay, evaluation, network, dropout."""
+    total_steps: int = 100_000
+    """Environment steps of the run (100,000 in the paper, which is the default; 115,000 in most of the released
+    configurations, whose curves are cut at 100,000)."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register blocks or worlds of their own."""
+
+    def base(self) -> TrainConfig:
+        """The defaults under this config's prior, whose span starts where the paper starts it."""
+        defaults = TrainConfig()
+        return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
+
+    @classmethod
+    def earlier(cls) -> TrainConfig:
+        """What keys meant before they existed: the file of an old run has all keys of its version, and no others."""
+        now = cls()
+        encoder = replace(now.model.encoder, activation="gelu")
+        return replace(
+            now, model=replace(now.model, encoder=encoder), evaluation=replace(now.evaluation, evaluate_from=0)
+        )
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Keywords of the world's constructor, with the time limit of training or of evaluations."""
+        limit = self.world.time_limit if training else self.evaluation.max_episode_steps
+        if not self.world.env.startswith("ALE/"):
+            limit = limit if training else shorter(self.world, limit)
+            return replace(self.world, time_limit=limit).kwargs()
+        game = asdict(self.atari)
+        frames = game["most_frames"] if limit is None else min(game["most_frames"], limit * game["frame_skip"])
+        return game | {"most_frames": frames}
+
+    def check(self) -> None:
+        """One sentence for every combination of parts that cannot work together."""
+        check_finite(self)
+        check_parts(self, "atari", "model", "learner", "search", "replay", "collection", "evaluation", "compute")
+        check_run(self)
+        self.model.check_used()
+        if self.search.tree.discount != self.learner.gamma:
+            raise UserError(
+                f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "
+                "targets must be the same number"
+            )
+        self._check_updates()
+
+    def _check_updates(self) -> None:
+        """One sentence for a run that would end without having learned."""
+        worlds, told, window = self.world.worlds, self.collection, self.model.horizon + self.learner.n_step
+        if not told.updates_within(-(-self.total_steps // worlds), worlds, window):
+            raise UserError(
+                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the model: that begins "
+                f"after {told.learning_starts} steps (--learning-starts) and sequences of {window} steps of one world "
+                f"(--horizon, --n-step), with --replay-ratio {told.replay_ratio:g} updates a step every "
+                f"{told.update_every} iterations; lower those or raise --total-steps"
+            )

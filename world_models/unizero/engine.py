@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from dqn_memory.runs.cuda_graph import Engine, GraphedUpdate, capture
-from world_models.unizero.learner import LearnerConfig, learn
-from world_models.unizero.losses import Metrics, losses
+from world_models.unizero.config import LearnerConfig
+from world_models.unizero.learner import Metrics, learn, losses
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.replay import Sequences
-from world_models.unizero.simulations import Functions, outcome
+from world_models.unizero.search import Functions, outcome
 from world_models.unizero.window import Window
 
 BACKEND = "inductor"  # of torch.compile

@@ -17,10 +17,9 @@ from dqn_memory.agent import run_folder
 from dqn_memory.observations import observation_spec
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.score import Score, fields, lines, place
-from world_models.unizero.agent import load_model
-from world_models.unizero.evaluation import Arena, evaluate
+from world_models.unizero.acting import Arena, evaluate, load_model
+from world_models.unizero.config import ComputeConfig, TrainConfig
 from world_models.unizero.networks import WorldModel
-from world_models.unizero.train_config import ComputeConfig, TrainConfig
 
 
 @dataclass(frozen=True)

@@ -11,27 +11,8 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from dqn_memory.runs.errors import UserError
-from world_models.run_config import check_not_negative
-from world_models.unizero.tree import Tree, TreeConfig, normalise, root_children
-
-
-@dataclass(frozen=True)
-class GumbelConfig:
-    """The constants of Danihelka et al., section 3.4 (used for root = gumbel only)."""
-
-    max_considered_actions: int = 16
-    """Largest number m of actions that are tried at the root."""
-    visit_offset: float = 50.0
-    """c_visit of sigma(q) = (c_visit + largest number of visits) c_scale q."""
-    value_scale: float = 1.0
-    """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
-
-    def check(self) -> None:
-        """One sentence for each value that cannot be searched with."""
-        if self.max_considered_actions < 1:
-            raise UserError(f"--max-considered-actions {self.max_considered_actions} must be at least 1")
-        check_not_negative(self, ("visit_offset", "value_scale"))
+from world_models.unizero.config import GumbelConfig, TreeConfig
+from world_models.unizero.tree import Tree, normalise, root_children
 
 
 @dataclass(frozen=True)

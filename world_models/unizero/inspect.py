@@ -23,10 +23,8 @@ from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from world_models.run_config import check_counts
-from world_models.unizero.findings import Choice, Findings, investigate
-from world_models.unizero.introspection import Link, first_values
-from world_models.unizero.train_config import ComputeConfig
-from world_models.unizero.trajectory import Errors, returns_to_go
+from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
+from world_models.unizero.config import ComputeConfig
 
 
 @dataclass(frozen=True)

@@ -1,90 +1,136 @@
-"""One update of the world model as a pure function of tensors, and its moving-average target.
+"""One update of the world model: value targets, losses, gradient step, moving-average target network.
 
-Everything here has static shapes and reads nothing back: eager, compiled and graph-captured runs share it.
+Read `learn` first; it is one update from stored sequences to changed weights. Every function here has static shapes and
+copies nothing to the host, so that eager, compiled and graph-captured runs share them.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.runs.errors import UserError
-from world_models.run_config import check_counts, check_not_negative
-from world_models.unizero.losses import Batch, LossConfig, Metrics, losses
-from world_models.unizero.networks import WorldModel
+from world_models.distributions import cross_entropy, entropy, group_kl
+from world_models.unizero.config import GROUP, LearnerConfig, LossConfig
+from world_models.unizero.networks import Predictions, WorldModel
 from world_models.unizero.replay import Sequences
-from world_models.unizero.targets import make_batch
+
+Metrics = dict[str, Tensor]
+# (observations (B, T, ...), the actions (B, T) that followed, lengths (B,)) -> values (B, T)
+ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B sequences of T environment steps. Padding stands behind the real steps, which `mask` marks."""
+
+    observation: Tensor  # (B, T, observation), as stored in the replay
+    action: Tensor  # (B, T) int64
+    reward: Tensor  # (B, T)
+    value: Tensor  # (B, T) n-step targets, on the scale of returns
+    policy: Tensor  # (B, T, A) visit fractions of the search
+    mask: Tensor  # (B, T) bool
+
 
 Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
 
 
-@dataclass(frozen=True)
-class LearnerConfig:
-    """The optimiser, the target network and the value targets."""
-
-    batch_size: int = 64
-    """Sequences per update."""
-    gamma: float = 0.997
-    """Discount per environment step."""
-    n_step: int = 5
-    """Steps of reward before the bootstrap."""
-    learning_rate: float = 1e-4
-    """AdamW's step size."""
-    prior_learning_rate: float | None = None
-    """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
-    prior by 2.5 tokens at most)."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """AdamW's moments."""
-    weight_decay: float = 1e-4
-    """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
-    max_grad_norm: float = 5.0
-    """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
-    target_update_rate: float = 0.05
-    """Share by which the target's parameters move towards the model's after every update (0: they do not)."""
-    target_update_every: int = 0
-    """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
-    beside the moves of 0.05, the released code never copies: moves alone are the default, which both have, and behind
-    which a copy finds little left to do. `--target-update-rate 0 --target-update-every 100` copies only."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """Autocast precision of the forward passes."""
-    loss: LossConfig = field(default_factory=LossConfig)
-
-    def check(self) -> None:
-        """One sentence for every value that cannot work."""
-        check_counts(self, ("batch_size", "n_step"))
-        check_not_negative(self, ("prior_learning_rate", "weight_decay"))
-        check_not_negative(self.loss, (weight.name for weight in fields(self.loss)))
-        for name in ("learning_rate", "max_grad_norm"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        self._check_target()
-        if not 0 <= self.gamma <= 1:
-            raise UserError(f"--gamma {self.gamma} must lie between 0 and 1")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
-
-    def _check_target(self) -> None:
-        if not 0 <= self.target_update_rate <= 1:
-            raise UserError(f"--target-update-rate {self.target_update_rate} must lie between 0 and 1")
-        if self.target_update_every < 0:
-            raise UserError(f"--target-update-every {self.target_update_every} must be 0 (no copies) or more")
-        if self.target_update_rate == self.target_update_every == 0:
-            raise UserError(
-                "--target-update-rate 0 and --target-update-every 0 leave the target as it starts; give one of them"
-            )
-
-    def copies_after(self, updates: int) -> bool:
-        """Whether the target becomes a whole copy after update number `updates` = 1, 2, ..."""
-        return self.target_update_every > 0 and updates % self.target_update_every == 0
+# ---- losses: four, each a mean over real steps (Pu et al. 2024; Table 4 of "Learning to Focus") ----------------------
 
 
-def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
-    """AdamW with decay on tensors of two dimensions or more; priors are a group where they have a rate of their own."""
+def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossConfig) -> tuple[Tensor, Metrics]:
+    """Compute the total loss, a scalar, and its parts.
+
+    The model is teacher forced: it reads the encoded observations, not its own predictions, and the gradient reaches
+    the encoder through these tokens.
+
+    Args:
+        model: the world model, in training mode.
+        batch: what it is trained on.
+        target_latent: (B, T, D), the target encoder's latents of the same observations.
+        config: weights of the parts.
+    """
+    latent = model.encode(batch.observation)  # (B, T, D)
+    predicted = model(latent, batch.action, batch.mask.sum(-1))
+    return prediction_losses(model, predicted, batch, target_latent, config)
+
+
+def prediction_losses(
+    model: WorldModel, predicted: Predictions, batch: Batch, target_latent: Tensor, config: LossConfig
+) -> tuple[Tensor, Metrics]:
+    """Compute the losses of given predictions. The last step has no next latent to be compared with."""
+    code, real = model.code, batch.mask
+    parts = {
+        "latent": _mean(group_kl(predicted.next_latent[:, :-1], target_latent[:, 1:], GROUP), real[:, 1:]),
+        "reward": _mean(cross_entropy(predicted.reward, code.encode(batch.reward)), real),
+        "value": _mean(cross_entropy(predicted.value, code.encode(batch.value)), real),
+        "policy": _mean(cross_entropy(predicted.policy, batch.policy), real),
+        "entropy": _mean(entropy(predicted.policy), real),
+    }
+    total = (
+        config.latent_weight * parts["latent"]
+        + config.reward_weight * parts["reward"]
+        + config.value_weight * parts["value"]
+        + config.policy_weight * parts["policy"]
+        - config.entropy_weight * parts["entropy"]
+    )
+    metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
+    return total, metrics | {"losses/total": total.detach()}
+
+
+def _mean(x: Tensor, real: Tensor) -> Tensor:
+    """Average x (B, T) over the real steps; 0 where there are none."""
+    return torch.where(real, x, 0.0).sum() / real.sum().clamp(min=1)
+
+
+# ---- the update ------------------------------------------------------------------------------------------------------
+
+
+def learn(
+    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, sequences: Sequences,
+    config: LearnerConfig, loss: Loss = losses,
+) -> Metrics:  # fmt: skip
+    """Update the model on sequences from the replay; the target network supplies the bootstrap values first."""
+
+    def values(observation: Tensor, action: Tensor, lengths: Tensor) -> Tensor:
+        return target_values(target, observation, action, lengths)
+
+    with _autocast(sequences.action, config):
+        batch = make_batch(sequences, values, config.gamma, config.n_step)
+    return update(model, target, optimizer, batch, config, loss)
+
+
+def update(
+    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch,
+    config: LearnerConfig, loss: Loss = losses,
+) -> Metrics:  # fmt: skip
+    """Take one gradient step on `model` and move `target` towards it; the metrics stay on the device.
+
+    `loss` computes what `losses` computes, perhaps compiled.
+    """
+    model.train()
+    with _autocast(batch.action, config):
+        target_latent = target_latents(target, batch.observation)
+        total, metrics = loss(model, batch, target_latent, config.loss)
+    penalty = model.regularisation()
+    optimizer.zero_grad(set_to_none=True)
+    (total + penalty).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
+    optimizer.step()
+    model.project()
+    move_target(model, target, config.target_update_rate)
+    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+
+
+def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
+    return torch.autocast(like.device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+def make_optimizer(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
+    """Make AdamW. Tensors with two dimensions or more decay; priors with a step size of their own are a third group."""
     priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
     apart = priors if config.prior_learning_rate is not None else set()
     others = [p for p in model.parameters() if id(p) not in apart]
@@ -100,57 +146,26 @@ def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = F
     )
 
 
-def learn(
-    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, sequences: Sequences,
-    config: LearnerConfig, loss: Loss = losses,
-) -> Metrics:  # fmt: skip
-    """An update on sequences as they are stored: the target network gives their values first."""
-
-    def values(observation: Tensor, action: Tensor, lengths: Tensor) -> Tensor:
-        return target_values(target, observation, action, lengths)
-
-    with _autocast(sequences.action, config):
-        batch = make_batch(sequences, values, config.gamma, config.n_step)
-    return update(model, target, optimizer, batch, config, loss)
-
-
-def update(
-    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch,
-    config: LearnerConfig, loss: Loss = losses,
-) -> Metrics:  # fmt: skip
-    """One gradient step on `model`, then one step of `target` towards it; metrics stay on the device.
-
-    `loss` computes what `losses` does, however it is executed.
-    """
-    model.train()
-    with _autocast(batch.action, config):
-        wanted = target_latents(target, batch.observation)
-        total, metrics = loss(model, batch, wanted, config.loss)
-    penalty = model.regularisation()
-    optimizer.zero_grad(set_to_none=True)
-    (total + penalty).backward()
-    norm = nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
-    optimizer.step()
-    model.project()
-    follow(model, target, config.target_update_rate)
-    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
-
-
-def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
-    return torch.autocast(like.device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
+# ---- the target network ----------------------------------------------------------------------------------------------
 
 
 def make_target(model: WorldModel) -> WorldModel:
-    """A copy of the model, buffers included, that no gradient reaches."""
+    """Copy the model, buffers included, without gradients."""
     return copy.deepcopy(model).requires_grad_(False)
 
 
 @torch.no_grad()
-def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
-    """What the next latents are compared with, (B, T, D): the target encoder in training mode.
+def move_target(model: nn.Module, target: nn.Module, rate: float) -> None:
+    """Move the target's parameters, but not its buffers, towards the model's by `rate`, in place."""
+    torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), rate)
 
-    Batch normalisation then uses the batch's own statistics, as the online encoder does, and the target
-    keeps running statistics of its own; they are not copied from the model.
+
+@torch.no_grad()
+def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
+    """Encode (B, T, D) what the predicted next latents are compared with, in training mode.
+
+    Batch normalisation then uses the statistics of this batch, as the online encoder does. The target's running
+    statistics are its own; they are not copied from the model.
     """
     target.train()
     return target.encode(observation)
@@ -158,7 +173,7 @@ def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
 
 @torch.no_grad()
 def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
-    """Values (B, S) of S observations on the scale of returns, in evaluation mode (running statistics, no dropout).
+    """Estimate values (B, S) of S observations on the scale of returns, in evaluation mode.
 
     One teacher-forced pass over S <= horizon steps, so the k-th value has k earlier steps as its context.
     """
@@ -166,7 +181,65 @@ def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengt
     return target.values(target.encode(observation), action, lengths)
 
 
-@torch.no_grad()
-def follow(model: nn.Module, target: nn.Module, rate: float) -> None:
-    """Move the target's parameters (not its buffers) towards the model's by `rate`, in place."""
-    torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), rate)
+# ---- value targets ---------------------------------------------------------------------------------------------------
+# UniZero bootstraps every target anew from the target network, in one teacher-forced pass over the T observations that
+# begin n' steps after the sequence does.
+
+
+def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> Batch:
+    """Cut stored sequences to T steps and add their value targets."""
+    steps = sequences.mask.shape[1]
+    bootstrap = bootstrap_values(sequences, n, values).to(torch.promote_types(sequences.reward.dtype, torch.float32))
+    return Batch(
+        observation=sequences.observation[:, :steps],
+        action=sequences.action[:, :steps],
+        reward=sequences.reward[:, :steps],
+        value=n_step_targets(sequences.reward, bootstrap, sequences.left, sequences.truncated, gamma, n),
+        policy=sequences.policy,
+        mask=sequences.mask,
+    )
+
+
+def step_count(left: Tensor, n: int) -> Tensor:
+    """Count the rewards n' = min(n, max(1, left)) that a target sums: one number for each sequence, (B,)."""
+    return left.clamp(1, n)
+
+
+def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:
+    """Estimate values (B, T) of the observations n' .. n' + T - 1 steps after each sequence's first, in one call."""
+    steps = sequences.mask.shape[1]
+    count = step_count(sequences.left, n)
+    index = count.unsqueeze(1) + torch.arange(steps, device=count.device)  # (B, T), below T + n
+    row = torch.arange(len(count), device=count.device).unsqueeze(1)
+    available = sequences.left + sequences.truncated  # observations of the episode, a final one included
+    real = (available - count).clamp(1, steps)  # at least one, whose value n_step_targets then ignores
+    return values(sequences.observation[row, index], sequences.action[row, index], real)
+
+
+def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: Tensor, gamma: float, n: int) -> Tensor:
+    """Compute value targets (B, T) on the scale of returns.
+
+    The target of step c sums the rewards of steps c .. c + n' - 1, discounted, and adds gamma^n' times the value after
+    them. Behind the last step of an episode rewards and value are 0; but if the episode was truncated, the value of its
+    final observation takes their place.
+
+    Args:
+        reward: (B, T + n - 1 or more), from the sequence's first step on.
+        bootstrap: (B, T), the values of the observations n' and more steps later.
+        left: (B,), steps of the episode from the first one on; T + n stands for more than that.
+        truncated: (B,) bool, whether the episode was cut and its final observation is known.
+        gamma: discount of a step.
+        n: steps of reward before the bootstrap.
+    """
+    steps = bootstrap.shape[1]
+    count, left = step_count(left, n).unsqueeze(1), left.unsqueeze(1)  # (B, 1)
+    index = torch.arange(reward.shape[1], device=reward.device)
+    power = torch.arange(n, device=reward.device)
+    window = torch.where(index < left, reward, 0.0).unfold(1, n, 1)[:, :steps]  # (B, T, n)
+    discount = torch.where(power < count, gamma ** power.to(reward.dtype), 0.0)  # (B, n)
+    step = index[:steps]
+    final = truncated.unsqueeze(1) & (step < left)
+    ahead = count.minimum(left - step).clamp(min=0)  # (B, T): fewer than n' where the episode was cut
+    value = bootstrap.gather(1, step.minimum((left - count).clamp(min=0)))
+    value = torch.where((step + count < left) | final, value, 0.0)
+    return (window * discount.unsqueeze(1)).sum(2) + gamma ** ahead.to(reward.dtype) * value

@@ -15,28 +15,7 @@ from torch import Tensor
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from world_models.run_config import check_not_negative
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """What is kept and which sequences are drawn."""
-
-    capacity: int = 1_000_000
-    """Environment steps kept; rounded down to whole columns of all worlds."""
-    segment_length: int = 400
-    """Steps after which a sequence is cut, counted from the episode's start (0: only at its end)."""
-    final_observations: bool = True
-    """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
-    the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
-    terminal_fraction: float = 0.0
-    """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
-
-    def check(self) -> None:
-        """One sentence for each value that cannot work."""
-        if not 0 <= self.terminal_fraction <= 1:
-            raise UserError(f"--terminal-fraction {self.terminal_fraction} must lie between 0 and 1")
-        check_not_negative(self, ("segment_length",))
+from world_models.unizero.config import ReplayConfig
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -19,24 +20,21 @@ from dqn_memory.observations import observation_spec
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Checkpoint, Run, Streams, generator
 from dqn_memory.runs.meter import Meter
+from dqn_memory.runs.resume import reopened
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import dropout_state, episodes_seed, restore_dropout
-from dqn_memory.runs.settings import to_toml
+from dqn_memory.runs.settings import load_plugins, parse, to_toml
 from dqn_memory.runs.trainer import resume, resumes, run_training
 from envs.fleet import make_fleet
 from envs.seeding import restore_generator
-from world_models.unizero import starting
-from world_models.unizero.acting import Planner
-from world_models.unizero.agent import KIND
+from world_models.unizero.acting import KIND, Arena, Planner, evaluate, is_due, reanalysed, search_again
+from world_models.unizero.config import TrainConfig
 from world_models.unizero.engine import make_learn, make_planning
-from world_models.unizero.evaluation import Arena, evaluate
-from world_models.unizero.learner import follow, make_target, optimizer_for
+from world_models.unizero.learner import make_optimizer, make_target, move_target
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.phases import ACTING, EVALUATION, LEARNING, SEARCH, Stopwatch
-from world_models.unizero.reanalysis import is_due, reanalysed, search_again
 from world_models.unizero.replay import Replay, Sequences
 from world_models.unizero.search import draw, play
-from world_models.unizero.train_config import TrainConfig
 
 
 class ModelMeter(Meter):
@@ -63,7 +61,7 @@ class Training:
         self.model = self._build(streams.network)
         self.target = make_target(self.model)
         engine = config.compute.engine
-        self.optimizer = optimizer_for(self.model, config.learner, capturable=engine == "cudagraph")
+        self.optimizer = make_optimizer(self.model, config.learner, capturable=engine == "cudagraph")
         self.planning = make_planning(engine, self.model)
         self.learn = make_learn(engine, self.model, self.target, self.optimizer, config.learner)
         self.replay = Replay(
@@ -148,7 +146,7 @@ class Training:
         metrics = self.learn(self._sequences())
         self.updates += 1
         if self.config.learner.copies_after(self.updates):
-            follow(self.model, self.target, 1.0)
+            move_target(self.model, self.target, 1.0)
         self.meter.count_update(metrics, self.steps)
 
     def _sequences(self) -> Sequences:
@@ -221,9 +219,9 @@ class Training:
 def start(argv: Sequence[str]) -> tuple[Training, Run]:
     """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
     if resumes(argv):
-        config, run = starting.stopped(argv)
+        config, run = stopped(argv)
         return resume(Training, config, run), run
-    config, folder = starting.fresh(argv)
+    config, folder = fresh(argv)
     training = Training(config)
     return training, Run.create(folder, to_toml(config), training.device)
 
@@ -238,6 +236,24 @@ def main(argv: Sequence[str] | None = None) -> None:
         f"{run.path}: return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
         f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
     )
+
+
+def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
+    """The config that flags and presets make, and the folder of its run.
+
+    A prior that they choose starts where the paper starts it, unless they say otherwise.
+    """
+    config = parse(TrainConfig, argv, base=parse(TrainConfig, argv).base())
+    load_plugins(config.plugin)
+    form = f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
+    world = config.world.env.replace("/", "-")
+    return config, Path(config.output.run or f"runs/{world}/{form}/seed_{config.seed}")
+
+
+def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
+    """A run that exists, and its config with the few changes that a resume may make."""
+    config, run, _ = reopened(argv, TrainConfig, KIND)
+    return config, run
 
 
 if __name__ == "__main__":

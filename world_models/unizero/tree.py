@@ -10,31 +10,18 @@ network only, and the 1e-6 of the tie rule lies far above that of the sums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from world_models.unizero.config import TreeConfig
 from world_models.unizero.window import Window
 
 TIE = 1e-6  # scores this close to the best are tied
+
+
 SMALLEST_RANGE = 0.01  # the normalisation divides by no less
-
-
-@dataclass(frozen=True)
-class TreeConfig:
-    """How a tree weighs exploration (Schrittwieser et al. 2020, appendix B; LightZero's constants)."""
-
-    discount: float = 0.997
-    """Discount per environment step."""
-    c1: float = 1.25
-    """Weight of the prior in pUCT."""
-    c2: float = 19652.0
-    """Visits at which that weight starts to grow."""
-    first_visit: Literal["random", "prior"] = "random"
-    """The first child taken below a node: `random`, as in the reference, where the prior's factor sqrt(N) is still 0
-    and all children tie; or the one the `prior` likes best."""
 
 
 class Tree(NamedTuple):

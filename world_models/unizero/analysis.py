@@ -1,0 +1,370 @@
+"""What a world model attends to: its maps over a window of tokens, and the strongest link in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Streams, generator
+from dqn_memory.runs.settings import Repeatable
+from dqn_memory.study.report_attention import Maps
+from envs.fleet import Fleet
+from envs.registry import WORLDS, make_world
+from world_models.distributions import group_kl
+from world_models.unizero.acting import Arena, Planner, load_model
+from world_models.unizero.config import GROUP, CollectionConfig, ModelConfig, TrainConfig
+from world_models.unizero.dynamics import TokenDynamics
+from world_models.unizero.layers import AttentionStack
+from world_models.unizero.networks import WorldModel
+from world_models.unizero.search import SearchNumbers, draw
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One query token and one key token of a window z_0 a_0 z_1 a_1 ..., and how much weight one gives the other."""
+
+    layer: int
+    head: int
+    query: int
+    key: int
+    weight: float
+    lift: float  # weight times the number of visible keys: how many times an even share it is
+
+
+@torch.no_grad()
+def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
+    """Maps (L, H, 2T, 2T) of a window of T <= horizon steps of latents (T, D) and actions (T,): rows are queries.
+
+    Tokens are z_0 a_0 z_1 a_1 ..., as in a training sequence. L is 0 where the dynamics have no attention.
+    """
+    dynamics = model.dynamics
+    if not isinstance(dynamics, TokenDynamics) or not isinstance(dynamics.stack, AttentionStack):
+        return np.zeros((0, 0, 2 * len(action), 2 * len(action)))
+    device = dynamics.embedding.weight.device
+    x, maps = dynamics.embed(dynamics.tokens(latent[None].to(device), action[None].to(device))), []
+    for layer in dynamics.stack.attention_layers():
+        maps.append(layer.attention.weights(layer.norms[0](x))[0])
+        x = layer(x)
+    return torch.stack(maps).double().cpu().numpy()
+
+
+def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: int | None = None) -> Link | None:
+    """The link between two different steps that is largest against an even share, in all maps or some of them.
+
+    Early queries see few keys and give each much weight, so the weight itself would always choose those. None where
+    no head looks beyond its own step.
+    """
+    layers, heads, tokens, _ = maps.shape
+    for name, number, count in (("layer", layer, layers), ("head", head, heads)):
+        if number is not None and count == 0:
+            raise UserError(f"--{name} {number}: the model's dynamics have no attention")
+        if number is not None and not 0 <= number < count:
+            raise UserError(f"--{name} {number} is not within 0 .. {count - 1}, the {name}s of the model's attention")
+    place = np.arange(tokens)
+    visible = place + 1 if causal else np.full(tokens, tokens)
+    lift = maps * visible[:, None] * (place[:, None] // 2 != place // 2)  # (L, H, S, S)
+    wanted = np.zeros((layers, heads), bool)
+    wanted[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
+    lift = lift * wanted[:, :, None, None]
+    if not lift.size or lift.max() == 0:
+        return None
+    where = np.unravel_index(lift.argmax(), lift.shape)
+    layer, head, query, key = (int(i) for i in where)
+    return Link(layer, head, query, key, weight=float(maps[where]), lift=float(lift[where]))
+
+
+def learned_values(model: WorldModel) -> dict[str, Array]:
+    """What the priors have learned, among mu, sigma and span: (L, H) each, in tokens."""
+    layers = [attention.prior.learned() for attention in model.attentions()]
+    names = layers[0] if layers else {}
+    return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
+
+
+def first_values(config: ModelConfig) -> dict[str, float]:
+    """Where each of them started, the same in every head."""
+    if config.dynamics != "transformer":
+        return {}
+    fresh = config.prior.build(config.heads, 2 * config.horizon)
+    return {name: float(values.detach()[0]) for name, values in fresh.learned().items()}
+
+
+@torch.no_grad()
+def prior_tables(model: WorldModel) -> tuple[dict[str, Array], str]:
+    """Each layer's prior by distance in tokens, (H, 2T), and what the numbers are; empty for plain causal attention."""
+    tables, meaning = {}, ""
+    for number, attention in enumerate(model.attentions()):
+        scale, bias = attention.prior.tables(2 * model.config.horizon)
+        if bias is not None:
+            tables[f"layer {number}"], meaning = bias.exp().double().cpu().numpy(), "prior weight"
+        elif scale is not None:
+            tables[f"layer {number}"], meaning = scale.double().cpu().numpy(), "factor on the scores"
+    return tables, meaning
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """T steps of one episode, on the CPU; numbers are float64."""
+
+    latent: Tensor  # (T, D) of what was acted on
+    action: Array  # (T,)
+    reward: Array  # (T,) as training learns it, so perhaps its sign only
+    ended: Array  # (T,) bool: for good, as training counts it
+    done: bool  # whether the last step ended the episode, for good or by a time limit
+    episode_return: float  # of the world's own rewards
+    predicted_reward: Array  # (T,)
+    value: Array  # (T,) the network's, before the search
+    prior: Array  # (T, A) probabilities before the search
+    searched: Array  # (T, A) and after it
+    latent_error: Array  # (T,) group KL in nats, of the predicted next latent from that of what was seen next
+    latent_change: Array  # (T,) the same if the prediction were that the latent stays as it is
+    frames: tuple[Array, ...]  # T RGB pictures of what was acted on; () if not drawn
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far predictions were off over a trajectory; a scale to read each one against stands beside it.
+
+    Values are compared with the discounted rewards up to the episode's end, so steps that no end follows count not.
+    """
+
+    steps: int
+    reward_mean_absolute: float
+    reward_root_mean_square: float
+    reward_largest: float
+    reward_spread: float  # standard deviation of the true rewards: the error of their mean, always predicted
+    latent_divergence: float  # mean group KL in nats
+    latent_divergence_unchanged: float  # that of predicting that nothing changes
+    value_steps: int
+    value_mean_absolute: float | None
+    value_spread: float | None
+    search_divergence: float  # mean KL of the search's policy from the prior, in nats
+    search_agreement: float  # share of steps at which both prefer the same action
+
+
+def play(
+    model: WorldModel, arena: Arena, collection: CollectionConfig, seed: int, longest: int, pictures: bool = True
+) -> Trajectory:
+    """The first episode of one world without noise, or its first `longest` steps; sets the model's evaluation mode.
+
+    With the seed of an evaluation in one world it is that evaluation's first episode. Raises UserError where a picture
+    is wanted of a world that draws none.
+    """
+    streams = Streams.spawn(seed)
+    fleet = arena.fleet(1, streams.worlds)
+    planner, numbers = Planner(model, 1, arena.device, arena.search), generator(streams.exploration, arena.device)
+    observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
+    while len(moments) < longest and not (moments and bool(moments[-1]["done"])):
+        frames += [_frame(fleet, arena)] if pictures else []
+        drawn = draw(arena.search, 1, fleet.num_actions, numbers, evaluation=True)
+        moment, observation = _moment(planner, fleet, collection, observation, drawn)
+        moments.append(moment)
+    return _trajectory(moments, frames)
+
+
+def _frame(fleet: Fleet, arena: Arena) -> Array:
+    try:
+        return fleet.frame(0)
+    except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
+        reason = str(error).rstrip(".")
+    except NotImplementedError:  # Gymnasium's base class, without a word
+        reason = "it has no render method"
+    raise UserError(f"{arena.env} cannot be drawn ({reason}); --no-frames does without its pictures")
+
+
+@torch.no_grad()
+def _moment(
+    planner: Planner, fleet: Fleet, collection: CollectionConfig, observation: Tensor, numbers: SearchNumbers
+) -> tuple[dict[str, Tensor], Tensor]:
+    """One step in the world: what is to be kept of it, a row each, and the next observation (1, ...)."""
+    model, history = planner.model, planner.window
+    plan = planner.plan(observation, numbers)
+    action = plan.found.action
+    logits, value = model.root(history, plan.latent)
+    expected = model.expand(history, plan.latent, action)
+    step = fleet.step(action)
+    seen = model.encode(step.final_observation).double()
+    planner.remember(plan.latent, action, step.done)
+    reward, ended = collection.training_signal(step)
+    return {
+        "latent": plan.latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
+        "episode_return": step.episode_return, "predicted_reward": expected.reward, "value": value,
+        "prior": logits.double().softmax(-1), "searched": plan.found.policy,
+        "latent_error": group_kl(expected.latent.double(), seen, GROUP),
+        "latent_change": group_kl(plan.latent.double(), seen, GROUP),
+    }, step.observation  # fmt: skip
+
+
+def _trajectory(moments: list[dict[str, Tensor]], frames: list[Array]) -> Trajectory:
+    joined = {name: torch.cat([moment[name] for moment in moments]).cpu() for name in moments[0]}
+    latent, done, returns = joined.pop("latent"), joined.pop("done"), joined.pop("episode_return")
+    arrays = {name: (x.double() if x.is_floating_point() else x).numpy() for name, x in joined.items()}
+    return Trajectory(
+        latent=latent, done=bool(done[-1]), episode_return=float(returns[-1]), frames=tuple(frames), **arrays
+    )
+
+
+def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
+    """Discounted rewards (T,) from each step to the next end; NaN where no end follows."""
+    result, following = np.empty(len(reward)), np.nan
+    for t in reversed(range(len(reward))):
+        following = reward[t] + (0.0 if ended[t] else gamma * following)
+        result[t] = following
+    return result
+
+
+def errors(trajectory: Trajectory, gamma: float) -> Errors:
+    """The prediction errors of a whole trajectory."""
+    off = trajectory.predicted_reward - trajectory.reward
+    returns = returns_to_go(trajectory.reward, trajectory.ended, gamma)
+    known = ~np.isnan(returns)
+    value_off = np.abs(trajectory.value - returns)[known]
+    p, q = trajectory.searched, trajectory.prior
+    divergence = np.where(p > 0, p * np.log(np.where(p > 0, p, 1) / q), 0.0).sum(1)  # (T,)
+    return Errors(
+        steps=len(trajectory),
+        reward_mean_absolute=float(np.abs(off).mean()),
+        reward_root_mean_square=float(np.sqrt(np.square(off).mean())),
+        reward_largest=float(np.abs(off).max()),
+        reward_spread=float(trajectory.reward.std()),
+        latent_divergence=float(trajectory.latent_error.mean()),
+        latent_divergence_unchanged=float(trajectory.latent_change.mean()),
+        value_steps=int(known.sum()),
+        value_mean_absolute=float(value_off.mean()) if known.any() else None,
+        value_spread=float(returns[known].std()) if known.any() else None,
+        search_divergence=float(divergence.mean()),
+        search_agreement=float((p.argmax(1) == q.argmax(1)).mean()),
+    )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What of a run is looked at."""
+
+    also: Repeatable = ()
+    """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
+    seed: int = 0
+    """Seed of the world and of the search's ties."""
+    most_steps: int = 200
+    """Steps after which the episode is left."""
+    last_step: int | None = None
+    """Step at which the drawn window ends (None: the last one whose reward is not 0, or else the last one)."""
+    columns: int = 10
+    """Steps in the picture of the trajectory; maps show as many as a training sequence has."""
+    layer: int | None = None
+    """Layer of the map that is linked to its frames, counted from 0 (None: where the strongest link is)."""
+    head: int | None = None
+    """Head of that map, counted from 0 (None: where the strongest link is)."""
+    simulations: int | None = None
+    """Expansions of each search (None: as in training)."""
+    frames: bool = True
+    """Show the world's pictures; --no-frames is for worlds that draw none."""
+
+    def check(self) -> None:
+        """One sentence for each number that makes no sense."""
+        for name in ("most_steps", "columns", "simulations"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
+        if self.seed < 0:
+            raise UserError(f"--seed {self.seed} must not be negative")
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that is drawn and written about one checkpoint."""
+
+    config: TrainConfig
+    step: int  # the checkpoint's
+    seen: Trajectory
+    errors: Errors
+    values: dict[str, Array]  # (R, L, H) learned, by name
+    maps: Array  # (L, H, 2T, 2T) of the steps first .. last
+    first: int
+    last: int
+    shown: int  # step at which the picture of the trajectory begins, which ends at `last`
+    link: Link | None
+    tables: tuple[dict[str, Array], str]
+    names: tuple[str, ...]  # words for the actions
+
+    @property
+    def about(self) -> str:
+        """One line for the head of a picture."""
+        model = self.config.model
+        form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
+        return f"{self.config.world.env}, {form}, checkpoint of step {self.step:,}"
+
+    def action_word(self, action: int) -> str:
+        """What an action is called."""
+        return self.names[action] if action < len(self.names) else f"action {action}"
+
+
+def investigate(run: Path, device: torch.device, choice: Choice) -> Findings:
+    """Load, play, measure; nothing is written. Raises UserError for whatever of it cannot be done."""
+    model, config, step = load_model(run, device)
+    values = pooled(run, model, config, choice.also)
+    arena = Arena.of(config, device).with_simulations(choice.simulations)
+    arena, names = visible(arena) if choice.frames else arena, action_names(arena)
+    seen = play(model, arena, config.collection, choice.seed, choice.most_steps, choice.frames)
+    last = chosen_step(seen, choice.last_step)
+    first = max(0, last + 1 - config.model.horizon)
+    window = slice(first, last + 1)
+    maps = attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
+    return Findings(
+        config=config, step=step, seen=seen, errors=errors(seen, config.learner.gamma), values=values, maps=maps,
+        first=first, last=last, shown=max(0, last + 1 - choice.columns),
+        link=strongest_link(maps, model.causal, choice.layer, choice.head), tables=prior_tables(model), names=names,
+    )  # fmt: skip
+
+
+def report_maps(run: Path, seed: int) -> Maps | None:
+    """What a study's report shows of a run's attention; None where its dynamics has none."""
+    found = investigate(run, torch.device("cpu"), Choice(seed=seed, frames=False))
+    if not len(found.maps):
+        return None
+    return Maps(dict(enumerate(found.maps)), len(found.seen), total=found.seen.episode_return, first=found.first)
+
+
+def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str]) -> dict[str, Array]:
+    """Learned values (R, L, H) of a run and of further ones; a UserError where one is of another model."""
+    found = [learned_values(model)]
+    for other in also:
+        their_model, theirs, _ = load_model(other)
+        if theirs.model != config.model:
+            raise UserError(f"--also {other} is a run of another model than {run}: its values cannot be averaged")
+        found.append(learned_values(their_model))
+    return {name: np.stack([each[name] for each in found]) for name in found[0]}
+
+
+def visible(arena: Arena) -> Arena:
+    """The same world, asked for pictures where it needs to be asked."""
+    if arena.env.startswith("ALE/") or arena.env.removeprefix("envs:") in WORLDS:
+        return arena
+    return replace(arena, env_kwargs=arena.env_kwargs | {"render_mode": "rgb_array"})
+
+
+def action_names(arena: Arena) -> tuple[str, ...]:
+    """Words for the action numbers, where the world has them."""
+    ours = arena.env.removeprefix("envs:") in WORLDS
+    return make_world(arena.env, **arena.env_kwargs).action_names if ours else ()
+
+
+def chosen_step(seen: Trajectory, wanted: int | None) -> int:
+    """The last step of the drawn window."""
+    if wanted is None:
+        paid = np.flatnonzero(seen.reward)
+        return int(paid[-1]) if len(paid) else len(seen) - 1
+    if not 0 <= wanted < len(seen):
+        raise UserError(f"--last-step {wanted} is not within 0 .. {len(seen) - 1}, the steps that were played")
+    return wanted
