@@ -1,114 +1,304 @@
-"""How fast the worlds are: `python -m envs.benchmark`.
+"""Measure steps per second of the environments: `python -m envs.benchmark`.
 
-Measures every registered world, one at a time and 1,024 side by side, against the originals' steps; on an accelerator
-(`--device cuda`) 65,536 worlds inside one CUDA graph. Prints the table and writes it, with the machine, into
-results/benchmarks/worlds.{md,json}.
+Every registered environment is measured alone and 1,024 at a time, beside the originals' figures; with `--device cuda`
+65,536 at a time inside one CUDA graph. The table is printed and, with the machine, written to
+results/benchmarks/environments.{md,json}.
 """
 
 from __future__ import annotations
 
-import shlex
+import statistics
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import gymnasium
+import numpy as np
 import torch
 import tyro
-from rich.console import Console
+from torch import Tensor
 
-from envs.benchmark_cuda import IDS, graph_row
-from envs.benchmark_measures import Clock, Effort, world_row
-from envs.benchmark_pages import Table, terminal, write
-from envs.errors import UserError, near_names
+from envs.core import Step, World
+from envs.errors import UserError, near_names, one_line_errors
+from envs.files import make_folder
+from envs.fleet import advance
 from envs.machine import machine
-from envs.registry import WORLDS
+from envs.registry import FROM_FILES, WORLDS, make_world
+from envs.tables import Table, Value, origin, write_page
 
-NEED_A_FILE = ("Gridverse/Yaml-v0", "POMDP/File-v0")
-WORLDS_NOTE = (
-    "Steps per second with random actions, resets included: `one` world through `gymnasium.make`, `many`: 1,024 "
-    "through `gymnasium.make_vec` in SAME_STEP mode, all rows together; medians of the repetitions. `original`: steps "
-    "per second of the original environment, its resets not counted (`envs/benchmark_originals.py`); `ratio`: ours "
-    "over that; `bar`: what is asked for; `holds`: whether it is reached."
+# Microseconds (step, reset) of the original environments. Source: measured by us on the original code, gym-gridverse
+# 07909d9 and gym-pomdps 81ffa37 as DTQN (9f8d72b) wraps them, on one core of an AMD EPYC, processor time, medians,
+# +-20 %. "Step" is one wrapped env.step: dynamics, observation and conversion; "reset" is not part of it.
+ORIGINALS: dict[str, tuple[float, float]] = {
+    "Gridverse/Memory-5x5-v0": (214, 223),
+    "Gridverse/Memory-7x7-v0": (276, 246),
+    "Gridverse/Memory-9x9-v0": (363, 319),
+    "Gridverse/Memory-11x11-v0": (466, 407),
+    "Gridverse/Memory-13x13-v0": (636, 627),
+    "Gridverse/Memory-FourRooms-7x7-v0": (269, 373),
+    "Gridverse/Memory-FourRooms-13x13-v0": (554, 610),
+    "Gridverse/Memory-NineRooms-13x13-v0": (590, 739),
+    "Gridverse/Memory-NineRooms-13x13-2Beacons-v0": (549, 734),
+    "Gridverse/Memory-NineRooms-13x13-3Beacons-v0": (558, 794),
+    "Gridverse/Memory-SixteenRooms-13x13-v0": (586, 750),
+    "Gridverse/Memory-SixteenRooms-15x15-v0": (730, 1089),
+    "Gridverse/Memory-SixteenRooms-17x17-v0": (867, 1033),
+    "Gridverse/Memory-SixteenRooms-21x21-v0": (1283, 1423),
+    "Gridverse/Memory-TwentyFiveRooms-13x13-v0": (566, 833),
+    "Gridverse/Memory-13x13-Hallucinated-v0": (625, 1163),
+    "Gridverse/Memory-13x13-HallucinatedCorridor-v0": (600, 811),
+    "Gridverse/Keydoor-5x5-v0": (279, 189),
+    "Gridverse/Keydoor-7x7-v0": (382, 448),
+    "Gridverse/Keydoor-9x9-v0": (488, 275),
+    "POMDP/CarFlag-v0": (2.6, 14.7),
+    "POMDP/MemoryCards-v0": (8.4, 8.9),
+    "POMDP/Hallway-v0": (5.7, 3.7),
+    "POMDP/HeavenHell-v0": (5.2, 3.1),
+}
+SINGLE_RATIO = 1.0  # bar of one environment of a grid: at least this many times the original's steps per second
+LARGE_RATIO = 3.0  # the same where the grid is 13x13 or larger
+VECTOR_RATIO = 300.0  # bar of 1,024 environments of a grid
+VECTOR_RATE = 5e6  # bar of 1,024 other environments, steps per second
+GRAPH_RATE = 20e6  # bar of 65,536 environments inside one CUDA graph, steps per second, resets included
+GRAPH_ENVS = 65_536
+GRAPH_IDS = ("Gridverse/Memory-13x13-v0", "Gridverse/Memory-NineRooms-13x13-v0")
+SMALL = ("-5x5", "-7x7", "-9x9", "-11x11")
+
+NOTE = (
+    "Steps per second with random actions, resets included: `single`: one environment from `gymnasium.make`, `vector`: "
+    "1,024 from `gymnasium.make_vec` in SAME_STEP mode, all rows together; medians of the repetitions. `original`: "
+    "steps per second of the original environment, its resets not counted (`ORIGINALS` in `envs/benchmark.py`); "
+    "`ratio`: ours over that; `bar`: what is asked for; `holds`: whether it is reached."
 )
 GRAPH_NOTE = (
-    "Steps per second of all worlds together inside one CUDA graph: random numbers, actions, steps and resets of "
-    "finished worlds. `episodes`: those that ended while it was timed."
+    "Steps per second of all environments together inside one CUDA graph: random numbers, actions, steps and resets "
+    "of finished episodes. `episodes`: those that ended while it was timed."
 )
+
+Clock = Literal["wall", "cpu"]
+CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure how many steps per second the worlds take."""
+    """Measure how many steps per second the environments take."""
 
     device: Literal["cpu", "cuda"] = "cpu"
-    """`cuda` measures many worlds inside one CUDA graph instead of the Gymnasium environments."""
+    """`cuda` measures many environments inside one CUDA graph instead of the Gymnasium environments."""
     only: tuple[str, ...] = ()
     """Ids to measure; none given: all (on `cuda`: the two that have a bar)."""
     threads: int = 1
-    """Threads of torch on the CPU; a step of 1,024 worlds is too little work to gain from more."""
+    """Threads of torch on the CPU; a step of 1,024 environments is too little work to gain from more."""
     clock: Clock = "wall"
     """`cpu` counts the time that the process was given, for a machine that others use too."""
     quick: bool = False
     """Few steps: shows that everything runs; its numbers mean nothing."""
     folder: Path = Path("results/benchmarks")
-    """Where worlds.md and worlds.json go."""
+    """Where environments.md and environments.json go."""
     write: bool = True
     """Write the two files."""
 
     def check(self) -> None:
-        """One sentence for what cannot work."""
+        """Refuse in one sentence what cannot work."""
         for id in self.only:
             if id not in WORLDS:
-                raise UserError(f"--only: {near_names('world', id, WORLDS)}")
-            if id in NEED_A_FILE:
-                raise UserError(f"--only {id}: its file decides what it is; name a world that needs none.")
+                raise UserError(f"--only: {near_names('environment', id, WORLDS)}")
+            if id in FROM_FILES:
+                raise UserError(f"--only {id}: its file decides what it is; name an environment that needs none.")
         if self.threads < 1:
             raise UserError(f"--threads must be at least 1, not {self.threads}.")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda: torch sees no CUDA device here; leave it out, or run where there is one.")
 
     def ids(self) -> list[str]:
-        """What is to be measured."""
-        every = list(IDS) if self.device == "cuda" else [id for id in WORLDS if id not in NEED_A_FILE]
+        """List what is to be measured."""
+        every = list(GRAPH_IDS) if self.device == "cuda" else [id for id in WORLDS if id not in FROM_FILES]
         return list(self.only) or every
 
-    def effort(self) -> Effort:
-        """How much is measured."""
-        quick = Effort(repetitions=2, single_steps=20, many=16, many_steps=5, warm_up=5, clock=self.clock)
-        return quick if self.quick else Effort(clock=self.clock)
+    def config(self) -> BenchmarkConfig:
+        """Say how much is measured."""
+        if not self.quick:
+            return BenchmarkConfig(clock=self.clock)
+        return BenchmarkConfig(2, single_steps=20, num_envs=16, vector_steps=5, warm_up_steps=5, clock=self.clock)
 
 
-def measure(args: Args, console: Console) -> Table:
-    """The table, with a line for each world as soon as it is measured."""
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """How much is measured."""
+
+    repetitions: int = 11
+    single_steps: int = 1000  # of one environment in a repetition
+    num_envs: int = 1024
+    vector_steps: int = 60  # of each of them in a repetition
+    warm_up_steps: int = 600  # of each of them before, until their episodes no longer end together
+    clock: Clock = "wall"
+
+
+# On a CPU: Gymnasium environments
+
+
+def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
+    """Measure both rates of an environment beside the original's and beside the bars."""
+    rates = {"single": single_rate(id, config), "vector": vector_rate(id, config)}
+    original = 1e6 / ORIGINALS[id][0] if id in ORIGINALS else None
+    row: dict[str, Value] = {"env": id, "original": original}
+    for name, rate in rates.items():
+        bar = bars(id)[name]
+        row |= {name: rate, f"{name}_ratio": None if original is None else rate / original}
+        row |= {f"{name}_bar": bar, f"{name}_holds": None if bar is None else rate >= bar}
+    return row
+
+
+def bars(id: str) -> dict[str, float | None]:
+    """Give the steps per second that one and that 1,024 environments must reach; None where nothing is asked."""
+    if id not in ORIGINALS:
+        return {"single": None, "vector": None}
+    if not id.startswith("Gridverse/"):
+        return {"single": None, "vector": VECTOR_RATE}
+    ratio = SINGLE_RATIO if id.removesuffix("-v0").endswith(SMALL) else LARGE_RATIO
+    original = 1e6 / ORIGINALS[id][0]
+    return {"single": original * ratio, "vector": original * VECTOR_RATIO}
+
+
+def single_rate(id: str, config: BenchmarkConfig) -> float:
+    """Steps per second of `gymnasium.make(id)`, median over the repetitions."""
+    env = gymnasium.make(id)
+    actions = _actions(env.action_space, (config.single_steps,)).tolist()
+    env.reset(seed=0)
+
+    def play() -> None:
+        for action in actions:
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+
+    return config.single_steps / _seconds(play, config)
+
+
+def vector_rate(id: str, config: BenchmarkConfig) -> float:
+    """Steps per second of `gymnasium.make_vec(id)`, all rows together; every step counts, a reset is in its step."""
+    env = gymnasium.make_vec(id, num_envs=config.num_envs, autoreset_mode="SameStep")
+    actions = _actions(env.single_action_space, (config.vector_steps, config.num_envs))
+    env.reset(seed=0)
+
+    def play() -> None:
+        for action in actions:
+            env.step(action)
+
+    for _ in range(0, config.warm_up_steps, config.vector_steps):
+        play()
+    return config.vector_steps * config.num_envs / _seconds(play, config)
+
+
+def _seconds(play: Callable[[], None], config: BenchmarkConfig) -> float:
+    """Time one call, the median of the repetitions; the first call is not counted."""
+    clock, taken = CLOCKS[config.clock], []
+    for _ in range(config.repetitions + 1):
+        began = clock()
+        play()
+        taken.append(clock() - began)
+    return statistics.median(taken[1:])
+
+
+def _actions(space: gymnasium.Space[Any], shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    assert isinstance(space, gymnasium.spaces.Discrete)
+    return np.random.default_rng(0).integers(0, space.n, shape)
+
+
+# On an accelerator: many worlds inside one CUDA graph
+
+
+class RandomPlay:
+    """N worlds whose random steps write into tensors that stay where they are, as a CUDA graph needs.
+
+    `finished` counts the episodes that ended, so that one sees that resets took part.
+    """
+
+    def __init__(self, world: World[Any], count: int, seed: int = 0) -> None:
+        self.world, self.count = world, count
+        self.generator = torch.Generator(world.device).manual_seed(seed)
+        first = world.reset(self._uniforms(world.reset_draws))
+        self.state = type(first)(**{name: value.clone() for name, value in vars(first).items()})
+        self.finished = torch.zeros((), dtype=torch.int64, device=world.device)
+
+    def step(self) -> Step:
+        """Take one random action in every world."""
+        u = self._uniforms(1 + self.world.step_draws + self.world.reset_draws)
+        action = (u[:, 0] * self.world.num_actions).long()
+        after, step = advance(self.world, self.state, action, u[:, 1:])
+        for name, value in vars(after).items():
+            getattr(self.state, name).copy_(value)
+        self.finished += step.done.sum()
+        return step
+
+    def _uniforms(self, draws: int) -> Tensor:
+        return torch.rand(self.count, draws, dtype=torch.float64, device=self.world.device, generator=self.generator)
+
+
+def graph_row(id: str, count: int = GRAPH_ENVS, steps: int = 10, replays: int = 100) -> dict[str, Value]:
+    """Measure `count` worlds in a graph of `steps` steps, over `replays` replays; needs a CUDA device."""
+    play = RandomPlay(make_world(id, "cuda"), count)
+    graph = capture(play, steps)
+    for _ in range(1 + play.world.time_limit // steps):  # until episodes no longer end together
+        graph.replay()
+    torch.cuda.synchronize()
+    before, began = int(play.finished), time.perf_counter()
+    for _ in range(replays):
+        graph.replay()
+    torch.cuda.synchronize()
+    rate = count * steps * replays / (time.perf_counter() - began)
+    ended = int(play.finished) - before
+    return {
+        "env": id, "num_envs": count, "steps_s": rate, "bar": GRAPH_RATE, "holds": rate >= GRAPH_RATE,
+        "episodes": ended,
+    }  # fmt: skip
+
+
+def capture(play: RandomPlay, steps: int) -> torch.cuda.CUDAGraph:
+    """Capture a graph of `steps` steps, warmed up on a side stream as capture demands."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            play.step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(play.generator)
+    with torch.cuda.graph(graph):
+        for _ in range(steps):
+            play.step()
+    return graph
+
+
+def measure(args: Args) -> Table:
+    """Measure every environment in turn; the one at work is named on standard error."""
     rows = []
-    with console.status("") as status:
-        for id in args.ids():
-            status.update(id)
-            rows.append(graph_row(id) if args.device == "cuda" else world_row(id, args.effort()))
+    for number, id in enumerate(args.ids(), 1):
+        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
+        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args.config()))
     if args.device == "cuda":
-        return Table("Many worlds inside one CUDA graph", GRAPH_NOTE, rows)
-    return Table("Worlds on a CPU", WORLDS_NOTE, rows)
+        return Table.from_records(rows, "Many environments inside one CUDA graph", GRAPH_NOTE)
+    return Table.from_records(rows, "Environments on a CPU", NOTE)
 
 
+@one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    args = tyro.cli(Args, args=words, prog="python -m envs.benchmark")
-    try:
-        args.check()
-        torch.set_num_threads(args.threads)
-        facts = {"command": shlex.join(["python", "-m", "envs.benchmark", *words]), **machine()}
-        console = Console(width=170)  # a narrower terminal wraps lines, which is better than cutting cells
-        table = measure(args, console)
-        console.print(terminal(table))
-        if args.write:
-            write(args.folder, facts, [table])
-            console.print(f"wrote {args.folder}/worlds.md and {args.folder}/worlds.json")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    argv = sys.argv[1:] if argv is None else argv
+    args = tyro.cli(Args, args=argv, prog="python -m envs.benchmark")
+    args.check()
+    torch.set_num_threads(args.threads)
+    if args.write:
+        make_folder(args.folder)
+    facts = origin("envs.benchmark", argv, **machine())
+    table = measure(args)
+    print(table.text())
+    if args.write:
+        write_page(args.folder, "environments", "Speed of the environments", facts, [table])
+        print(f"wrote {args.folder}/environments.md and {args.folder}/environments.json")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+import sys
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# How torch (on a CPU, on a GPU, in sizes beyond 64 bits) and numpy say that there is no memory for a tensor.
+SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allocate|storage size calculation", re.I)
+SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
 MOST_LISTED = 40  # of more known names only the nearest are said
 
 
@@ -29,3 +39,32 @@ def suggestion(name: str, known: Iterable[str]) -> str:
         return f"did you mean {' or '.join(repr(near) for near in close[:3])}?"
     asked = f"did you mean '{close[0]}'? " if close else ""
     return f"{asked}known: {', '.join(names) or 'none'}"
+
+
+def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
+    """Make a script's main end on `error: ...` and exit code 2 where the user made a mistake."""
+
+    @wraps(main)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return main(*args, **kwargs)
+        except (ValueError, RuntimeError, MemoryError) as error:
+            sentence = str(error) if isinstance(error, UserError) else _memory_sentence(error)
+            if sentence is None:
+                raise
+            print(f"error: {sentence}", file=sys.stderr)
+            raise SystemExit(2) from None
+
+    return wrapper
+
+
+def _memory_sentence(error: Exception) -> str | None:
+    """What to say where memory did not suffice; None where the error is about something else."""
+    if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
+        return None
+    size = SIZE.search(str(error))
+    asked = f" for a tensor of {size[1]}" if size else ""
+    return (
+        f"not enough memory{asked}: sizes such as --capacity, --num-envs, --batch-size or --width ask for more than "
+        "this machine has; make them smaller"
+    )

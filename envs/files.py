@@ -1,31 +1,59 @@
-"""Files of numbers by world that scripts keep and add to."""
+"""Files that a reader, and a crash, sees whole or not at all."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from envs.errors import UserError
 
 Entry = TypeVar("Entry")
+TEMPORARY = ".tmp"  # suffix of a file that is not yet whole
 
 
-def read_entries(path: Path, entry: Callable[[str, dict[str, Any]], Entry], what: str) -> dict[str, Entry]:
-    """What `entry` makes of each world's id and its plain values; none where there is no file yet.
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn what the operating system refuses (a full disk, no permission) into one sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"cannot write {path}: {reason}; what was saved before is untouched") from error
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Put `data` at `path` so that any reader, and any crash, sees the old file or the new one.
 
     Raises:
-        UserError: the file is no table of `what`.
+        UserError: the system refuses; the old file stays and nothing temporary is left.
     """
-    if not path.exists():
-        return {}
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return {id: entry(id, values) for id, values in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no table of {what}; move it away or choose another --folder.") from None
+    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    with disk_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last through a power cut, where the system can."""
+    with suppress(OSError):  # some file systems refuse to open or sync folders
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def make_folder(folder: Path) -> None:
@@ -37,21 +65,32 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"Cannot write to {folder}: {error.strerror or error}; choose another --folder.") from error
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --folder") from error
     if not os.access(folder, os.W_OK):
-        raise UserError(f"Cannot write to {folder}: it is protected; choose another --folder.")
+        raise UserError(f"cannot write to {folder}: it is protected; choose another --folder")
 
 
-def put(path: Path, text: str) -> None:
-    """Write a file so that a reader, and a crash, sees the old one or the new one.
+def write_text(path: Path, text: str) -> None:
+    """Write a text file as `write_atomic` does, in a folder that is made where it is missing."""
+    make_folder(path.parent)
+    write_atomic(path, text.encode())
+
+
+def read_entries(path: Path, entry: Callable[[str, dict[str, Any]], Entry], what: str) -> dict[str, Entry]:
+    """Read a JSON file of entries by name; none where there is no file yet.
+
+    Args:
+        path: the file.
+        entry: makes an entry of its name and its plain values.
+        what: the entries, for the error's sentence.
 
     Raises:
-        UserError: the system refuses.
+        UserError: the file holds something else.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
+    if not path.exists():
+        return {}
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {name: entry(name, values) for name, values in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is no table of {what}; move it away or choose another --folder") from None

@@ -71,6 +71,7 @@ WORLDS: dict[str, Entry] = {
     "POMDP/File-v0": Entry("envs.worlds.pomdp:File"),
     "Pixel/BlinkingCatch-v0": Entry("envs.worlds.catch:BlinkingCatch"),
 }
+FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # what they are is decided by the file that `path` names
 
 
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:

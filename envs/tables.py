@@ -7,13 +7,14 @@ import io
 import json
 import math
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
-from envs.files import put
+from envs.files import write_text
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
@@ -126,38 +127,62 @@ def write_page(
         "machine": dict(facts),
         "tables": [{"title": table.title, "note": table.note, "rows": table.records()} for table in tables],
     }
+    path = folder / f"{name}.json"
     if section:
-        sections = dict(sorted((read_sections(folder / f"{name}.json") | {section: measured}).items()))
-        pages = [_section_page(f"{title}: {key}", entry) for key, entry in sections.items()]
-        content: dict[str, Any] = {"sections": sections}
+        sections = read_sections(path) | {section: measured}
+        content = {"title": title, "sections": dict(sorted(sections.items()))}
     else:
-        pages, content = [_section_page(title, measured)], measured
-    put(folder / f"{name}.json", json.dumps(content, indent=1) + "\n")
-    put(folder / f"{name}.md", "\n".join(pages))
+        content = {"title": title, **measured}
+    write_text(path, json.dumps(content, indent=1) + "\n")
+    write_text(path.with_suffix(".md"), _content_page(content))
+
+
+def remake_page(path: Path) -> str:
+    """Make the Markdown of a page again from its numbers alone.
+
+    Raises:
+        UserError: the file is missing or something else.
+    """
+    with _page_errors(path):
+        return _content_page(json.loads(path.read_text(encoding="utf-8")))
 
 
 def read_sections(path: Path) -> dict[str, Section]:
     """Read the sections of a page's numbers; none where there is no file yet.
 
-    A page of before there were sections is one, called by the kind of its machine.
+    A page without sections is one, called by the kind of its machine.
 
     Raises:
         UserError: the file is something else.
     """
     if not path.exists():
         return {}
-    try:
+    with _page_errors(path):
         content = json.loads(path.read_text(encoding="utf-8"))
         if "tables" in content:
-            return {"cuda" if content["machine"]["accelerator"] else "cpu": content}
+            kind = "cuda" if content["machine"]["accelerator"] else "cpu"
+            return {kind: {"machine": content["machine"], "tables": content["tables"]}}
         return {
             str(key): {"machine": dict(entry["machine"]), "tables": list(entry["tables"])}
             for key, entry in content["sections"].items()
         }
+
+
+@contextmanager
+def _page_errors(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} does not hold a page of tables; move it away or choose another --folder") from None
 
 
-def _section_page(title: str, section: Section) -> str:
+def _content_page(content: Mapping[str, Any]) -> str:
+    """Write the Markdown of a page, its sections one below the other."""
+    if "sections" in content:
+        return "\n".join(_section(f"{content['title']}: {key}", entry) for key, entry in content["sections"].items())
+    return _section(content["title"], content)
+
+
+def _section(title: str, section: Mapping[str, Any]) -> str:
     tables = [Table.from_records(entry["rows"], entry["title"], entry["note"]) for entry in section["tables"]]
     return page(title, section["machine"], tables)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.benchmark_tables import Table
 from dqn_memory.parameter_pages import markdown_page
 from dqn_memory.parameter_rows import Row
 from dqn_memory.runs.errors import UserError
@@ -25,10 +24,10 @@ from dqn_memory.study.report_page import write_report
 from dqn_memory.study.report_published import claims_page
 from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import RECORD, open_source
-from envs import benchmark_pages as world_pages
 from envs.baselines import report as baselines
 from envs.baselines import report as baselines_report
 from envs.memoryless import pages as memoryless
+from envs.tables import remake_page
 
 # Suffixes of what is kept for people to read; all else is raw. A report's page in HTML and its pictures as SVG say the
 # same again and are not kept.
@@ -166,21 +165,9 @@ def _speed(results: Path, path: Path) -> Unit:
     place = path.relative_to(results).with_suffix(".md")
 
     def make(source: Path, target: Path) -> None:
-        heading = _heading((source / place).read_text(encoding="utf-8"))
-        _write(target / place, _speed_page(source / place.with_suffix(".json"), heading))
+        _write(target / place, remake_page(source / place.with_suffix(".json")))
 
     return Unit(place.with_suffix("").as_posix(), (place.as_posix(),), make)
-
-
-def _speed_page(path: Path, heading: str) -> str:
-    numbers = json.loads(path.read_bytes())
-    if "sections" in numbers:
-        pages: Any = importlib.import_module("world_models.speed_pages")
-        return str(pages.markdown(heading.rpartition(": ")[0], pages.read_sections(path)))
-    facts, tables = numbers["machine"], numbers["tables"]
-    if path.stem == "worlds":
-        return world_pages.markdown(facts, [world_pages.Table(**table) for table in tables])
-    return tables.markdown_page(heading, facts, [Table(**table) for table in tables])
 
 
 def _sizes(results: Path, path: Path) -> Unit:

@@ -26,9 +26,9 @@ from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
 from envs.errors import UserError
-from envs.files import make_folder, put
+from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
-from envs.registry import WORLDS, make_world
+from envs.registry import FROM_FILES, WORLDS, make_world
 
 
 @dataclass(frozen=True)
@@ -88,9 +88,6 @@ class Args:
         return made
 
 
-FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")
-
-
 def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
     """The record of one world: without bounds, and with one line that says why, where nobody has a player for it."""
     begin = time.perf_counter()
@@ -146,12 +143,12 @@ def ordered(records: Mapping[str, Record]) -> dict[str, Record]:
 
 def write(folder: Path, records: dict[str, Record], ship: bool) -> None:
     """The three files, and the shipped one."""
-    put(folder / "baselines.json", as_json(records))
-    put(folder / "baselines.csv", report.as_csv(records))
-    put(folder / "baselines.md", report.markdown(records))
+    write_text(folder / "baselines.json", as_json(records))
+    write_text(folder / "baselines.csv", report.as_csv(records))
+    write_text(folder / "baselines.md", report.markdown(records))
     if ship:
         own = {id: plain(record.lines) for id, record in records.items() if id in WORLDS and record.lines.bounded}
-        put(SHIPPED, tomli_w.dumps(own))
+        write_text(SHIPPED, tomli_w.dumps(own))
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import tyro
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.errors import UserError
-from envs.files import make_folder, put
+from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
 from envs.memoryless import pages
 from envs.memoryless.climb import MEASURES, Climbed, Effort, certain, climb, soften
@@ -125,8 +125,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.write:
         records = pages.read(folder / "memoryless.json") | {args.name: record}
         plain = {name: asdict(entry) for name, entry in sorted(records.items())}
-        put(folder / "memoryless.json", json.dumps(plain, indent=1) + "\n")
-        put(folder / "memoryless.md", pages.markdown(dict(sorted(records.items()))))
+        write_text(folder / "memoryless.json", json.dumps(plain, indent=1) + "\n")
+        write_text(folder / "memoryless.md", pages.markdown(dict(sorted(records.items()))))
 
 
 if __name__ == "__main__":

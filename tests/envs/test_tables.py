@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envs.errors import UserError
-from envs.tables import Table, origin, page, read_sections, show, write_page
+from envs.tables import Table, origin, page, read_sections, remake_page, show, write_page
 
 TABLE = Table.from_records(
     [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}],
@@ -70,12 +70,14 @@ def test_a_section_is_replaced_alone(tmp_path: Path) -> None:
     ]  # fmt: skip
     text = (tmp_path / "speed.md").read_text()
     assert text.index("# Speed: cpu\n\n- cpu: cpu") < text.index("# Speed: cuda\n\n- cpu: cuda")
+    assert remake_page(tmp_path / "speed.json") == text
 
 
 def test_a_page_without_sections_becomes_one(tmp_path: Path) -> None:
     write_page(tmp_path, "speed", "Speed", {"accelerator": None}, [TABLE])
     assert list(read_sections(tmp_path / "speed.json")) == ["cpu"]
     assert read_sections(tmp_path / "absent.json") == {}
+    assert remake_page(tmp_path / "speed.json") == (tmp_path / "speed.md").read_text()
 
 
 @pytest.mark.parametrize("content", ["nothing", "[]", "{}", '{"sections": 3}', json.dumps({"sections": {"a": 1}})])
@@ -85,3 +87,5 @@ def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
     with pytest.raises(UserError, match=r"speed\.json does not hold a page of tables"):
         write_page(tmp_path, "speed", "Speed", {}, [TABLE], "cpu")
     assert path.read_text() == content
+    with pytest.raises(UserError, match="does not hold a page of tables"):
+        remake_page(path)

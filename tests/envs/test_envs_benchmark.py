@@ -9,71 +9,59 @@ import pytest
 import torch
 from world_keywords import IDS
 
-from envs.benchmark import NEED_A_FILE, Args, main
-from envs.benchmark_cuda import RandomPlay, capture
-from envs.benchmark_measures import Effort, world_row
-from envs.benchmark_originals import ORIGINALS, bars
-from envs.benchmark_pages import Table, cell, markdown, write
+from envs.benchmark import ORIGINALS, Args, BenchmarkConfig, RandomPlay, bars, capture, cpu_row, main
 from envs.errors import UserError
 from envs.fleet import advance
-from envs.registry import make_world
+from envs.registry import FROM_FILES, make_world
 
 ROOT = Path(__file__).parents[2]
 IDS_OF_TWO_KINDS = ["POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"]
 
 
-def test_bars():
-    assert bars("Gridverse/Memory-5x5-v0").single == pytest.approx(1e6 / 214)
-    assert bars("Gridverse/Memory-13x13-v0").single == pytest.approx(3e6 / 636)
-    assert bars("Gridverse/Keydoor-9x9-v0").single == pytest.approx(1e6 / 488)
-    assert bars("Gridverse/Memory-FourRooms-7x7-v0").many == pytest.approx(300e6 / 269)
-    assert bars("POMDP/CarFlag-v0").many == 5e6
-    assert bars("POMDP/CarFlag-v0").single is None
-    assert bars("Gridverse/Memory-Empty-13x13-v0").many is None
+@pytest.mark.parametrize(
+    ("id", "single", "vector"),
+    [
+        ("Gridverse/Memory-5x5-v0", 1e6 / 214, 300e6 / 214),
+        ("Gridverse/Memory-11x11-v0", 1e6 / 466, 300e6 / 466),
+        ("Gridverse/Memory-13x13-v0", 3e6 / 636, 300e6 / 636),
+        ("Gridverse/Keydoor-9x9-v0", 1e6 / 488, 300e6 / 488),
+        ("Gridverse/Memory-FourRooms-7x7-v0", 1e6 / 269, 300e6 / 269),
+        ("Gridverse/Memory-SixteenRooms-15x15-v0", 3e6 / 730, 300e6 / 730),
+        ("Gridverse/Memory-SixteenRooms-17x17-v0", 3e6 / 867, 300e6 / 867),
+        ("POMDP/CarFlag-v0", None, 5e6),
+        ("Gridverse/Memory-Empty-13x13-v0", None, None),
+    ],
+)
+def test_bars(id, single, vector):
+    assert bars(id) == pytest.approx({"single": single, "vector": vector})
 
 
 def test_every_original_is_a_world_of_ours():
     assert set(ORIGINALS) <= set(IDS)
     assert len(ORIGINALS) == 24
-    without = set(IDS) - set(ORIGINALS) - set(NEED_A_FILE)
+    without = set(IDS) - set(ORIGINALS) - set(FROM_FILES)
     assert without == {"Gridverse/Memory-Empty-13x13-v0", "Pixel/BlinkingCatch-v0"}
 
 
 def test_a_row_says_whether_the_bars_hold():
-    effort = Effort(repetitions=2, single_steps=50, many=8, many_steps=4, warm_up=4)
-    row = world_row("Gridverse/Memory-5x5-v0", effort)
-    assert row["one"] > 0
-    assert row["one_ratio"] == pytest.approx(row["one"] / row["original"])
-    assert row["many_holds"] == (row["many"] >= row["many_bar"])
+    row = cpu_row("Gridverse/Memory-5x5-v0", BenchmarkConfig(2, 50, num_envs=8, vector_steps=4, warm_up_steps=4))
+    assert row["single"] > 0
+    assert row["single_ratio"] == pytest.approx(row["single"] / row["original"])
+    assert row["vector_holds"] == (row["vector"] >= row["vector_bar"])
 
 
 def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
     main(["--quick", "--folder", str(tmp_path), "--only", *IDS_OF_TWO_KINDS, "--threads", "1"])
     printed = capsys.readouterr().out
-    report = json.loads((tmp_path / "worlds.json").read_text())
-    page = (tmp_path / "worlds.md").read_text()
-    assert [row["world"] for row in report["tables"][0]["rows"]] == IDS_OF_TWO_KINDS
+    report = json.loads((tmp_path / "environments.json").read_text())
+    page = (tmp_path / "environments.md").read_text()
+    assert [row["env"] for row in report["tables"][0]["rows"]] == IDS_OF_TWO_KINDS
     assert report["machine"]["command"].startswith("python -m envs.benchmark --quick")
     assert {"cpu", "cores", "torch", "revision", "dirty", "threads"} <= set(report["machine"])
     for id in IDS_OF_TWO_KINDS:
         assert id in printed
         assert f"| {id} |" in page
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["worlds.json", "worlds.md"]
-
-
-def test_cells():
-    values = (None, True, False, 4672.9, 0.59712, "name")
-    assert [cell(value) for value in values] == ["", "yes", "NO", "4,673", "0.597", "name"]
-
-
-def test_a_page_has_every_column_of_every_row():
-    page = markdown({"cpu": "x"}, [Table("T", "note", [{"world": "a", "one": 1.0}, {"world": "b", "many": 2.5}])])
-    assert page.splitlines()[-4:] == [
-        "| world | one | many |",
-        "| --- | ---: | ---: |",
-        "| a | 1 |  |",
-        "| b |  | 2.5 |",
-    ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["environments.json", "environments.md"]
 
 
 @pytest.mark.parametrize(
@@ -100,10 +88,11 @@ def test_without_a_cuda_device_it_says_so():
         Args(device="cuda").check()
 
 
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        write(tmp_path / "file", {}, [])
+    with pytest.raises(SystemExit):
+        main(["--quick", "--only", IDS_OF_TWO_KINDS[0], "--folder", str(tmp_path / "file")])
+    assert "cannot write" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_package_of_the_worlds_imports_nothing_of_the_core():

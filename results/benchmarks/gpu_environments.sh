@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The bar of an accelerator for the worlds, on a machine with CUDA, in a few minutes: 65,536 worlds of two kinds inside
+# The bar of an accelerator for the environments, on a machine with CUDA, in a few minutes: 65,536 worlds of two kinds inside
 # one CUDA graph, resets included; then the test that a CPU and a GPU give the same numbers, if pytest is there.
-# PYTHON=... chooses the interpreter; the first argument is the folder of worlds.md and worlds.json (default: $OUT,
+# PYTHON=... chooses the interpreter; the first argument is the folder of environments.md and environments.json (default: $OUT,
 # else results/benchmarks/gpu).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
