@@ -63,7 +63,7 @@ WORLDS: dict[str, Entry] = {
         "envs.gridverse.tasks:Memory", {"size": 13, "phantom_rooms": (5, 5)}
     ),
     **{f"Gridverse/Keydoor-{n}x{n}-v0": Entry("envs.gridverse.tasks:Keydoor", {"size": n}) for n in (5, 7, 9)},
-    "Gridverse/Yaml-v0": Entry("envs.gridverse.yaml_world:Yaml"),
+    "Gridverse/Yaml-v0": Entry("envs.gridverse.yaml.world:Yaml"),
     "POMDP/CarFlag-v0": Entry("envs.worlds.car_flag:CarFlag"),
     "POMDP/MemoryCards-v0": Entry("envs.worlds.memory_cards:MemoryCards"),
     "POMDP/Hallway-v0": Entry("envs.worlds.hallway:Hallway"),

@@ -23,13 +23,14 @@ from envs.gridverse.objects import (
     NORTH,
     WALL,
     YELLOW,
+    Layout,
     Scene,
     pack,
 )
 from envs.gridverse.rules import put
 
 
-class Corridor:
+class Corridor(Layout):
     """The memory task: an I-shaped corridor, exits at the ends of the upper bar, beacons at those of the lower.
 
     Both beacons have the good exit's colour. The agent stands in the middle and faces north. Ordered pair of
@@ -65,7 +66,7 @@ class Corridor:
         return Scene(self.grids.index_select(0, grid), position, heading, held, self.goods.index_select(0, grid))
 
 
-class Scattered:
+class Scattered(Layout):
     """Agent, beacons and exits on different cells of a floor, drawn without replacement; any heading.
 
     The exits have different colours; the first is the good one and all beacons have its colour. The floor is a
@@ -104,10 +105,6 @@ class Scattered:
         self.hues = torch.tensor(hues, device=device)  # (permutations, exits), colours of the exits
         codes = [[pack(BEACON, colour=hue[0])] * beacons + [pack(EXIT, colour=c) for c in hue] for hue in hues]
         self.codes = torch.tensor(codes, dtype=torch.int16, device=device)  # (permutations, beacons + exits)
-
-    def initial_draws(self) -> None:
-        """There are too many initial states to list."""
-        return None
 
     def __call__(self, u: Tensor) -> Scene:
         drawn = torch.minimum((u * self.counts).long(), self.counts - 1)  # (N, draws)
@@ -171,7 +168,7 @@ def open_ground(
     return Scattered(base, _floor(kept), openings, beacons, exits, device, colours)
 
 
-class LockedRoom:
+class LockedRoom(Layout):
     """Keydoor: a wall with one locked yellow door; the agent and the key left of it, the exit in the far corner.
 
     Draws: column of the wall, row of the door, row and column of the key, row and column of the agent (who may
@@ -190,10 +187,6 @@ class LockedRoom:
         grids = [_locked(height, width, x, y) for x in range(2, width - 2) for y in range(1, height - 1)]
         self.grids = torch.stack(grids).flatten(1).to(device)  # (columns*rows, H*W)
         self.goal = (height - 2) * width + width - 2  # flat position of the exit
-
-    def initial_draws(self) -> None:
-        """There are too many initial states to list."""
-        return None
 
     def __call__(self, u: Tensor) -> Scene:
         wall, door = choose(u[:, 0], self.columns), choose(u[:, 1], self.rows)  # (N,)

@@ -129,7 +129,8 @@ class Layout(Protocol):
         """N scenes from uniforms u (N, draws) float64."""
 
     def initial_draws(self) -> Tensor | None:
-        """Draws (M, draws), one row per initial state where these are few; else None."""
+        """Return draws (M, draws), one row per initial state where these are few; else None."""
+        return None
 
 
 class Rule(Protocol):

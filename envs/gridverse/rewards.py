@@ -23,13 +23,14 @@ class Living:
         return take(self.rewards, step.under)
 
 
-class ReachExit:
-    """`reward` on any exit, else 0."""
+class Standing:
+    """`on` where the agent stands on an object of this type, else `off`."""
 
     runs_on_numpy = True
 
-    def __init__(self, reward: float, device: torch.device) -> None:
-        self.rewards = table(is_kind(EXIT), device).double() * reward  # (SEEN,)
+    def __init__(self, kind: int, on: float, off: float, device: torch.device) -> None:
+        outcomes = torch.tensor([off, on], dtype=torch.float64, device=device)
+        self.rewards = outcomes[table(is_kind(kind), device).long()]  # (SEEN,)
 
     def __call__(self, step: Transition) -> Any:
         return take(self.rewards, step.under)

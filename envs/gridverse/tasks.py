@@ -11,7 +11,7 @@ from envs.errors import UserError
 from envs.gridverse import layouts
 from envs.gridverse.encodings import Objects
 from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, WALL, YELLOW, Layout
-from envs.gridverse.rewards import Closer, Living, MemoryPay, OnKind, OpenDoor, PickDrop, ReachExit
+from envs.gridverse.rewards import Closer, Living, MemoryPay, OnKind, OpenDoor, PickDrop, Standing
 from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
 from envs.gridverse.view import View, phantom_walls, window
 from envs.gridverse.world import GridState, GridWorld, Task
@@ -36,7 +36,7 @@ def keydoor(layout: layouts.LockedRoom, device: Device) -> Task:
     """5 on the exit, which ends the episode; 1 for the key and 1 for the door; 0.2 for getting closer; less 0.05."""
     place, width = torch.device(device), layout.width
     rewards = (
-        ReachExit(GOOD_EXIT, place),
+        Standing(EXIT, GOOD_EXIT, 0.0, place),
         PickDrop(KEY, 1.0, -1.0, place),
         OpenDoor(1.0, -1.0, width, place),
         Closer(layout.height, width, layout.goal, 0.2, -0.2, place),

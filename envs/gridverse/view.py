@@ -54,18 +54,15 @@ class Occluded:
         return torch.cat([left, right[..., 1:]], -1)
 
 
-VISIBILITIES: dict[str, Visibility] = {"fully_transparent": Transparent(), "partially_occluded": Occluded()}
-
-
 class View:
     """A window on the grid around an agent that always looks at the window's first row.
 
     Args:
         area: rows and columns that are seen, relative to the agent; negative rows lie ahead of it.
-        visibility: a name of VISIBILITIES or a Visibility.
+        visibility: which cells of the window are lit.
 
     Raises:
-        UserError: the area does not hold the agent, or there is no such visibility.
+        UserError: the area does not hold the agent.
     """
 
     def __init__(
@@ -73,13 +70,13 @@ class View:
         height: int,
         width: int,
         area: Area = ((-1, 0), (-1, 1)),
-        visibility: str | Visibility = "partially_occluded",
+        visibility: Visibility | None = None,
         device: str | torch.device = "cpu",
     ) -> None:
         (top, bottom), (left, right) = area
         if not (top <= 0 <= bottom and left <= 0 <= right):
             raise UserError(f"The view's area must hold the agent's own cell (0, 0), but it is {area}.")
-        self.height, self.width, self.visibility = height, width, _visibility(visibility)
+        self.height, self.width, self.visibility = height, width, visibility or Occluded()
         self.rows, self.columns, self.agent = bottom - top + 1, right - left + 1, (-top, -left)
         self.draws = self.visibility.draws
         self.offset = torch.tensor([_window(h, area) for h in range(len(DIRECTIONS))], device=device)
@@ -155,14 +152,6 @@ def _flood(clear: Tensor) -> Tensor:
         entered = passed | passed << 1  # straight ahead and diagonally
         lit.append(reached)
     return (torch.stack(lit[::-1], 1)[..., None] >> place & 1).bool()
-
-
-def _visibility(visibility: str | Visibility) -> Visibility:
-    if not isinstance(visibility, str):
-        return visibility
-    if visibility not in VISIBILITIES:
-        raise UserError(near_names("visibility", visibility, VISIBILITIES))
-    return VISIBILITIES[visibility]
 
 
 def _window(heading: int, area: Area) -> list[tuple[int, int]]:

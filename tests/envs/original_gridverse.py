@@ -19,8 +19,8 @@ from torch import Tensor
 from envs.errors import UserError
 from envs.gridverse.objects import EAST, NORTH, SOUTH, WEST, colours, kinds, statuses
 from envs.gridverse.world import GridState, GridWorld
-from envs.gridverse.yaml_file import locate
-from envs.gridverse.yaml_values import COLOURS, KINDS
+from envs.gridverse.yaml.schema import COLOURS, KINDS
+from envs.gridverse.yaml.world import locate
 
 Array = np.ndarray[Any, np.dtype[Any]]
 HEADINGS = {NORTH: "F", EAST: "R", SOUTH: "B", WEST: "L"}  # what the originals call them

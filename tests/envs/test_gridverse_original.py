@@ -14,7 +14,7 @@ from original_gridverse import Original, Snapshot, snapshot
 
 from envs.core import where
 from envs.errors import UserError
-from envs.gridverse.yaml_file import stock_files
+from envs.gridverse.yaml.world import stock_files
 from envs.registry import make_world
 
 # Moving obstacles draw their steps from the original's own stream, so theirs cannot be compared step by step.

@@ -278,11 +278,9 @@ def test_misuse_is_one_clear_sentence(id, kwargs, words):
     assert "\n" not in str(error.value)
 
 
-def test_views_must_hold_the_agent_and_have_a_known_sight():
+def test_views_must_hold_the_agent():
     with pytest.raises(UserError, match="must hold the agent's own cell"):
         View(5, 5, ((-3, -1), (-1, 1)))
-    with pytest.raises(UserError, match="unknown visibility 'occluded'; did you mean 'partially_occluded'"):
-        View(5, 5, visibility="occluded")
 
 
 def test_text_shows_the_hand_and_the_heading():

@@ -9,7 +9,7 @@ import torch
 import yaml
 
 import envs
-from envs.gridverse.yaml_file import stock_files
+from envs.gridverse.yaml.world import stock_files
 from envs.registry import make_world
 
 NEAR = [[-1, 0], [-1, 1]]  # the registered worlds' window; the files have 7 x 7
@@ -160,4 +160,4 @@ def test_fully_transparent_sees_behind_the_agent_and_through_walls(tmp_path):
 
 
 def test_importing_the_table_reads_no_file():
-    assert envs.WORLDS["Gridverse/Yaml-v0"].entry == "envs.gridverse.yaml_world:Yaml"
+    assert envs.WORLDS["Gridverse/Yaml-v0"].entry == "envs.gridverse.yaml.world:Yaml"

@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from envs.errors import UserError
-from envs.gridverse.yaml_file import stock_files
-from envs.gridverse.yaml_world import Yaml
+from envs.gridverse.yaml.world import Yaml, stock_files
 from envs.registry import make_world
 
 REMOVE = object()
@@ -248,7 +247,7 @@ def test_a_number_beyond_all_floats(tmp_path):
         ("- 1", "must be a mapping"),
         ("x: !!python/object/apply:os.getcwd []", "is not YAML (line 1, column 4"),
         ("[" * 5000, "is nested too deeply"),
-        ("x:\n  a: 1\n  b: 2\n  a: 3\n", "the key 'a' in line 4 stands there twice"),
+        ("x:\n  a: 1\n  b: 2\n  a: 3\n", "is not YAML (line 4, column 3: the key 'a' stands there twice)."),
         ("a: 2001-99-99", "holds a value that cannot be read: month must be in 1..12"),
         ("a: !!int abc", "holds a value that cannot be read: invalid literal"),
     ],

@@ -10,9 +10,8 @@ import torch
 from yaml_helpers import CPU, LIMIT, score, uniform, uniforms
 
 from envs.gridverse.objects import EAST, EXIT, FLOOR, KEY, OBSTACLE, RED, SOUTH, TELEPOD, WALL, YELLOW, kinds, pack
-from envs.gridverse.picks import pick, pick_distinct
-from envs.gridverse.yaml_resets import RESETS
-from envs.gridverse.yaml_rewards import Walk
+from envs.gridverse.yaml.functions import RESETS
+from envs.gridverse.yaml.parts import WalkingDistance, pick, pick_distinct
 
 COUNT = 20_000
 
@@ -121,8 +120,8 @@ def test_crossings(shape, rivers):
 
 @pytest.mark.parametrize(("shape", "rivers"), [((5, 5), 1), ((7, 7), 2), ((9, 9), 6), ((11, 7), 4), ((9, 13), 99)])
 def test_a_crossing_always_leaves_a_path_to_the_exit(shape, rivers):
-    ground, scene = resets("crossing", 2000, shape=shape, num_rivers=rivers, object_type=WALL)
-    assert Walk(ground, EXIT)(scene).isfinite().all()
+    _, scene = resets("crossing", 2000, shape=shape, num_rivers=rivers, object_type=WALL)
+    assert WalkingDistance(*shape, EXIT, CPU)(scene).isfinite().all()
     lines = scene.cells.view(-1, *shape)[:, 1:-1, 1:-1] == pack(WALL)
     assert lines.any((1, 2)).all()
 

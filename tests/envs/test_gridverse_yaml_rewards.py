@@ -11,10 +11,9 @@ from yaml_helpers import CPU, grid, ground, uniforms
 from envs.gridverse.objects import BEACON, EXIT, FLOOR, KEY, OBSTACLE, RED, Transition, blocks_movement, kinds, pack
 from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml_endings import ENDINGS
-from envs.gridverse.yaml_file import stock_files
-from envs.gridverse.yaml_ground import Ground
-from envs.gridverse.yaml_rewards import REWARDS, Walk
+from envs.gridverse.yaml.functions import ENDINGS, REWARDS
+from envs.gridverse.yaml.parts import WalkingDistance
+from envs.gridverse.yaml.world import stock_files
 from envs.registry import make_world
 
 
@@ -80,7 +79,7 @@ def walk(cells, width, start, goal):
 def test_walks_are_those_of_a_search_with_a_queue(name):
     world = make_world("Gridverse/Yaml-v0", path=name)
     state = world.reset(uniforms(30, world.reset_draws))
-    ours = Walk(Ground(world.task.layout, {EXIT: 1}, CPU), EXIT)(scene_of(state)).tolist()
+    ours = WalkingDistance(world.height, world.width, EXIT, CPU)(scene_of(state)).tolist()
     goals = (kinds(state.cells) == EXIT).int().argmax(1).tolist()
     rows = zip(state.cells.tolist(), state.position.tolist(), goals, strict=True)
     assert ours == [walk(cells, world.width, start, goal) for cells, start, goal in rows]

@@ -1,0 +1,1 @@
+"""Worlds from gridverse YAML files."""

@@ -1,0 +1,389 @@
+"""Layouts, rules and rewards that only gridverse YAML files have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from envs.core import choose
+from envs.errors import UserError
+from envs.gridverse.objects import (
+    BOX,
+    CODES,
+    EAST,
+    EXIT,
+    FLOOR,
+    OBSTACLE,
+    RED,
+    SOUTH,
+    TELEPOD,
+    WALL,
+    Layout,
+    Rule,
+    Scene,
+    Transition,
+    blocks_movement,
+    kinds,
+    pack,
+    table,
+)
+from envs.gridverse.rules import ACTUATE, Front, Motion, at, put
+
+Shape = tuple[int, int]
+Distance = Callable[[Scene], Tensor]  # to (N,) float64
+
+# ---- choices among cells: no sort, static shapes ---------------------------------------------------------------------
+
+
+def pick(allowed: Tensor, u: Tensor) -> Tensor:
+    """Choose one of the True entries of every row of allowed (N, C) bool by uniforms u (N,): index (N,) int64.
+
+    A row without any gives C - 1: mask it.
+    """
+    ranks = allowed.cumsum(1)  # (N, C)
+    chosen = (u * ranks[:, -1]).long().clamp(max=(ranks[:, -1] - 1).clamp(min=0))
+    return (ranks <= chosen[:, None]).sum(1).clamp(max=allowed.shape[1] - 1)
+
+
+def pick_distinct(allowed: Tensor, u: Tensor) -> Tensor:
+    """Choose as many different True entries of each row of allowed (N, C) as u (N, M) has columns: (N, M) int64."""
+    chosen = []
+    for draw in u.unbind(1):
+        index = pick(allowed, draw)
+        allowed = allowed.scatter(1, index[:, None], False)
+        chosen.append(index)
+    return torch.stack(chosen, 1) if chosen else torch.zeros(len(u), 0, dtype=torch.int64, device=u.device)
+
+
+def shuffled(u: Tensor) -> Tensor:
+    """Return a uniform permutation (N, K) int64 of 0 .. K-1 per row of uniforms u (N, K)."""
+    return u.argsort(1)
+
+
+# ---- layouts ---------------------------------------------------------------------------------------------------------
+
+
+class Empty(Layout):
+    """Walls round an empty floor.
+
+    The exit is in the lower right corner, or anywhere with `random_exit`; the agent looks east from the upper left
+    corner, or with `random_agent` from any other floor cell than the exit's, in any direction.
+
+    Draws: the exit's cell, the agent's cell, the agent's heading, as far as they are random.
+    """
+
+    def __init__(
+        self, shape: Shape, device: torch.device, random_agent: bool = False, random_exit: bool = False
+    ) -> None:
+        self.height, self.width = check_shape(shape, (4, 4), "An empty grid")
+        self.random_agent, self.random_exit = random_agent, random_exit
+        self.draws = int(random_exit) + 2 * int(random_agent)
+        grid = torch.full(shape, pack(WALL), dtype=torch.int16)
+        grid[1:-1, 1:-1] = pack(FLOOR)
+        self.grid = grid.flatten().to(device)  # (H*W,)
+        self.interior = (self.grid == pack(FLOOR)).nonzero()[:, 0]  # ((H-2)*(W-2),)
+
+    def __call__(self, u: Tensor) -> Scene:
+        cells, count = len(self.interior), len(u)
+        goal = self.interior.new_full((count,), cells - 1)
+        if self.random_exit:
+            goal = choose(u[:, 0], cells)
+        agent, heading = torch.zeros_like(goal), torch.full_like(goal, EAST)
+        if self.random_agent:
+            agent = choose(u[:, -2], cells - 1)
+            agent, heading = agent + (agent >= goal), choose(u[:, -1], 4)
+        grids = self.grid.expand(count, -1).scatter(1, self.interior[goal][:, None], pack(EXIT))
+        nothing = torch.zeros_like(goal)
+        return Scene(grids, self.interior[agent], heading, nothing, nothing)
+
+    def initial_draws(self) -> Tensor | None:
+        """Return one row where nothing is drawn."""
+        return None if self.draws else torch.zeros(1, 0, dtype=torch.float64, device=self.grid.device)
+
+
+class DynamicObstacles(Layout):
+    """An empty grid in which different floor cells, not the agent's, hold moving obstacles.
+
+    Draws: those of the empty grid, then one for every obstacle.
+    """
+
+    def __init__(self, shape: Shape, num_obstacles: int, device: torch.device, random_agent: bool = False) -> None:
+        self.empty = Empty(shape, device, random_agent)
+        self.height, self.width = shape
+        self.draws = self.empty.draws + num_obstacles
+        room = len(self.empty.interior) - 2
+        if not 0 <= num_obstacles <= room:
+            raise UserError(f"num_obstacles must be from 0 to {room} in a grid of {list(shape)}, not {num_obstacles}.")
+
+    def __call__(self, u: Tensor) -> Scene:
+        before = self.empty(u[:, : self.empty.draws])
+        positions = pick_distinct(vacant(before), u[:, self.empty.draws :])
+        return before._replace(cells=before.cells.scatter(1, positions, pack(OBSTACLE)))
+
+
+class Telepods(Layout):
+    """An empty grid with two red telepods; the agent starts in the upper left corner and looks east or south.
+
+    Draws: the cells of the two telepods, the heading.
+    """
+
+    draws = 3
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        self.empty = Empty(shape, device)
+        self.height, self.width = shape
+        self.headings = torch.tensor([EAST, SOUTH], device=device)
+
+    def __call__(self, u: Tensor) -> Scene:
+        before = self.empty(u[:, :0])
+        positions = pick_distinct(vacant(before), u[:, :2])
+        cells = before.cells.scatter(1, positions, pack(TELEPOD, colour=RED))
+        return before._replace(cells=cells, heading=self.headings[choose(u[:, 2], 2)])
+
+
+class Crossing(Layout):
+    """An empty grid cut by rivers, lines from wall to wall, with one opening in each on a path to the exit.
+
+    Rivers lie at even coordinates; which of them are there is uniform. The path crosses all of them, each once, the
+    horizontal and the vertical ones in a uniformly shuffled order; an opening is uniform along the side that the
+    river has in common with the room where the path stands.
+
+    Draws: which rivers, the order of crossing, and the openings.
+    """
+
+    def __init__(self, shape: Shape, num_rivers: int, object_type: int, device: torch.device) -> None:
+        self.height, self.width = check_shape(shape, (5, 5), "A crossing")
+        if self.height % 2 == 0 or self.width % 2 == 0:
+            raise UserError(f"A crossing needs an odd height and an odd width, not {list(shape)}.")
+        if num_rivers < 1:
+            raise UserError(f"num_rivers must be at least 1, not {num_rivers}.")
+        if object_type not in (FLOOR, WALL, EXIT, OBSTACLE):
+            raise UserError("object_type of a crossing must be Floor, Wall, Exit or MovingObstacle, without a colour.")
+        self.empty, self.river = Empty(shape, device), pack(object_type)
+        self.ys = torch.arange(2, self.height - 2, 2, device=device)  # (Y,) rows of horizontal rivers
+        self.xs = torch.arange(2, self.width - 2, 2, device=device)  # (X,) columns of vertical ones
+        self.candidates = len(self.ys) + len(self.xs)
+        self.rivers = min(num_rivers, self.candidates)
+        self.draws = self.candidates + 2 * self.rivers
+        lines = torch.zeros(self.candidates, self.height, self.width, dtype=torch.bool, device=device)
+        lines[torch.arange(len(self.ys)), self.ys, 1:-1] = True
+        lines[len(self.ys) + torch.arange(len(self.xs)), 1:-1, self.xs] = True
+        self.lines = lines.flatten(1)  # (Y + X, H*W)
+        self.most = int(self.lines.any(0).sum())  # cells that can be river
+
+    def __call__(self, u: Tensor) -> Scene:
+        which, order, along = u.split([self.candidates, self.rivers, self.rivers], 1)
+        before = self.empty(u[:, :0])
+        present = shuffled(which) < self.rivers  # (N, Y + X)
+        wet = (present[:, :, None] & self.lines).any(1)  # (N, H*W)
+        cells = before.cells.masked_fill(wet, self.river)
+        return before._replace(cells=self._open(cells, present, order, along))
+
+    def _open(self, cells: Tensor, present: Tensor, order: Tensor, along: Tensor) -> Tensor:
+        """Put an opening into every river."""
+        rows = self._limits(present[:, : len(self.ys)], self.ys, self.height)
+        columns = self._limits(present[:, len(self.ys) :], self.xs, self.width)
+        vertical = present[:, len(self.ys) :].sum(1, keepdim=True)  # (N, 1)
+        sideways = shuffled(order) < vertical  # (N, rivers), whether the path crosses a vertical river next
+        i, j = torch.zeros_like(vertical), torch.zeros_like(vertical)  # the room where the path stands
+        for across, draw in zip(sideways.split(1, 1), along.split(1, 1), strict=True):
+            y = torch.where(across, _between(rows, i, draw), rows.gather(1, i + 1))
+            x = torch.where(across, columns.gather(1, j + 1), _between(columns, j, draw))
+            cells = cells.scatter(1, y * self.width + x, pack(FLOOR))
+            i, j = i + ~across, j + across
+        return cells
+
+    def _limits(self, present: Tensor, lines: Tensor, size: int) -> Tensor:
+        """List where rooms end: the wall, the rivers present in rising order, then the other wall again and again."""
+        wall = lines.new_zeros(len(present), 1)
+        inner = torch.where(present, lines, size - 1).sort(1).values
+        return torch.cat([wall, inner, wall + size - 1], 1)  # (N, lines + 2)
+
+
+def _between(limits: Tensor, index: Tensor, u: Tensor) -> Tensor:
+    """Choose a coordinate (N, 1) strictly between two limits that follow each other."""
+    low, high = limits.gather(1, index), limits.gather(1, index + 1)
+    return low + 1 + torch.minimum((u * (high - low - 1)).long(), high - low - 2)
+
+
+def vacant(before: Scene) -> Tensor:
+    """Return the floor cells (N, H*W) where the agent does not stand."""
+    return (before.cells == pack(FLOOR)).scatter(1, before.position[:, None], False)
+
+
+def check_shape(shape: Shape, smallest: Shape, what: str) -> Shape:
+    """Refuse a shape with a side that is too short.
+
+    Raises:
+        UserError: it has one.
+    """
+    if shape[0] < smallest[0] or shape[1] < smallest[1]:
+        raise UserError(f"{what} needs a shape of at least {list(smallest)}, not {list(shape)}.")
+    return shape
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+
+
+class MoveObstacles:
+    """Every moving obstacle goes to a uniformly chosen floor cell next to it, if there is one.
+
+    They go one after the other, in the row-major order of where they all stood before, each in the grid that the
+    ones before it have left. The agent is no obstacle to them: the floor it stands on is floor.
+    """
+
+    def __init__(self, height: int, width: int, count: int, device: torch.device) -> None:
+        self.draws = count
+        self.size, self.inside = height * width, width + 1
+        self.cell = torch.arange(self.size, device=device)
+        self.steps = torch.tensor([-width, width, -1, 1], device=device)
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        if not self.draws:
+            return scene
+        # Flat positions (N, count) in row-major order; H*W where there are fewer obstacles.
+        positions = torch.where(kinds(scene.cells) == OBSTACLE, self.cell, self.size)  # (N, H*W)
+        positions = positions.topk(self.draws, 1, largest=False, sorted=True).values
+        cells = scene.cells
+        for position, draw in zip(positions.unbind(1), u.unbind(1), strict=True):
+            cells = self._move(cells, position, draw)
+        return scene._replace(cells=cells)
+
+    def _move(self, cells: Tensor, position: Tensor, u: Tensor) -> Tensor:
+        """Move the obstacle at each position (N,)."""
+        start = torch.where(position < self.size, position, self.inside)
+        around = start[:, None] + self.steps  # (N, 4)
+        free = cells.gather(1, around) == pack(FLOOR)
+        moves = free.any(1) & (position < self.size)
+        target = torch.where(moves, around.gather(1, pick(free, u)[:, None])[:, 0], start)
+        left = put(cells, start, torch.where(moves, pack(FLOOR), at(cells, start)))
+        return put(left, target, torch.where(moves, pack(OBSTACLE), at(left, target)))
+
+
+class Teleport:
+    """An agent that stands on a telepod goes to a uniformly chosen other telepod of its colour, if there is one."""
+
+    draws = 1
+
+    def __init__(self, height: int, width: int, device: torch.device) -> None:
+        self.cell = torch.arange(height * width, device=device)
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        code = at(scene.cells, scene.position)
+        others = (scene.cells == code[:, None]) & (self.cell != scene.position[:, None])  # (N, H*W)
+        jumps = (kinds(code) == TELEPOD) & others.any(1)
+        return scene._replace(position=torch.where(jumps, pick(others, u[:, 0]), scene.position))
+
+
+class ActuateBox:
+    """The action ACTUATE opens the box in front: its content takes its place.
+
+    A box is packed as its kind and the index of its content in `contents`. No reset function of a file makes
+    boxes, so grids from files never hold one.
+    """
+
+    draws = 0
+
+    def __init__(self, width: int, contents: tuple[int, ...], device: torch.device) -> None:
+        self.front = Front(width, device)
+        self.opened = torch.arange(CODES)
+        self.opened[pack(BOX) : pack(BOX) + len(contents)] = torch.tensor(contents, dtype=torch.int64)
+        self.opened = self.opened.to(device)  # (CODES,)
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        position = self.front(scene)
+        code = at(scene.cells, position)
+        code = torch.where(action == ACTUATE, self.opened[code], code)
+        return scene._replace(cells=put(scene.cells, position, code))
+
+
+class Chain:
+    """Several rules in listed order, each with its share of the uniforms."""
+
+    def __init__(self, rules: tuple[Rule, ...]) -> None:
+        self.rules = rules
+        self.draws = sum(rule.draws for rule in rules)
+
+    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
+        shares = u.split([rule.draws for rule in self.rules], 1)
+        for rule, share in zip(self.rules, shares, strict=True):
+            scene = rule(scene, action, share)
+        return scene
+
+
+# ---- rewards and endings ---------------------------------------------------------------------------------------------
+
+
+class IntoWall:
+    """The ending: the agent's move, from the pose before and in the grid before, aims at a wall."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        motion = Motion(width, device)
+        self.offsets = motion.offset.view(-1, motion.actions)  # (4, 8), where no move aims at the own cell
+
+    def __call__(self, step: Transition) -> Tensor:
+        before = step.before
+        target = before.position + self.offsets[before.heading, step.action]
+        return kinds(at(before.cells, target)) == WALL
+
+
+class Change:
+    """The reward `closer` or `further` by the change of a distance, else 0."""
+
+    def __init__(self, distance: Distance, closer: float, further: float, device: torch.device) -> None:
+        self.distance = distance
+        self.rewards = torch.tensor([closer, 0.0, further], dtype=torch.float64, device=device)
+
+    def __call__(self, step: Transition) -> Tensor:
+        before, after = self.distance(step.before), self.distance(step.after)
+        return self.rewards[1 + (after > before).long() - (after < before).long()]
+
+
+class StraightDistance:
+    """The distance of the agent from the one object of a kind, walls aside."""
+
+    def __init__(self, width: int, kind: int, metric: str) -> None:
+        self.width, self.kind, self.metric = width, kind, METRICS[metric]
+
+    def __call__(self, scene: Scene) -> Tensor:
+        goal = find(scene.cells, self.kind)
+        down = (goal // self.width - scene.position // self.width).double()
+        right = (goal % self.width - scene.position % self.width).double()
+        return self.metric(down, right)
+
+
+METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "manhattan": lambda down, right: down.abs() + right.abs(),
+    "euclidean": lambda down, right: (down * down + right * right).sqrt(),
+}
+
+
+class WalkingDistance:
+    """Steps of the shortest walk between the agent and the one object of a kind; inf where there is no way."""
+
+    def __init__(self, height: int, width: int, kind: int, device: torch.device) -> None:
+        self.kind = kind
+        self.blocked = table(blocks_movement, device)  # (SEEN,)
+        cells = torch.arange(height * width, device=device)
+        steps = torch.tensor([-width, width, -1, 1], device=device)
+        # The border is wall, so a neighbour that is pulled back into the grid is never walked on.
+        self.neighbours = (cells[:, None] + steps).clamp(0, len(cells) - 1)  # (H*W, 4)
+        self.longest = max((height - 2) * (width - 2), 1)
+
+    def __call__(self, scene: Scene) -> Tensor:
+        free = ~self.blocked[scene.cells.long()]  # (N, H*W)
+        reached = torch.zeros_like(free).scatter(1, find(scene.cells, self.kind)[:, None], True)
+        agent = scene.position[:, None]
+        missing = (~reached.gather(1, agent)).long()
+        for _ in range(self.longest):  # as many as the longest walk there can be: the shape stays the same
+            reached = reached | free & reached[:, self.neighbours].any(2)
+            missing = missing + ~reached.gather(1, agent)
+        steps = missing[:, 0].double()
+        return torch.where(reached.gather(1, agent)[:, 0], steps, torch.inf)
+
+
+def find(cells: Tensor, kind: int) -> Tensor:
+    """Return the flat position (N,) int64 of the first object of a kind in grids (N, H*W)."""
+    return (kinds(cells) == kind).to(torch.uint8).argmax(1)
