@@ -1,35 +1,81 @@
-"""How fast the core is: `python -m dqn_memory.benchmark`.
+"""Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
-Every number stands beside that of a baseline which computes the published update as its reference does, measured in
-the same process by turns. Prints the tables and writes them, with the machine, into results/benchmarks/.
+Every number stands beside that of a baseline which computes the published update as its reference does
+(dqn_memory/analysis/reference.py), measured in the same process by turns. Prints the tables and writes them, with the
+machine, into results/benchmarks/.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, Literal
 
 import torch
-from rich.console import Console
+from torch import Tensor
 
-from dqn_memory.analysis.tables import machine, rich_tables, write
-from dqn_memory.analysis.timing import Clock
-from dqn_memory.benchmark_cuda import graph_table, training_table
-from dqn_memory.benchmark_mamba import mamba_tables
-from dqn_memory.benchmark_tables import Effort, Table, acting_table, update_table, window_table, world_table
+from dqn_memory.acting import WindowActor
+from dqn_memory.analysis import reference
+from dqn_memory.analysis.mambapy import mamba_tables
+from dqn_memory.analysis.size import gigaflop, world_row
+from dqn_memory.analysis.timing import (
+    BenchmarkConfig,
+    Clock,
+    Work,
+    against,
+    full_replay,
+    machine_facts,
+    matrix_product,
+    random_replay,
+)
+from dqn_memory.learner import optimizer_for, sample, update
+from dqn_memory.learner_config import LearnerConfig
+from dqn_memory.network import NetworkConfig, QNetwork
+from dqn_memory.replay import Prefixes, Replay, Windows
+from dqn_memory.runs import backend
+from dqn_memory.runs.cuda_graph import make_update
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.settings import Repeatable, parse
+from envs.tables import Table, Value, origin, write_page
 
-WIDTH = 170
 PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}
+PUBLISHED = LearnerConfig(targets="shifted", placement="ending", positions="all", mask_padding=False, lengths=False)
+FORMS = {
+    "published": PUBLISHED,
+    "corrected": LearnerConfig(),
+    "shared": LearnerConfig(positions="all", tails=1 / 8),
+    "bfloat16": replace(PUBLISHED, precision="bfloat16"),
+}
+CASES = (
+    ("POMDP/CarFlag-v0", "dtqn4"),
+    ("Gridverse/Memory-7x7-v0", "dtqn4"),
+    ("POMDP/CarFlag-v0", "dbgfqn"),
+    ("Gridverse/Memory-7x7-v0", "dbgfqn"),
+)
+NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
+BARS = dict(zip(CASES, (2.5, 1.3, 1.6, 1.6), strict=True))  # one thread, float32
+BARRED = ("published", "shared")  # the forms that the bars judge
+BASELINE_MEMORY: dict[str, Literal["feedforward", "bigru"]] = {"dtqn4": "feedforward", "dbgfqn": "bigru"}
+WINDOW_ENVS = ("Gridverse/Memory-5x5-v0", "Gridverse/Memory-7x7-v0", "POMDP/MemoryCards-v0", "POMDP/CarFlag-v0")
+GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
+STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an accelerator
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Args:
-    """Measure updates, acting and worlds against the reference's way of computing them."""
+    """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy."""
 
     threads: int = 1
     """Threads of every matrix product, ours and the baseline's."""
@@ -38,9 +84,9 @@ class Args:
     compile: bool = False
     """Also measure the published update under --engine compile (needs a C++ compiler, minutes of it)."""
     only: Repeatable = ()
-    """Tables to make (none given: all that this machine can): update, windows, acting, worlds, mamba (the mixer and its
-    scan, beside the package mambapy where it is installed); with a CUDA device also graphs (eager against captured
-    updates), training (environment steps/s with one update a step) and mamba_cuda (every backend there)."""
+    """Tables to make (none given: all that this machine can): update, windows, acting, mamba (the mixer and its scan,
+    beside the package mambapy where it is installed); with a CUDA device also graphs (eager against captured updates),
+    training (environment steps/s with one update a step) and mamba_cuda (every backend there)."""
     clock: Clock = "wall"
     """`cpu` counts the time that the process was given, for a machine that others use too."""
     quick: bool = False
@@ -51,7 +97,7 @@ class Args:
     """Write the two files."""
 
     def check(self) -> None:
-        """One sentence for what cannot work."""
+        """Refuse in one sentence what cannot work."""
         if self.repetitions < 2:
             raise UserError(f"--repetitions {self.repetitions} must be at least 2, for a spread")
         if self.threads < 1:
@@ -67,44 +113,299 @@ class Args:
             raise UserError("--clock cpu cannot time an accelerator; name other tables by --only")
 
     def tables(self) -> list[str]:
-        """What is to be measured, in the order of the page."""
+        """List what is to be measured, in the order of the page."""
         possible = [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
         return [name for name in possible if not self.only or name in self.only]
 
-    def effort(self) -> Effort:
-        """How much is measured."""
+    def config(self) -> CoreBenchmarkConfig:
+        """Say how much is measured."""
         if self.quick:
-            return Effort(repetitions=2, warm_up=1, batch=4, columns=60, rows=2, matrix=128, clock=self.clock)
-        return Effort(repetitions=self.repetitions, clock=self.clock)
+            return CoreBenchmarkConfig(2, 1, self.clock, batch_size=4, steps=60, mamba_rows=2, matrix=128)
+        return CoreBenchmarkConfig(self.repetitions, clock=self.clock)
 
 
-TABLES: dict[str, Callable[[Args, Effort], list[Table]]] = {
-    "update": lambda args, effort: [update_table(effort, args.compile)],
-    "windows": lambda args, effort: [window_table(effort)],
-    "acting": lambda args, effort: [acting_table(effort)],
-    "worlds": lambda args, effort: [world_table(effort)],
-    "graphs": lambda args, effort: [graph_table(effort)],
-    "training": lambda args, effort: [training_table(args.quick)],
-    "mamba": lambda args, effort: mamba_tables(effort),
-    "mamba_cuda": lambda args, effort: mamba_tables(effort, "cuda"),
+@dataclass(frozen=True)
+class CoreBenchmarkConfig(BenchmarkConfig):
+    """How much is measured, and on what."""
+
+    batch_size: int = 32
+    steps: int = 1500
+    """Steps of each of 16 environments behind the table of windows."""
+    mamba_rows: int = 2048
+    """Most sequences side by side in the tables of Mamba."""
+    matrix: int = 1024
+    """Side of the square matrices that the machine's rate is measured with."""
+
+    def cases(self, names: Sequence[tuple[str, str]] = CASES) -> list[BenchmarkCase]:
+        """Make the cases of these environments and architectures."""
+        return [BenchmarkCase(env, architecture, batch_size=self.batch_size) for env, architecture in names]
+
+
+# ---- one network and one batch, as ours and as the baseline computes them --------------------------------------------
+
+
+@dataclass(frozen=True)
+class BenchmarkCase:
+    """One architecture in one environment at the paper's width."""
+
+    env: str
+    architecture: str
+    context: int = 50
+    batch_size: int = 32
+
+    @property
+    def columns(self) -> dict[str, Value]:
+        """The first columns of its rows."""
+        return {"world": self.env, "architecture": self.architecture, "width": world_row(self.env).width}
+
+    def network(self, device: str = "cpu") -> tuple[QNetwork, str | None]:
+        """Build the network, with the same weights at every call, and name the backend that its Mamba runs on."""
+        row = world_row(self.env)
+        config = NetworkConfig(architecture=self.architecture, width=row.width, context=self.context)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            network = config.build(row.spec(), row.num_actions).to(device)
+        choice = backend.settle([network], "auto", torch.device(device))
+        return network, None if choice is None else choice.name
+
+    def baseline(self) -> reference.BaselineNetwork:
+        """Build the reference's network with the weights of ours."""
+        row = world_row(self.env)
+        config = reference.BaselineConfig(
+            row.width, row.num_actions, row.components, row.vocabulary,
+            memory=BASELINE_MEMORY[self.architecture], context=self.context,
+        )  # fmt: skip
+        network = config.build()
+        reference.copy_weights(self.network()[0], network)
+        return network
+
+    def replay(self) -> Replay:
+        """Fill a replay with random transitions of endless episodes, so that every window is full."""
+        row, draws = world_row(self.env), torch.Generator().manual_seed(0)
+        return full_replay(row.spec(), row.num_actions, self.context, draws)
+
+    def learner(self, form: str) -> LearnerConfig:
+        """Give one of `FORMS` this case's batch size."""
+        return replace(FORMS[form], batch=self.batch_size)
+
+    def draw(self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True) -> Windows | Prefixes:
+        """Draw one batch as training does."""
+        ends, draws = learner.ends(self.network()[0]), torch.Generator().manual_seed(seed)
+        return sample(replay, learner, self.context, ends, draws, trim)
+
+
+def update_work(case: BenchmarkCase, form: str, engine: Any = "eager", device: str = "cpu") -> Work:
+    """Make one update of ours on one batch of full windows."""
+    learner, network = case.learner(form), case.network(device)[0]
+    target = case.network(device)[0].requires_grad_(False)  # cuDNN packs a copy's recurrent weights anew at each call
+    optimizer = optimizer_for(network, learner, capturable=device != "cpu")
+    run = make_update(engine, network, target, optimizer, learner)
+    batch = case.draw(learner, case.replay())
+    tensors = {field.name: getattr(batch, field.name).to(device) for field in fields(batch)}
+    return partial(run, replace(batch, **tensors))
+
+
+def baseline_work(case: BenchmarkCase) -> Work:
+    """Make one update of the baseline on the same windows as the published form's."""
+    network, batch = case.baseline(), case.draw(case.learner("published"), case.replay())
+    assert isinstance(batch, Windows)
+    target, optimizer = copy.deepcopy(network), reference.baseline_optimizer(network)
+    padding = world_row(case.env).spec().padding
+    return partial(reference.baseline_update, network, target, optimizer, reference.baseline_batch(batch, padding))
+
+
+def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
+    """Value the actions of `rows` episodes whose context is full: ours, and all positions by the baseline."""
+    (network, _), baseline = case.network(), case.baseline()
+    actor = WindowActor(network, rows, torch.device("cpu"))
+    draws = torch.Generator().manual_seed(0)
+    observations = full_replay(network.spec, network.num_actions, case.context, draws).cells["observation"]
+    windows = observations[: case.context].transpose(0, 1).repeat(-(-rows // observations.shape[1]), 1, 1)[:rows]
+    no_action = torch.full((rows,), network.num_actions)
+    for t in range(case.context):
+        actor.observe(windows[:, t], no_action, torch.full((rows,), t == 0))
+    window = windows if windows.is_floating_point() else windows.long()
+
+    @torch.no_grad()
+    def by_baseline() -> Tensor:
+        return baseline(window)[:, -1]
+
+    return {"ours": actor.q_values, "baseline": by_baseline}
+
+
+# ---- tables of the core ----------------------------------------------------------------------------------------------
+
+
+def update_table(config: CoreBenchmarkConfig, compiled: bool = False) -> Table:
+    """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
+    note = (
+        "One update, full windows of 50, batch 32: three forwards (the corrected form: two, and the newest position "
+        "of two more), backward, clipping, Adam. `published` is the baseline's mathematics, `corrected` the default "
+        "(a bidirectional network then trains on 4 acting contexts a window, 128 sequences). `shared` takes the values "
+        "of the next observations from the forward passes of the windows themselves (`--positions all --tails 0.125`: "
+        "two passes over all windows, and the newest position of two more over 4 of 32). `gflop`: operations of "
+        "the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the faster of the two "
+        "precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
+        "`speed_up`: median over pairs of neighbouring repetitions; `spread`: half the distance "
+        "of the quartiles over the median. dtqn_mamba has no baseline, because the reference has no such layer; "
+        "`backend`: what its scan runs on, the one that training chooses here."
+    )
+    cases = config.cases((*CASES, *NO_BASELINE))
+    return Table.from_records([row for case in cases for row in _update_rows(case, config, compiled)], "Update", note)
+
+
+def _update_rows(case: BenchmarkCase, config: CoreBenchmarkConfig, compiled: bool) -> Iterable[dict[str, Value]]:
+    name = (case.env, case.architecture)
+    works = {form: update_work(case, form) for form in FORMS}
+    baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
+    operations = {form: gigaflop(work) for form, work in works.items()}
+    operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
+    if compiled:
+        works["published, compiled"] = update_work(case, "published", "compile")
+        operations["published, compiled"] = operations["published"]
+    operations["bfloat16"] = operations["published"]
+    single, of_single = matrix_product(config.matrix, torch.float32)
+    half, of_half = matrix_product(config.matrix // 2, torch.bfloat16)  # slow where no unit is built for it
+    times = config.compare({**baseline, **works, "float32 product": single, "bfloat16 product": half})
+    rate = 1000 * of_single / times["float32 product"].median
+    half_rate = 1000 * of_half / times["bfloat16 product"].median
+    for form in works:
+        # where no unit is built for bfloat16 its products are emulated, and a floor above float32's is none
+        best = max(rate, half_rate) if form == "bfloat16" else rate
+        floor = 1000 * operations[form] / best
+        yield {
+            **case.columns, "form": form, "backend": case.network()[1],
+            **against(times[form], times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
+            "gflop": operations[form], "gflop_s": best, "floor_ms": floor, "reached": floor / times[form].median,
+        }  # fmt: skip
+
+
+def window_table(config: CoreBenchmarkConfig) -> Table:
+    """Measure what masking and trimming gain on real episode lengths."""
+    note = (
+        "Corrected form of dtqn4, batch 32, windows drawn from what a random policy met in 16 worlds. `mean_length`: "
+        "real transitions of a window of at most 50; `tokens`: mean width of the batches after trimming to a bucket; "
+        "`full_ms`: the same batches 50 wide; `gain`: full over trimmed; `speed_up`: the baseline, which knows no "
+        "lengths, over trimmed."
+    )
+    return Table.from_records([_window_row(env, config) for env in WINDOW_ENVS], "Masked and trimmed windows", note)
+
+
+def _window_row(env: str, config: CoreBenchmarkConfig) -> dict[str, Value]:
+    case, replay = BenchmarkCase(env, "dtqn4", batch_size=config.batch_size), random_replay(env, 16, config.steps)
+    learner, turns = case.learner("corrected"), range(config.repetitions + config.warm_up)
+    trimmed, full = ([case.draw(learner, replay, seed, trim) for seed in turns] for trim in (True, False))
+    works = {"trimmed": _each_in_turn(case, trimmed), "full": _each_in_turn(case, full)}
+    times = config.compare({"baseline": baseline_work(case), **works})
+    lengths = torch.stack([batch.lengths for batch in trimmed]).double()
+    return {
+        **case.columns, "mean_length": float(lengths.mean()),
+        "tokens": sum(batch.action.shape[1] for batch in trimmed) / len(trimmed),
+        "full_ms": times["full"].median, "gain": times["trimmed"].speed_up(times["full"]),
+        **against(times["trimmed"], times["baseline"]),
+    }  # fmt: skip
+
+
+def _each_in_turn(case: BenchmarkCase, batches: list[Windows | Prefixes]) -> Work:
+    """Make an update that takes another batch each time."""
+    learner, (network, _) = case.learner("corrected"), case.network()
+    target = copy.deepcopy(network).requires_grad_(False)
+    optimizer, following = optimizer_for(network, learner), itertools.cycle(batches)
+    return lambda: update(network, target, optimizer, next(following), learner)
+
+
+def acting_table(config: CoreBenchmarkConfig) -> Table:
+    """Measure the milliseconds to value the actions of one step."""
+    note = (
+        "Q-values of one step of 1 and of 16 episodes whose context is full, 50 observations each. The baseline "
+        "computes all positions of every layer."
+    )
+    config, rows = replace(config, repetitions=4 * config.repetitions), []
+    for case, episodes in itertools.product(config.cases(), (1, 16)):
+        times = config.compare(acting_works(case, episodes))
+        rows.append({**case.columns, "episodes": episodes, **against(times["ours"], times["baseline"])})
+    return Table.from_records(rows, "Acting", note)
+
+
+def graph_table(config: CoreBenchmarkConfig, device: str = "cuda") -> Table:
+    """Measure one update eager and as a captured CUDA graph, in both forms."""
+    note = "One update on the accelerator, full windows of 50, batch 32; `speed_up`: eager over captured."
+    rows = []
+    for case, form in itertools.product(config.cases(), ("published", "corrected")):
+        eager, captured = (update_work(case, form, engine, device) for engine in ("eager", "cudagraph"))
+        times = config.compare({"eager": eager, "captured": captured})
+        row = against(times["captured"], times["eager"])
+        rows.append(
+            {"world": case.env, "architecture": case.architecture, "form": form}
+            | {("eager_ms" if name == "baseline_ms" else name): value for name, value in row.items()}
+            | {"bar": GRAPH_BAR}
+        )
+    return Table.from_records(rows, "Captured updates", note)
+
+
+def training_table(quick: bool = False, device: str = "cuda", engine: str = "cudagraph", num_envs: int = 16) -> Table:
+    """Measure environment steps per second of `dqn_memory.train` with one update for every step."""
+    note = (
+        f"`python -m dqn_memory.train` with {num_envs} worlds and {num_envs} updates an iteration: acting, replay, one "
+        "update for every environment step. Steps per second after the first log line, so without start and capture."
+    )
+    rows = [training_row(*case, 320 if quick else 8_000, device, engine, num_envs) for case in CASES]
+    return Table.from_records(rows, "Training", note)
+
+
+def training_row(env: str, architecture: str, steps: int, device: str, engine: str, num_envs: int) -> dict[str, Value]:
+    """Train once in a process of its own and read its rate."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        flags = {
+            "env": env, "architecture": architecture, "width": world_row(env).width, "device": device,
+            "engine": engine, "worlds": num_envs, "updates": num_envs, "learning-starts": num_envs,
+            "total-steps": steps, "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1,
+            "checkpoint-replay": "none", "run": run,
+        }  # fmt: skip
+        words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+        done = subprocess.run([sys.executable, "-m", "dqn_memory.train", *words], capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(f"training {architecture} in {env} failed: {done.stderr.strip()[-300:]}")
+        rate = steady_rate(run / "metrics.jsonl")
+    return {"world": env, "architecture": architecture, "steps_s": rate, "bar": STEPS_BAR}
+
+
+def steady_rate(metrics: Path) -> float:
+    """Give the steps per second between the first and the last log line; `charts/SPS` counts from the run's start."""
+    lines = [line for line in read_metrics(metrics) if line.get("charts/SPS")]
+    if len(lines) < 2:
+        raise UserError(f"{metrics} has fewer than two log lines, so no rate between them; train longer")
+    first, last = lines[0], lines[-1]
+    seconds = last["step"] / last["charts/SPS"] - first["step"] / first["charts/SPS"]
+    return float((last["step"] - first["step"]) / seconds)
+
+
+# ---- measure, print, write -------------------------------------------------------------------------------------------
+
+TABLES: dict[str, Callable[[Args, CoreBenchmarkConfig], list[Table]]] = {
+    "update": lambda args, config: [update_table(config, args.compile)],
+    "windows": lambda args, config: [window_table(config)],
+    "acting": lambda args, config: [acting_table(config)],
+    "graphs": lambda args, config: [graph_table(config)],
+    "training": lambda args, config: [training_table(args.quick)],
+    "mamba": lambda args, config: mamba_tables(config, config.mamba_rows),
+    "mamba_cuda": lambda args, config: mamba_tables(config, config.mamba_rows, "cuda"),
 }
 ON_CUDA = ("graphs", "training", "mamba_cuda")
-OF_MAMBA = ("mamba", "mamba_cuda")  # they have a page of their own
 
 
-def measure(args: Args, console: Console, facts: Mapping[str, object]) -> dict[str, list[Table]]:
-    """All tables that were asked for by the name of their page, each printed and written as soon as it is there.
-
-    A table that fails, or a machine that is taken away, so loses none of those before it.
-    """
+def measure(args: Args, facts: Mapping[str, Value]) -> list[str]:
+    """Print and write each table as soon as it is there, so that one that fails loses none of those before it."""
     pages: dict[str, list[Table]] = {}
     for name in args.tables():
-        page, tables = "mamba" if name in OF_MAMBA else "core", TABLES[name](args, args.effort())
-        console.print(rich_tables(tables))
+        page, tables = "mamba" if name.startswith("mamba") else "core", TABLES[name](args, args.config())
         pages.setdefault(page, []).extend(tables)
+        for table in tables:
+            print(f"{table.text()}\n\n{table.note}\n", flush=True)
         if args.write:
-            write(Path(args.folder), page, PAGES[page], facts, pages[page])
-    return pages
+            write_page(Path(args.folder), page, PAGES[page], facts, pages[page])
+    return list(pages)
 
 
 @one_line_errors
@@ -115,12 +416,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
-    facts = machine("dqn_memory.benchmark", argv)
-    console = Console(width=WIDTH)  # a narrower terminal wraps lines, which is better than cutting cells
-    for page, tables in measure(args, console, facts).items():
-        console.print("\n".join(table.note for table in tables if page == "mamba"))
+    for page in measure(args, origin("dqn_memory.benchmark", argv, **machine_facts())):
         if args.write:
-            console.print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
+            print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
 
 
 if __name__ == "__main__":

@@ -9,44 +9,44 @@ import sys
 import pytest
 import torch
 
-from dqn_memory.analysis.reference import baseline_loss, pairs
+from dqn_memory.analysis.reference import baseline_batch, baseline_loss, pairs
 from dqn_memory.analysis.size import forward_operations, gigaflop
-from dqn_memory.analysis.tables import cell
-from dqn_memory.analysis.timing import Timing, interleaved
-from dqn_memory.benchmark_cases import (
+from dqn_memory.analysis.timing import Timing, interleaved, random_replay
+from dqn_memory.benchmark import (
+    CASES,
     FORMS,
-    Case,
+    NO_BASELINE,
+    BenchmarkCase,
     acting_works,
-    baseline_batch,
     baseline_work,
-    random_replay,
+    steady_rate,
+    training_row,
     update_work,
 )
-from dqn_memory.benchmark_cuda import _training_row, steady_rate
-from dqn_memory.benchmark_tables import ALONE, CASES, Table
 from dqn_memory.learner import sample
 from dqn_memory.runs.errors import UserError
 from dqn_memory.td_loss import td_loss
+from envs.tables import Table
 
-SMALL = [Case(world, architecture, context=12, batch=3) for world, architecture in CASES]
+SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]
 
 
 def names(case):
-    return f"{case.world}-{case.architecture}"
+    return f"{case.env}-{case.architecture}"
 
 
 @pytest.mark.parametrize("case", SMALL, ids=names)
 @pytest.mark.parametrize("source", ["endless", "random"])
 def test_baseline_equals_the_published_form(case, source):
     """On full windows, and on windows of real episodes with their padding."""
-    network, baseline = case.network().double(), case.baseline().double()
+    network, baseline = case.network()[0].double(), case.baseline().double()
     target, their_target = copy.deepcopy(network), copy.deepcopy(baseline)
     with torch.no_grad():  # so that choosing and valuing differ
         for left, right in pairs(their_target, target):
             right += 0.05 * torch.randn(right.shape, generator=torch.Generator().manual_seed(right.numel())).double()
             left.copy_(right.view_as(left))
     learner = case.learner("published")
-    replay = case.replay() if source == "endless" else random_replay(case.world, 8, 14)
+    replay = case.replay() if source == "endless" else random_replay(case.env, 8, 14)
     batch = sample(replay, learner, case.context, None, torch.Generator().manual_seed(1))
     assert bool((batch.lengths == case.context).all()) == (source == "endless")
     theirs = baseline_batch(batch, network.spec.padding)
@@ -75,7 +75,7 @@ def test_one_update_moves_both_alike():
 @pytest.mark.parametrize("case", SMALL, ids=names)
 def test_counted_operations_are_those_of_the_formula(case):
     """Three forwards and a backward of two: five forwards, but for gradients of the observations, which nobody asks."""
-    formula = 5 * case.batch * forward_operations(case.network()) / 1e9
+    formula = 5 * case.batch_size * forward_operations(case.network()[0]) / 1e9
     assert gigaflop(baseline_work(case)) == pytest.approx(formula, rel=0.03)
     assert gigaflop(update_work(case, "published")) == pytest.approx(formula, rel=0.03)
 
@@ -121,26 +121,20 @@ def test_steady_rate_needs_two_lines(tmp_path):
 @pytest.mark.long
 def test_training_rate_comes_from_a_real_run():
     """The row that an accelerator's bar is read from, here made on the CPU."""
-    row = _training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
+    row = training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager", 16)
     assert row["steps_s"] > 0 and row["bar"] == 1000
-
-
-def test_cells():
-    assert [cell(v) for v in (None, 0.12345, 1234.5, 12, 123456, True, "x")] == [
-        "", "0.123", "1,234", "12", "123,456", "True", "x",
-    ]  # fmt: skip
 
 
 @pytest.mark.long
 def test_the_script_writes_its_page(tmp_path):
-    asked = [word for name in ("update", "windows", "acting", "worlds") for word in ("--only", name)]
+    asked = [word for name in ("update", "windows", "acting") for word in ("--only", name)]
     command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", *asked, "--folder", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 0, done.stderr
     page = json.loads((tmp_path / "core.json").read_text())
-    assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting", "Worlds"]
+    assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting"]
     update = page["tables"][0]["rows"]
-    assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES, *ALONE]
+    assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES, *NO_BASELINE]
     for form in ("published", "shared"):
         assert [row["bar"] for row in update if row["form"] == form] == [2.5, 1.3, 1.6, 1.6, None, None]
     assert all(row["ms"] > 0 and row["floor_ms"] > 0 for row in update)
@@ -157,7 +151,7 @@ def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
     def fails(*_):
         raise UserError("no more time")
 
-    monkeypatch.setitem(benchmark.TABLES, "update", lambda *_: [Table("Update", "", [{"ms": 1.5}])])
+    monkeypatch.setitem(benchmark.TABLES, "update", lambda *_: [Table(["ms"], [[1.5]], "Update")])
     monkeypatch.setitem(benchmark.TABLES, "windows", fails)
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "update", "--only", "windows", "--folder", str(tmp_path)])

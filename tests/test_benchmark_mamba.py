@@ -9,13 +9,13 @@ import types
 import pytest
 import torch
 
-from dqn_memory import benchmark_mamba
-from dqn_memory.benchmark_mamba import MIXER, MIXERS, SCANS, Shape, mamba_tables, mixer_work, scan_inputs, scan_work
-from dqn_memory.benchmark_tables import Effort
+from dqn_memory.analysis import mambapy as module
+from dqn_memory.analysis.mambapy import MIXER, MIXERS, SCANS, Shape, mamba_tables, mixer_work, scan_inputs, scan_work
+from dqn_memory.analysis.timing import BenchmarkConfig
 from dqn_memory.blocks.kernels.select import choose
 from dqn_memory.blocks.mamba import Mamba
 
-QUICK = Effort(repetitions=2, warm_up=1, rows=2)
+QUICK = BenchmarkConfig(repetitions=2, warm_up=1)
 TORCH = choose("torch", torch.device("cpu"))
 
 
@@ -40,13 +40,13 @@ def mambapy(monkeypatch):
     package.MambaConfig = lambda **keywords: types.SimpleNamespace(**keywords)
     monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
     monkeypatch.setitem(sys.modules, "mambapy.mamba", package)
-    monkeypatch.setattr(benchmark_mamba, "baseline_version", lambda: "1.2.0")
+    monkeypatch.setattr(module, "mambapy_version", lambda: "1.2.0")
 
 
 @pytest.mark.parametrize("backward", [True, False])
 def test_both_scans_compute_the_same(mambapy, backward):
     shape = Shape(2, 5, backward)
-    ours, theirs = scan_work(shape, TORCH, "cpu")(), benchmark_mamba._their_scan(shape, "cpu")()
+    ours, theirs = scan_work(shape, TORCH, "cpu")(), scan_work(shape, None, "cpu")()
     ours, theirs = (found if backward else (found,) for found in (ours, theirs))
     assert len(ours) == (6 if backward else 1)
     for left, right in zip(ours, theirs, strict=True):
@@ -55,7 +55,7 @@ def test_both_scans_compute_the_same(mambapy, backward):
 
 def test_both_mixers_compute_the_same(mambapy):
     shape = Shape(2, 5)
-    ours, theirs = mixer_work(shape, TORCH, "cpu")(), benchmark_mamba._their_mixer(shape, "cpu")()
+    ours, theirs = mixer_work(shape, TORCH, "cpu")(), mixer_work(shape, None, "cpu")()
     assert len(ours) == 1 + len(list(Mamba(8).parameters()))
     for left, right in zip(ours, theirs, strict=True):
         torch.testing.assert_close(left, right)
@@ -67,15 +67,15 @@ def test_a_forward_pass_keeps_no_gradients():
 
 
 def test_the_bar_stands_at_the_shape_it_speaks_of(mambapy):
-    mixers, scans = mamba_tables(QUICK)
+    mixers, scans = mamba_tables(QUICK, 2)
     for backend in ("torch", "simd"):
-        whole, alone = ([row for row in table.rows if row["backend"] == backend] for table in (mixers, scans))
+        whole, alone = ([row for row in table.records() if row["backend"] == backend] for table in (mixers, scans))
         assert [(row["length"], row["bar"]) for row in whole] == [(64, 3.5), (4, None), (1, None)]
         assert [(row["length"], row["pass"]) for row in alone] == [
             (64, "forward+backward"), (4, "forward+backward"), (4, "forward+backward"), (16, "forward+backward"),
             (16, "forward"), (4, "forward"),
         ]  # fmt: skip
-    rows = [*mixers.rows, *scans.rows]
+    rows = [*mixers.records(), *scans.records()]
     assert len(rows) == 2 * (len(MIXERS) + len(SCANS))
     assert all(row["ms"] > 0 and row["mambapy_ms"] > 0 and row["speed_up"] > 0 and row["batch"] == 2 for row in rows)
     assert "triton is not measured: its kernels run on CUDA alone" in mixers.note
@@ -83,8 +83,8 @@ def test_the_bar_stands_at_the_shape_it_speaks_of(mambapy):
 
 
 def test_another_version_is_named(monkeypatch):
-    monkeypatch.setattr(benchmark_mamba, "baseline_version", lambda: "1.1.0")
-    assert benchmark_mamba.beside() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
+    monkeypatch.setattr(module, "mambapy_version", lambda: "1.1.0")
+    assert module.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
 
 
 @pytest.mark.long
@@ -96,7 +96,7 @@ def test_the_script_writes_its_page_and_says_what_is_missing(tmp_path):
     page = json.loads((tmp_path / "mamba.json").read_text())
     assert [table["title"] for table in page["tables"]] == ["Mamba mixer", "Selective scan"]
     assert page["machine"]["threads"] == 1 and "--only mamba" in page["machine"]["command"]
-    there = benchmark_mamba.baseline_version() is not None
+    there = module.mambapy_version() is not None
     assert all((row["speed_up"] is not None) == there for table in page["tables"] for row in table["rows"])
     assert there or "mambapy is not installed" in " ".join(done.stdout.split())
     assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dqn_memory.replay import Windows
+
 Memory = Literal["feedforward", "bigru"]
 
 
@@ -54,6 +56,17 @@ class BaselineBatch:
     action: Tensor  # (B, T) int64
     reward: Tensor  # (B, T)
     done: Tensor  # (B, T) bool
+
+
+def baseline_batch(batch: Windows, padding: float) -> BaselineBatch:
+    """Split windows of K + 1 observations into two windows of K: the first one's own, and those one step later."""
+    observation = batch.observation
+    observation = observation if observation.is_floating_point() else observation.long()
+    real = torch.arange(batch.action.shape[1]) < batch.lengths[:, None]  # (B, T)
+    return BaselineBatch(
+        observation[:, :-1].masked_fill(~real[..., None], padding), observation[:, 1:].contiguous(),
+        batch.action, batch.reward, batch.terminated,
+    )  # fmt: skip
 
 
 class BaselineLayer(nn.Module):

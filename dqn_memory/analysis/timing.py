@@ -1,4 +1,4 @@
-"""Measuring alternatives side by side: one repetition of each in turn, so that a busy machine slows all alike."""
+"""Time alternatives side by side: one repetition of each in turn, so that a busy machine slows all alike."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from dqn_memory.analysis.size import world_row
 from dqn_memory.observations import ObservationSpec
 from dqn_memory.replay import Replay
+from dqn_memory.runs.machine import describe_environment
+from envs.fleet import make_fleet
+from envs.tables import Value
 
 Clock = Literal["wall", "cpu"]
 Work = Callable[[], object]
+FULL_REPLAY_ROWS = 4  # parallel environments of a random replay
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,40 @@ def interleaved(
     return {name: Timing(tuple(values)) for name, values in taken.items()}
 
 
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """How much is measured, and with which clock."""
+
+    repetitions: int = 15
+    """Turns of each alternative, at least 2; medians are over these."""
+    warm_up: int = 2
+    """Turns that are not counted."""
+    clock: Clock = "wall"
+
+    def compare(self, alternatives: Mapping[str, Work]) -> dict[str, Timing]:
+        """Time the alternatives by turns."""
+        return interleaved(alternatives, self.repetitions, self.clock, self.warm_up)
+
+
+def against(ours: Timing, baseline: Timing | None) -> dict[str, Value]:
+    """Write a row's columns of times, with the baseline's beside them where there is one."""
+    return {
+        "ms": ours.median, "fastest_ms": ours.fastest, "spread": ours.spread,
+        "baseline_ms": None if baseline is None else baseline.median,
+        "speed_up": None if baseline is None else ours.speed_up(baseline),
+    }  # fmt: skip
+
+
+def machine_facts() -> dict[str, Any]:
+    """Collect what a measured time depends on: processor, threads, versions, revision."""
+    facts = describe_environment() | {"cores": torch.multiprocessing.cpu_count()}
+    names = ("cpu", "cores", "torch", "python", "threads", "revision", "dirty", "platform")
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"accelerator": accelerator, **{name: facts[name] for name in names}}
+
+
 def now(clock: Clock) -> float:
-    """Seconds; on an accelerator after all that was asked of it is done.
+    """Give the time in seconds; on an accelerator after all that was asked of it is done.
 
     `cpu` counts the time that this process was given, all its threads together: a better measure than `wall` on
     a machine that others use, with one thread.
@@ -73,31 +110,48 @@ def now(clock: Clock) -> float:
 
 
 def matrix_product(size: int, dtype: torch.dtype) -> tuple[Work, float]:
-    """A product of two square matrices, on the current threads, and its billions of operations."""
+    """Make a product of two square matrices, on the current threads, and its billions of operations."""
     left, right = torch.rand(2, size, size).to(dtype)
     result = torch.empty(size, size, dtype=dtype)
     return lambda: torch.mm(left, right, out=result), 2 * size**3 / 1e9
 
 
-WORLDS = 4
-
-
 def full_replay(spec: ObservationSpec, num_actions: int, context: int, draws: torch.Generator) -> Replay:
-    """A replay of random transitions that has wrapped around, so that every window is K steps long."""
+    """Make a replay of random transitions that has wrapped around, so that every window is K steps long."""
     columns = 2 * context + 2
-    replay = Replay(spec, num_actions, WORLDS, columns * WORLDS, torch.device("cpu"))
-    for moment in range(columns + context):
-        action = torch.randint(num_actions, (2, WORLDS), generator=draws)
+    replay = Replay(spec, num_actions, FULL_REPLAY_ROWS, columns * FULL_REPLAY_ROWS, torch.device("cpu"))
+    never = torch.zeros(FULL_REPLAY_ROWS, dtype=torch.bool)
+    for t in range(columns + context):
+        action = torch.randint(num_actions, (2, FULL_REPLAY_ROWS), generator=draws)
         replay.add(
             observation=_observation(spec, draws), next_observation=_observation(spec, draws),
-            previous_action=action[0], action=action[1], reward=torch.rand(WORLDS, generator=draws),
-            terminated=torch.zeros(WORLDS, dtype=torch.bool), done=torch.zeros(WORLDS, dtype=torch.bool),
-            time=torch.full((WORLDS,), moment),
+            previous_action=action[0], action=action[1], reward=torch.rand(FULL_REPLAY_ROWS, generator=draws),
+            terminated=never, done=never,
+            time=torch.full((FULL_REPLAY_ROWS,), t),
         )  # fmt: skip
+    return replay
+
+
+def random_replay(env: str, num_envs: int, steps: int) -> Replay:
+    """Fill a replay with what a uniformly random policy meets."""
+    row, draws = world_row(env), torch.Generator().manual_seed(0)
+    fleet = make_fleet(env, num_envs, seed=0)
+    replay = Replay(row.spec(), row.num_actions, num_envs, num_envs * steps, torch.device("cpu"))
+    observation = fleet.reset()
+    previous, time = torch.full((num_envs,), row.num_actions), torch.zeros(num_envs, dtype=torch.int64)
+    for _ in range(steps):
+        action = torch.randint(row.num_actions, (num_envs,), generator=draws)
+        step = fleet.step(action)
+        replay.add(
+            observation=observation, next_observation=step.final_observation, previous_action=previous,
+            action=action, reward=step.reward, terminated=step.terminated, done=step.done, time=time,
+        )  # fmt: skip
+        observation = step.observation
+        previous, time = torch.where(step.done, row.num_actions, action), torch.where(step.done, 0, time + 1)
     return replay
 
 
 def _observation(spec: ObservationSpec, draws: torch.Generator) -> torch.Tensor:
     if spec.kind == "discrete":
-        return torch.randint(spec.vocabulary - 1, (WORLDS, *spec.shape), generator=draws)
-    return torch.rand(WORLDS, *spec.shape, generator=draws)
+        return torch.randint(spec.vocabulary - 1, (FULL_REPLAY_ROWS, *spec.shape), generator=draws)
+    return torch.rand(FULL_REPLAY_ROWS, *spec.shape, generator=draws)
