@@ -30,7 +30,7 @@ from dqn_memory.playing import Episode, action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.score import Score
-from envs.baselines import beside
+from envs.baselines import baseline_summary
 
 BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
 
@@ -165,7 +165,7 @@ def won(config: TrainConfig, score: Score, step: int) -> str:
     """How many episodes end well."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, place = config.network.architecture, config.world.env
-    known = beside(wins / score.episodes, place, config.world.kwargs(training=False))
+    known = baseline_summary(wins / score.episodes, place, config.world.kwargs(training=False))
     return f"{agent} wins {wins} of {score.episodes} {kind} of {place} after {step:,} steps{known}"
 
 

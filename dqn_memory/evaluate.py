@@ -27,7 +27,7 @@ from dqn_memory.playing import action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.score import Score, fields, lines, place
-from envs.baselines import beside
+from envs.baselines import baseline_summary
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts = {"run": str(folder), "step": step, "architecture": architecture, "env": arena.env}
         print(as_json(args, facts | {"forget": arena.forget}, score))
     else:
-        known = beside(float(score.success.mean()), arena.env, arena.env_kwargs)
+        known = baseline_summary(float(score.success.mean()), arena.env, arena.env_kwargs)
         where = f"{folder} at step {step:,}: {architecture} in {place(arena.env, arena.forget)}"
         print(as_text(args, where, score, known))
     if args.video:

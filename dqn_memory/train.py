@@ -32,7 +32,7 @@ from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import dropout_state, episodes_seed, restore_dropout
 from dqn_memory.runs.settings import to_toml
 from dqn_memory.runs.trainer import resume, resumes, run_training
-from envs.baselines import beside
+from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 from envs.seeding import restore_generator
 
@@ -223,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     low, high = score.interval()
     kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
     world = training.config.world
-    known = beside(float(score.success.mean()), world.env, world.kwargs(training=False))
+    known = baseline_summary(float(score.success.mean()), world.env, world.kwargs(training=False))
     print(
         f"{run.path}: {score.word} {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{known}, "
         f"return {score.returns.mean():.2f}, length {score.lengths.mean():.1f}"

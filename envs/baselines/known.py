@@ -94,7 +94,7 @@ def above(score: float, lines: Lines) -> bool:
     return score > lines.random.success.mean + DOUBT * lines.random.success.error
 
 
-def beside(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
+def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
     """`relative` in brackets with a space before it; empty where nothing is known of the world with such options."""
     known = None if options else lines(id)
     return "" if known is None else f" ({relative(score, known)})"
