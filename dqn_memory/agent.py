@@ -88,7 +88,7 @@ def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, 
     checkpoint = Run.open(run, tensorboard=False).load(with_replay=False)
     config = _config(run, checkpoint)
     load_plugins(config.plugin)
-    world = config.world
+    world = config.environment
     interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
@@ -171,7 +171,7 @@ class Agent:
 
     def _entry(self, observation: dict[str, Any]) -> Any:
         """The entry of a dictionary that is seen."""
-        key = self.config.world.observation_key
+        key = self.config.environment.observation_key
         if key is None or key not in observation:
             wanted = "no dictionary" if key is None else f"one with {key!r}"
             raise UserError(

@@ -48,11 +48,13 @@ from dqn_memory.runs.settings import Repeatable, parse
 from envs.tables import Table, Value, origin, write_page
 
 PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}
-PUBLISHED = LearnerConfig(targets="shifted", placement="ending", positions="all", mask_padding=False, lengths=False)
+PUBLISHED = LearnerConfig(
+    targets="shifted", window_placement="ending", loss_positions="all", mask_padding=False, lengths=False
+)
 FORMS = {
     "published": PUBLISHED,
     "corrected": LearnerConfig(),
-    "shared": LearnerConfig(positions="all", tails=1 / 8),
+    "shared": LearnerConfig(loss_positions="all", tail_fraction=1 / 8),
     "bfloat16": replace(PUBLISHED, precision="bfloat16"),
 }
 CASES = (
@@ -186,7 +188,7 @@ class BenchmarkCase:
 
     def learner(self, form: str) -> LearnerConfig:
         """Give one of `FORMS` this case's batch size."""
-        return replace(FORMS[form], batch=self.batch_size)
+        return replace(FORMS[form], batch_size=self.batch_size)
 
     def draw(self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True) -> Windows | Prefixes:
         """Draw one batch as training does."""
@@ -242,7 +244,8 @@ def update_table(config: CoreBenchmarkConfig, compiled: bool = False) -> Table:
         "One update, full windows of 50, batch 32: three forwards (the corrected form: two, and the newest position "
         "of two more), backward, clipping, Adam. `published` is the baseline's mathematics, `corrected` the default "
         "(a bidirectional network then trains on 4 acting contexts a window, 128 sequences). `shared` takes the values "
-        "of the next observations from the forward passes of the windows themselves (`--positions all --tails 0.125`: "
+        "of the next observations from the forward passes of the windows themselves (`--loss-positions all "
+        "--tail-fraction 0.125`: "
         "two passes over all windows, and the newest position of two more over 4 of 32). `gflop`: operations of "
         "the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the faster of the two "
         "precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
@@ -359,7 +362,8 @@ def training_row(env: str, architecture: str, steps: int, device: str, engine: s
         run = Path(folder) / "run"
         flags = {
             "env": env, "architecture": architecture, "width": world_row(env).width, "device": device,
-            "engine": engine, "worlds": num_envs, "updates": num_envs, "learning-starts": num_envs,
+            "engine": engine, "num-envs": num_envs, "updates-per-iteration": num_envs,
+            "learning-starts": num_envs,
             "total-steps": steps, "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1,
             "checkpoint-replay": "none", "run": run,
         }  # fmt: skip

@@ -24,21 +24,21 @@ from envs.registry import WORLDS
 
 # The least values of settings, by path.
 LEAST = dict.fromkeys(
-    ("world.worlds", "world.time_limit", "replay.updates", "replay.every", "evaluation.episodes",
-     "evaluation.final_episodes", "total_steps"), 1
+    ("environment.num_envs", "environment.time_limit", "replay.updates_per_iteration", "replay.update_every",
+     "evaluation.episodes", "evaluation.final_episodes", "total_steps"), 1
 ) | dict.fromkeys(
-    ("seed", "learner.prior_lr", "replay.learning_starts", "exploration.spread", "exploration.prepopulate",
-     "evaluation.evaluate_every", "output.log_every", "output.checkpoint_every"), 0
+    ("seed", "learner.prior_learning_rate", "replay.learning_starts", "exploration.epsilon_ladder",
+     "exploration.prepopulate", "evaluation.evaluate_every", "output.log_every", "output.checkpoint_every"), 0
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class WorldConfig:
+class EnvironmentConfig:
     """The world and how many copies of it run."""
 
     env: str = "Gridverse/Memory-5x5-v0"
     """A world of this suite or any Gymnasium id with a discrete action space."""
-    worlds: int = 16
+    num_envs: int = 16
     """Parallel copies N; one iteration of training is N environment steps."""
     time_limit: int | None = None
     """Steps after which a training episode is cut (None: the world's own). Evaluation keeps the world's own limit."""
@@ -46,7 +46,7 @@ class WorldConfig:
     """File that a world is read from, where it takes one."""
     observation_key: str | None = None
     """Which entry of a dictionary observation is seen."""
-    observe: Literal["world", "state"] = "world"
+    observe: Literal["observation", "state"] = "observation"
     """`state` shows the state in place of the world's own observation: what the same agent does with nothing hidden
     (worlds of this suite)."""
 
@@ -55,7 +55,7 @@ class WorldConfig:
         ours = self.env.removeprefix("envs:") in WORLDS
         if self.observe == "state" and not ours:
             raise UserError(
-                f"--observe state needs a world of this suite, which {self.env} is not; use --observe world"
+                f"--observe state needs a world of this suite, which {self.env} is not; use --observe observation"
             )
         limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
         given = {limit: self.time_limit if training else None, "path": self.path}
@@ -74,9 +74,9 @@ class ReplayConfig:
     """Environment steps kept."""
     learning_starts: int = 1_000
     """Environment steps before the first update."""
-    updates: int = 1
-    """Updates per iteration of --worlds environment steps."""
-    every: int = 1
+    updates_per_iteration: int = 1
+    """Updates per iteration of --num-envs environment steps."""
+    update_every: int = 1
     """Iterations between the groups of updates."""
 
 
@@ -88,7 +88,7 @@ class EvaluationConfig:
     """Environment steps between evaluations (0: only at the end)."""
     episodes: int = 100
     """Episodes of each evaluation, unless every initial state can be tried."""
-    stop_at: float | None = None
+    stop_at_success: float | None = None
     """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The world says what
     a success is, a Gymnasium world by `success` or `is_success` in the info of an episode's last step; where it says
     nothing, a return above 0 counts, which may tell little, and printed lines say `positive return`. Where episodes are
@@ -96,7 +96,7 @@ class EvaluationConfig:
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
     final_episodes: int = 1_000
     """Episodes of the last evaluation."""
-    forgetful: bool = True
+    memory_ablation: bool = True
     """Judge the final agent once more without its memory, forgetting everything before each step."""
 
 
@@ -124,7 +124,7 @@ def check_engine(engine: str, device: torch.device) -> None:
 
 
 @dataclass(frozen=True)
-class DeviceConfig:
+class ComputeConfig:
     """Where and how tensors are computed."""
 
     device: str = "auto"
@@ -166,14 +166,14 @@ class TrainConfig:
 
     trainer: ClassVar[str] = "q_network"
 
-    world: WorldConfig = field(default_factory=WorldConfig)
+    environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     exploration: ExplorationConfig = field(default_factory=ExplorationConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
-    compute: DeviceConfig = field(default_factory=DeviceConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: int = 1
     """Seed of every stream: worlds, exploration, replay, evaluation, network, dropout."""
     total_steps: int = 200_000
@@ -191,48 +191,50 @@ class TrainConfig:
     def earlier(cls) -> TrainConfig:
         """What keys meant before they existed: the file of an old run has all keys of its version, and no others."""
         now = cls()
-        return replace(now, evaluation=replace(now.evaluation, forgetful=False))
+        return replace(now, evaluation=replace(now.evaluation, memory_ablation=False))
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
         check_finite(self)
         check_least(self, LEAST)
-        check_positive(self, ("learner.learning_rate", "learner.clip_norm"))
+        check_positive(self, ("learner.learning_rate", "learner.max_grad_norm"))
         check_parts(self, "network", "exploration", "compute")
         if not 0 <= self.learner.gamma <= 1:
             raise UserError(f"--gamma {self.learner.gamma} must lie between 0 and 1")
-        if self.evaluation.stop_at is not None and not 0 <= self.evaluation.stop_at <= 1:
-            raise UserError(f"--stop-at {self.evaluation.stop_at} is a share of episodes won, between 0 and 1")
+        if self.evaluation.stop_at_success is not None and not 0 <= self.evaluation.stop_at_success <= 1:
+            raise UserError(
+                f"--stop-at-success {self.evaluation.stop_at_success} is a share of episodes won, between 0 and 1"
+            )
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":
             raise UserError("--acting padded has no meaning with --acting-state episode, which feeds no window")
         if self.acting_state == "episode" and self.network.row().positions != "none":
-            raise UserError("--acting-state episode has no place in a window to encode; use --encoding none")
-        if self.replay.capacity < self.world.worlds * self.network.context:
+            raise UserError("--acting-state episode has no place in a window to encode; use --position-encoding none")
+        if self.replay.capacity < self.environment.num_envs * self.network.context:
             raise UserError(
                 f"--capacity {self.replay.capacity} must hold at least one window of each world, "
-                f"--worlds {self.world.worlds} x --context {self.network.context}"
+                f"--num-envs {self.environment.num_envs} x --context {self.network.context}"
             )
         self._check_updates()
 
     def _check_updates(self) -> None:
         """One sentence for a run that would end without having learned."""
-        starts, worlds = max(self.replay.learning_starts, self.exploration.prepopulate), self.world.worlds
-        iterations, every = -(-self.total_steps // worlds), self.replay.every
+        starts, worlds = max(self.replay.learning_starts, self.exploration.prepopulate), self.environment.num_envs
+        iterations, every = -(-self.total_steps // worlds), self.replay.update_every
         if iterations // every * every < max(-(-starts // worlds), 1):
             raise UserError(
-                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the network: that begins "
-                f"after {starts} steps (--learning-starts, --prepopulate), every {every} iterations (--every); lower "
-                "those or raise --total-steps"
+                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the network: that begins "
+                f"after {starts} steps (--learning-starts, --prepopulate), every {every} iterations (--update-every); "
+                "lower those or raise --total-steps"
             )
 
     def arena(self, device: torch.device) -> Arena:
         """How this run's network is evaluated."""
         return Arena(
-            env=self.world.env,
-            env_kwargs=self.world.kwargs(training=False),
-            observation_key=self.world.observation_key,
+            env=self.environment.env,
+            env_kwargs=self.environment.kwargs(training=False),
+            observation_key=self.environment.observation_key,
             device=device,
             acting=self.acting,
             acting_state=self.acting_state,

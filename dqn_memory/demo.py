@@ -137,10 +137,10 @@ def show(run: Run, seed: int) -> list[str]:
     forgetful = evaluate(network, replace(arena, forget=True), config.evaluation.final_episodes, seed)
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(arena, network, seed, initial=initial, draw=True)
-    beacons = config.world.env.startswith("Gridverse/Memory") and config.world.observe == "world"
+    beacons = config.environment.env.startswith("Gridverse/Memory") and config.environment.observe == "observation"
     decision = find_decision(network, episode, beacons)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
-    title = f"{config.network.architecture} in {config.world.env}"
+    title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
     save_video(video, [episode], action_names(arena))
@@ -164,8 +164,8 @@ def typical(score: Score) -> int:
 def won(config: TrainConfig, score: Score, step: int) -> str:
     """How many episodes end well."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
-    agent, place = config.network.architecture, config.world.env
-    known = baseline_summary(wins / score.episodes, place, config.world.kwargs(training=False))
+    agent, place = config.network.architecture, config.environment.env
+    known = baseline_summary(wins / score.episodes, place, config.environment.kwargs(training=False))
     return f"{agent} wins {wins} of {score.episodes} {kind} of {place} after {step:,} steps{known}"
 
 

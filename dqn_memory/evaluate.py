@@ -19,7 +19,7 @@ import tyro
 
 from dqn_memory.agent import Interface, load_network, run_folder
 from dqn_memory.analysis.video import check_target, save_video
-from dqn_memory.config import DeviceConfig, TrainConfig
+from dqn_memory.config import ComputeConfig, TrainConfig
 from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.network import QNetwork
 from dqn_memory.observations import observation_spec
@@ -60,17 +60,17 @@ class Args:
 
 def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> Arena:
     """Where to evaluate; a UserError says why the network cannot act in another world."""
-    arena = replace(config.arena(DeviceConfig(args.device).torch_device()), forget=args.forget)
+    arena = replace(config.arena(ComputeConfig(args.device).torch_device()), forget=args.forget)
     if args.env is None:
         return arena
-    kwargs = replace(config.world, env=args.env, path=None).kwargs(training=False)
+    kwargs = replace(config.environment, env=args.env, path=None).kwargs(training=False)
     arena = replace(arena, env=args.env, env_kwargs=kwargs)
     other = Interface.of(args.env, kwargs, arena.observation_key)
     spec = observation_spec(other.encoded)
     if (spec, other.num_actions) != (network.spec, network.num_actions):
         raise UserError(
             f"--env {args.env} has {_form(spec, other.num_actions)}, but the network was trained in "
-            f"{config.world.env} with {_form(network.spec, network.num_actions)}"
+            f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
         )
     return arena
 
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check(args)
     folder = run_folder(args.folder, args.run)
     set_tf32(False)
-    network, config, step = load_network(folder, DeviceConfig(args.device).torch_device())
+    network, config, step = load_network(folder, ComputeConfig(args.device).torch_device())
     arena = make_arena(args, config, network)
     episodes = play_in(arena, network, args.seed, args.video_episodes, draw=True) if args.video else []
     score = evaluate(network, arena, args.episodes, args.seed)

@@ -21,19 +21,21 @@ class ExplorationConfig:
     """Its last value."""
     epsilon_steps: int = 200_000
     """Environment steps from the first to the last value (exponential: its time constant)."""
-    schedule: Literal["linear", "exponential"] = "linear"
+    epsilon_schedule: Literal["linear", "exponential"] = "linear"
     """`exponential` is what the published code computes and calls linear: it nears the end, never reaches it."""
-    spread: float = 0.0
-    """World i of N explores with epsilon^(1 + spread * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all alike)."""
-    hold: float = 0.0
+    epsilon_ladder: float = 0.0
+    """World i of N explores with epsilon^(1 + epsilon_ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all
+    alike)."""
+    sticky_exponent: float = 0.0
     """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
     Dabney et al. 2021: 2); 0 holds every random action for one step. An action that is held where an episode ends is
     held on in the next one."""
-    longest_hold: int = 32
+    sticky_max_steps: int = 32
     """Longest time a random action is held, in steps."""
-    lead: int = 0
+    random_start_steps: int = 0
     """Most random steps that a training episode begins with; their number is drawn uniformly from 0 to this. A policy
-    that ends its episodes at once never learns what it would have seen on a detour; with a lead it is there already."""
+    that ends its episodes at once never learns what it would have seen on a detour; with random starts it is there
+    already."""
     prepopulate: int = 0
     """Environment steps of uniform random actions before learning and the schedule begin."""
 
@@ -43,16 +45,19 @@ class ExplorationConfig:
                 f"--epsilon-end {self.epsilon_end} and --epsilon-start {self.epsilon_start} must satisfy "
                 "0 <= end <= start <= 1"
             )
-        if self.epsilon_steps < 1 or self.longest_hold < 1:
-            raise UserError("--epsilon-steps and --longest-hold must be at least 1")
-        if self.lead < 0:
-            raise UserError(f"--lead {self.lead} must not be negative")
-        if self.hold != 0 and self.hold <= 1:
-            raise UserError(f"--hold {self.hold} must be above 1 (the zeta law's exponent), or 0 to hold nothing")
+        if self.epsilon_steps < 1 or self.sticky_max_steps < 1:
+            raise UserError("--epsilon-steps and --sticky-max-steps must be at least 1")
+        if self.random_start_steps < 0:
+            raise UserError(f"--random-start-steps {self.random_start_steps} must not be negative")
+        if self.sticky_exponent != 0 and self.sticky_exponent <= 1:
+            raise UserError(
+                f"--sticky-exponent {self.sticky_exponent} must be above 1 (the zeta law's exponent), or 0 to "
+                "hold nothing"
+            )
 
     def epsilon(self, step: int) -> float:
         """Epsilon after `step` environment steps, prepopulation not counted."""
-        if self.schedule == "exponential":
+        if self.epsilon_schedule == "exponential":
             share = (1 - 1 / self.epsilon_steps) ** step
         else:
             share = max(0.0, 1 - step / self.epsilon_steps)
@@ -66,7 +71,7 @@ class Explorer:
         self.config, self.num_actions, self.generator = config, num_actions, generator
         device = generator.device
         rank = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)
-        self.exponent = 1 + config.spread * rank  # (N,)
+        self.exponent = 1 + config.epsilon_ladder * rank  # (N,)
         self.held = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.left = torch.zeros(num_envs, dtype=torch.int64, device=device)
         self.leading = torch.zeros(num_envs, dtype=torch.int64, device=device)  # random steps left at the start
@@ -83,12 +88,14 @@ class Explorer:
 
         `first` (N,) bool says where an episode begins.
         """
-        u = torch.rand(3 + (self.config.lead > 0), len(greedy), generator=self.generator, device=greedy.device)
+        u = torch.rand(
+            3 + (self.config.random_start_steps > 0), len(greedy), generator=self.generator, device=greedy.device
+        )
         epsilon = self.epsilon(step) ** self.exponent  # (N,)
         start = epsilon / (epsilon + self.mean_hold * (1 - epsilon)).clamp(min=1e-9)
         duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
-        if self.config.lead:
-            self.leading = torch.where(first, (u[3] * (self.config.lead + 1)).long(), self.leading)
+        if self.config.random_start_steps:
+            self.leading = torch.where(first, (u[3] * (self.config.random_start_steps + 1)).long(), self.leading)
             start = torch.where(self.leading > 0, 1.0, start)
             duration = torch.where(self.leading > 0, duration.minimum(self.leading), duration)
             self.leading = (self.leading - 1).clamp(min=0)
@@ -109,10 +116,10 @@ class Explorer:
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:
     """P(duration > d) for d = 1 .. longest - 1, and the mean duration."""
-    if config.hold == 0:
+    if config.sticky_exponent == 0:
         return torch.zeros(1, device=device), 1.0
-    length = torch.arange(1, config.longest_hold + 1, dtype=torch.float64)
-    chance = length**-config.hold
+    length = torch.arange(1, config.sticky_max_steps + 1, dtype=torch.float64)
+    chance = length**-config.sticky_exponent
     chance = chance / chance.sum()
     survival = 1 - chance.cumsum(0)[:-1]
     return survival.float().to(device), float((chance * length).sum())

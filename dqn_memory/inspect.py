@@ -34,7 +34,7 @@ from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.analysis.video import Looks, save_video
-from dqn_memory.config import DeviceConfig, TrainConfig
+from dqn_memory.config import ComputeConfig, TrainConfig
 from dqn_memory.evaluation import Arena
 from dqn_memory.network import QNetwork
 from dqn_memory.playing import Episode, action_names, play_in
@@ -129,7 +129,7 @@ def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.de
 def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, names: Sequence[str]) -> list[Path]:
     """All pictures; returns what was written."""
     episode, context = found.episodes[0], network.config.context
-    agent = f"{config.network.architecture} in {config.world.env}"
+    agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
         f"attention_layer_{layer}.png": memory_plots.episode_attention(
             maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
@@ -200,9 +200,9 @@ def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, foun
     """What inspect.json says."""
     episode, first = found.episodes[0], found.discrepancies[0]
     return {
-        "step": step, "env": config.world.env, "observe": config.world.observe,
+        "step": step, "env": config.environment.env, "observe": config.environment.observe,
         "architecture": config.network.architecture, "prior": config.network.prior.kind,
-        "causal": network.causal, "trained_on_whole_windows": config.learner.positions == "all",
+        "causal": network.causal, "trained_on_whole_windows": config.learner.loss_positions == "all",
         "seed": args.seed, "initial": args.initial, "episodes": len(found.episodes),
         "episode": {
             "length": len(episode), "return": round(episode.episode_return, 6), "success": episode.success,
@@ -224,7 +224,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     run = run_folder(args.folder, args.run)
     set_tf32(False)
-    device = DeviceConfig(args.device).torch_device()
+    device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
     arena = config.arena(device)
     gap, apart = compare(args, network, config, device)

@@ -26,7 +26,11 @@ def optimizer_for(network: QNetwork, config: LearnerConfig, capturable: bool = F
     priors = network.prior_parameters()
     known = {id(p) for p in priors}
     groups = [([p for p in network.parameters() if id(p) not in known], config.learning_rate)]
-    groups += [(priors, config.learning_rate if config.prior_lr is None else config.prior_lr)] if priors else []
+    groups += (
+        [(priors, config.learning_rate if config.prior_learning_rate is None else config.prior_learning_rate)]
+        if priors
+        else []
+    )
     device = next(network.parameters()).device
 
     def rate(value: float) -> float | Tensor:
@@ -40,7 +44,7 @@ class Fading(Protocol):
     """What a learner's config says of the end of a run."""
 
     @property
-    def final_rate(self) -> float:
+    def final_lr_fraction(self) -> float:
         """Step size at the end, as a share of the first."""
         ...
 
@@ -48,7 +52,7 @@ class Fading(Protocol):
 def set_rate(optimizer: torch.optim.Optimizer, config: Fading, share: float) -> None:
     """Step sizes after `share` of the run; every group has its `first_lr`."""
     for group in optimizer.param_groups:
-        value = group["first_lr"] * (1 + (config.final_rate - 1) * min(share, 1.0))
+        value = group["first_lr"] * (1 + (config.final_lr_fraction - 1) * min(share, 1.0))
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)
         else:
@@ -82,12 +86,14 @@ def sample(
     `updates` counts those before it.
     """
     if ends is not None:
-        drawn, _ = replay.draw(config.batch * ends, context, generator, terminal_share=config.terminal_share)
+        drawn, _ = replay.draw(config.batch_size * ends, context, generator, terminal_share=config.terminal_fraction)
         return replay.prefixes(drawn, context, config.gamma, config.n_step)
-    around = config.placement == "around"
-    drawn, longest = replay.draw(config.batch, context, generator, around, config.terminal_share)
-    if config.tails < 1:  # the rows that keep their tails are the first, and so are those that end at terminal steps
-        drawn = drawn[torch.randperm(config.batch, generator=generator)]
+    around = config.window_placement == "around"
+    drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
+    if (
+        config.tail_fraction < 1
+    ):  # the rows that keep their tails are the first, and so are those that end at terminal steps
+        drawn = drawn[torch.randperm(config.batch_size, generator=generator)]
     # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
     fixed = not config.mask_padding or config.targets == "shifted" or not trim
     tokens = context if fixed else bucket(longest, context)
@@ -110,7 +116,7 @@ def update(
     penalty = network.regularisation()
     optimizer.zero_grad(set_to_none=True)
     (loss + penalty).backward()
-    norm = nn.utils.clip_grad_norm_(network.parameters(), config.clip_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
     optimizer.step()
     network.project()
     return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}

@@ -43,9 +43,9 @@ class NetworkConfig:
     sublayer outputs, an output projection after the recurrence, one bias-free linear head, no last LayerNorm."""
     gate: str | None = None
     """Combine gate: residual or gru."""
-    order: Literal["post", "identity"] | None = None
+    norm_order: Literal["post", "identity"] | None = None
     """Place of the LayerNorms: post (DTQN) or identity (GTrXL's identity-map reordering)."""
-    encoding: str | None = None
+    position_encoding: str | None = None
     """Positions: learned, sinusoidal or none."""
     action_embedding: int | None = None
     """Features of D that hold the embedded previous action (0: no action input)."""
@@ -70,8 +70,8 @@ class NetworkConfig:
         changes: dict[str, Any] = {
             "layers": self.layers,
             "gate": self.gate,
-            "order": self.order,
-            "positions": self.encoding,
+            "order": self.norm_order,
+            "positions": self.position_encoding,
             "action_embedding": self.action_embedding,
         }
         row = replace(row, **{name: value for name, value in changes.items() if value is not None})
@@ -84,7 +84,7 @@ class NetworkConfig:
         self._check_sizes()
         row = self.row()
         _known("gate", row.gate, GATES)
-        _known("encoding", row.positions, POSITIONS)
+        _known("position encoding", row.positions, POSITIONS)
         _known("head", row.head, HEADS)
         _known("prior", self.prior.kind, PRIORS)
         if row.memory != "none":
@@ -106,12 +106,14 @@ class NetworkConfig:
             value = getattr(self, name)
             if value is not None and value < bound:
                 raise UserError(f"--{name.replace('_', '-')} {value} must be at least {bound}")
-        if self.prior.weight < 0:
-            raise UserError(f"--weight {self.prior.weight} of the prior's penalty must not be negative")
+        if self.prior.regulariser_weight < 0:
+            raise UserError(
+                f"--regulariser-weight {self.prior.regulariser_weight} of the prior's penalty must not be negative"
+            )
 
     def _check_prior(self) -> None:
         prior = self.prior
-        used: dict[str, float] = {"window": prior.window} if prior.kind == "local" else {}
+        used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
         learns = getattr(PRIORS[prior.kind], "learns", ())  # an entry from outside may be any callable
         used |= {name: getattr(prior, name) for name in ("mu", "span") if name in learns}
         for name, value in used.items():

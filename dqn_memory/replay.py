@@ -57,7 +57,7 @@ class Replay(Ring):
     ) -> None:
         columns = capacity // num_envs
         if columns < 2:
-            raise UserError(f"--capacity {capacity} holds fewer than two steps of --worlds {num_envs} worlds")
+            raise UserError(f"--capacity {capacity} holds fewer than two steps of --num-envs {num_envs} environments")
         super().__init__(columns, num_envs, device)
         self.spec, self.num_actions = spec, num_actions
         self.cells = {

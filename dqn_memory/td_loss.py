@@ -35,14 +35,14 @@ def window_loss(network: QNetwork, target: QNetwork, batch: Windows, config: Lea
     tokens = batch.action.shape[1]
     observation, previous = batch.observation[:, :tokens], batch.previous_action[:, :tokens]
     lengths = (batch.lengths + 1).clamp(max=tokens) if config.lengths else None
-    whole = config.positions == "all"
+    whole = config.loss_positions == "all"
     ours, theirs = (each if whole else each.at_every_prefix for each in (network, target))
     q = ours(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
         value = _value(q, theirs(observation, previous, lengths), config.double)  # (B, T)
         steps = None
         if batch.observation.shape[1] > tokens:
-            rows = max(1, round(config.tails * len(value)))
+            rows = max(1, round(config.tail_fraction * len(value)))
             tail = _tail_value(network, target, batch, rows, config)
             value = torch.cat([value, F.pad(tail, (0, 0, 0, len(value) - rows))], 1)  # (B, T + 1)
             steps = _tail_weight(batch, rows, config.n_step)

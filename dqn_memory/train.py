@@ -48,15 +48,15 @@ class Training:
         self.config, self.device = config, config.compute.torch_device()
         streams = Streams.spawn(config.seed)
         self.fleet = make_fleet(
-            config.world.env, config.world.worlds, streams.worlds, self.device,
-            observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
+            config.environment.env, config.environment.num_envs, streams.worlds, self.device,
+            observation_key=config.environment.observation_key, env_kwargs=config.environment.kwargs(),
         )  # fmt: skip
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         self.network = self._build(streams.network)
         self.target = self._build(streams.network)
         self.target.requires_grad_(False).eval()  # values without dropout
         self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
-        if config.learner.average > 0:
+        if config.learner.ema_decay > 0:
             self.greedy = self._build(streams.network).requires_grad_(False)
         self.backend = backend.settle(self._networks().values(), config.compute.backend, self.device)
         config.learner.check(self.network)
@@ -64,7 +64,7 @@ class Training:
         cuda = self.device.type == "cuda"
         self.optimizer = optimizer_for(self.network, config.learner, capturable=cuda)
         self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
-        rows = config.world.worlds
+        rows = config.environment.num_envs
         self.replay = Replay(self.spec, self.num_actions, rows, config.replay.capacity, self.device)
         self.actor = make_actor(self.network, rows, self.device, config.acting, config.acting_state)
         self.explorer = Explorer(
@@ -84,7 +84,7 @@ class Training:
             return self.config.network.build(self.spec, self.num_actions).to(self.device)
 
     def _begin(self) -> None:
-        rows = self.config.world.worlds
+        rows = self.config.environment.num_envs
         self.observation = self.fleet.reset()  # (N, ...)
         self.previous_action = torch.full((rows,), self.num_actions, device=self.device)
         self.time = torch.zeros(rows, dtype=torch.int64, device=self.device)  # index in the episode
@@ -93,7 +93,7 @@ class Training:
     @property
     def steps(self) -> int:
         """Environment steps taken."""
-        return self.iterations * self.config.world.worlds
+        return self.iterations * self.config.environment.num_envs
 
     def iterate(self) -> None:
         """One step in every world, then this iteration's updates."""
@@ -119,10 +119,10 @@ class Training:
 
         # learn
         config = self.config
-        held = self.replay.written * config.world.worlds
+        held = self.replay.written * config.environment.num_envs
         ready = held >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
-        if ready and self.iterations % config.replay.every == 0:
-            for _ in range(config.replay.updates):
+        if ready and self.iterations % config.replay.update_every == 0:
+            for _ in range(config.replay.updates_per_iteration):
                 self._learn()
 
     def _learn(self) -> None:
@@ -132,10 +132,10 @@ class Training:
         set_rate(self.optimizer, config.learner, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1
-        if self.updates % config.learner.target_every == 0:
+        if self.updates % config.learner.target_update_every == 0:
             copy_parameters(self.network, self.target)
         if self.greedy is not self.network:
-            average_parameters(self.network, self.greedy, config.learner.average, self.updates)
+            average_parameters(self.network, self.greedy, config.learner.ema_decay, self.updates)
         self.meter.count_update(metrics, self.steps)
 
     def scalars(self) -> dict[str, float]:
@@ -154,8 +154,8 @@ class Training:
         return evaluate(self.greedy, arena, episodes, seed)
 
     def judge(self, score: Score) -> None:
-        """Note whether an evaluation reached `--stop-at`."""
-        goal = self.config.evaluation.stop_at
+        """Note whether an evaluation reached `--stop-at-success`."""
+        goal = self.config.evaluation.stop_at_success
         self.solved = goal is not None and float(score.success.mean()) >= goal
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -222,7 +222,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         score = run_training(training, run)
     low, high = score.interval()
     kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
-    world = training.config.world
+    world = training.config.environment
     known = baseline_summary(float(score.success.mean()), world.env, world.kwargs(training=False))
     print(
         f"{run.path}: {score.word} {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{known}, "

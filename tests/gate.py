@@ -52,6 +52,34 @@ OLD = "070d15f"  # the revision before the redesign
 #   "--worlds": "--num-envs", "--backend lanes": "--backend simd", "dqn_memory.parameters: --world": "--env",
 #   "world_models.glam.evaluate": "dqn_memory.evaluate"
 FLAGS: dict[str, str] = {
+    "--worlds": "--num-envs",
+    "--spread": "--epsilon-ladder",
+    "--hold": "--sticky-exponent",
+    "--longest-hold": "--sticky-max-steps",
+    "--lead": "--random-start-steps",
+    "--schedule": "--epsilon-schedule",
+    "--positions": "--loss-positions",
+    "--clip-norm": "--max-grad-norm",
+    "--average": "--ema-decay",
+    "--weight-updates": "--terminal-weight-updates",
+    "--tails": "--tail-fraction",
+    "--placement": "--window-placement",
+    "--encoding": "--position-encoding",
+    "--order": "--norm-order",
+    "--weight": "--regulariser-weight",
+    "--cap": "--max-span",
+    "--window": "--local-window",
+    "--final-rate": "--final-lr-fraction",
+    "--agent-final-rate": "--agent-final-lr-fraction",
+    "--forgetful": "--memory-ablation",
+    "dqn_memory.train: --batch": "--batch-size",
+    "dqn_memory.train: --terminal-share": "--terminal-fraction",
+    "dqn_memory.train: --target-every": "--target-update-every",
+    "dqn_memory.train: --prior-lr": "--prior-learning-rate",
+    "dqn_memory.train: --updates": "--updates-per-iteration",
+    "dqn_memory.train: --every": "--update-every",
+    "dqn_memory.train: --stop-at": "--stop-at-success",
+    "--observe world": "--observe observation",
     "--backend lanes": "--backend simd",
     "world_models.unizero.train: --prior-lr": "--prior-learning-rate",
     "world_models.unizero.train: --target-rate": "--target-update-rate",
@@ -60,6 +88,8 @@ FLAGS: dict[str, str] = {
     "world_models.unizero.train: --considered": "--max-considered-actions",
     "world_models.unizero.train: --segment": "--segment-length",
     "world_models.unizero.train: --terminal-share": "--terminal-fraction",
+    "world_models.unizero.train: --batch": "--batch-size",
+    "world_models.unizero.train: --ratio": "--replay-ratio",
     "world_models.unizero.train: --wipe": "--reset-history",
     "world_models.unizero.train: --every": "--update-every",
     "world_models.unizero.train: --reanalyse": "--reanalyse-fraction",
@@ -67,7 +97,7 @@ FLAGS: dict[str, str] = {
     "world_models.unizero.train: --longest": "--max-episode-steps",
 }
 # Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
-METRICS: dict[str, str] = {}
+METRICS: dict[str, str] = {"forgetful/": "memory_ablation/"}
 # Words that are printed as values.
 VALUES: dict[str, str] = {"lanes": "simd"}
 # Saved tensors ("network.head.0.bias"), as regular expressions and what replaces them.

@@ -7,7 +7,7 @@ from pathlib import Path
 from world_models.glam.train import main
 
 TINY = (
-    "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --worlds 2 --width 8 --hidden 8 "
+    "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
     "--learning-starts 32 --evaluation-rows 1 --evaluate-every 0 --log-every 16 --longest 12"
 )
 

@@ -126,7 +126,7 @@ def test_an_atari_agent_is_loaded_again_and_plays_as_it_was_judged(tmp_path):
         "--time-limit",
         "9",
     )
-    run = trained(tmp_path / "freeway", *small, "--worlds", "1", "--final-episodes", "1", env="ALE/Freeway-v5")
+    run = trained(tmp_path / "freeway", *small, "--num-envs", "1", "--final-episodes", "1", env="ALE/Freeway-v5")
     agent = Agent.load(run)
     assert agent.act(np.zeros((3, 64, 64), np.uint8), True) in range(3)
     assert agent.act(np.zeros((2, 3, 64, 64), np.uint8)[:1], False).shape == (1,)

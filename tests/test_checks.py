@@ -53,7 +53,7 @@ def test_every_number_must_be_finite():
     assert told(lambda: check_finite(Whole(left=Part(pair=(1.0, float("inf")))))).startswith("--left-pair inf")
 
 
-@pytest.mark.parametrize("words", ["--threads 0", "--learning-rate nan", "--stop-at nan", "--gamma inf"])
+@pytest.mark.parametrize("words", ["--threads 0", "--learning-rate nan", "--stop-at-success nan", "--gamma inf"])
 def test_the_trainer_of_memory_agents_says_so_in_one_sentence(tmp_path, capsys, words):
     with pytest.raises(SystemExit):
         main(["--config", "demo", "--run", str(tmp_path / "run"), *words.split()])

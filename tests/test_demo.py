@@ -131,7 +131,7 @@ def test_the_greedy_curve_ends_with_the_final_evaluation():
 def test_the_shipped_preset_fits():
     config = read_config(TrainConfig, "demo")
     config.check()
-    assert config.world.env == "Gridverse/Memory-5x5-v0" and config.network.row().memory == "gru"
+    assert config.environment.env == "Gridverse/Memory-5x5-v0" and config.network.row().memory == "gru"
 
 
 def test_folders_are_never_used_twice(tmp_path, monkeypatch):

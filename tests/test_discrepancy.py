@@ -33,7 +33,7 @@ def test_a_causal_network_has_exactly_none(architecture, dtype, acting):
 
 @pytest.mark.parametrize("kind", ["gaussian", "adaptive", "gaussian_gate", "local"])
 def test_causal_priors_have_exactly_none(kind):
-    prior = PriorConfig(kind=kind, mu=2.0, span=4.0, window=3)
+    prior = PriorConfig(kind=kind, mu=2.0, span=4.0, local_window=3)
     net = network("dgfqn", prior=prior).float().eval()
     assert net.causal and (found(net).gap == 0).all()
 

@@ -14,7 +14,7 @@ from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.resume import fresh
 from dqn_memory.td_loss import td_loss
 
-CONFIG = LearnerConfig(batch=8, gamma=0.9, learning_rate=1e-2)
+CONFIG = LearnerConfig(batch_size=8, gamma=0.9, learning_rate=1e-2)
 
 
 def steps(engine, architecture, device="cpu", updates=3, **changes):

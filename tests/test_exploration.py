@@ -26,12 +26,12 @@ def constant(epsilon, **more):
 
 @pytest.mark.parametrize("hold", [0.0, 2.0])
 def test_the_share_of_random_steps_is_epsilon_however_long_they_are_held(hold):
-    actions = explore(constant(0.3, hold=hold, longest_hold=8), 400)[50:]
+    actions = explore(constant(0.3, sticky_exponent=hold, sticky_max_steps=8), 400)[50:]
     assert ((actions != GREEDY).float().mean() - 0.3).abs() < 0.01
 
 
 def test_a_held_action_is_repeated():
-    same = {hold: explore(constant(0.5, hold=hold, longest_hold=8), 300) for hold in (0.0, 2.0)}
+    same = {hold: explore(constant(0.5, sticky_exponent=hold, sticky_max_steps=8), 300) for hold in (0.0, 2.0)}
     repeats = {
         hold: ((a[1:] == a[:-1]) & (a[1:] != GREEDY)).sum() / (a[1:] != GREEDY).sum() for hold, a in same.items()
     }
@@ -39,7 +39,7 @@ def test_a_held_action_is_repeated():
 
 
 def test_worlds_are_spread_from_epsilon_to_its_power():
-    random = (explore(constant(0.5, spread=3.0), 2000) != GREEDY).float().mean(0)
+    random = (explore(constant(0.5, epsilon_ladder=3.0), 2000) != GREEDY).float().mean(0)
     assert abs(random[:20].mean() - 0.5) < 0.05 and abs(random[-20:].mean() - 0.5**4) < 0.02
 
 
@@ -50,17 +50,17 @@ def test_prepopulation_is_random_alone():
 
 
 def test_a_lead_is_a_uniform_number_of_random_steps_at_the_start_of_an_episode():
-    actions = explore(constant(0.0, lead=6), 10, length=10)
+    actions = explore(constant(0.0, random_start_steps=6), 10, length=10)
     random = actions != GREEDY
     assert (random.long().diff(dim=0) <= 0).all()  # once greedy, always greedy
     counts = torch.bincount(random.sum(0), minlength=7)
     assert len(counts) == 7 and (counts > 30).all()
-    again = explore(constant(0.0, lead=6), 30, length=10) != GREEDY
+    again = explore(constant(0.0, random_start_steps=6), 30, length=10) != GREEDY
     assert again[10:16].any(0).float().mean() > 0.7 and not again[16:20].any()
 
 
 def test_a_stopped_explorer_goes_on_as_it_would_have():
-    config = constant(0.3, hold=2.0, lead=9)
+    config = constant(0.3, sticky_exponent=2.0, random_start_steps=9)
     generator = torch.Generator().manual_seed(3)
     explorer, greedy = Explorer(config, WORLDS, ACTIONS, generator), torch.full((WORLDS,), GREEDY)
     explorer.choose(greedy, 0, torch.ones(WORLDS, dtype=torch.bool))
@@ -73,10 +73,10 @@ def test_a_stopped_explorer_goes_on_as_it_would_have():
 
 
 def test_a_negative_lead_is_refused():
-    with pytest.raises(UserError, match="--lead -1"):
-        ExplorationConfig(lead=-1).check()
+    with pytest.raises(UserError, match="--random-start-steps -1"):
+        ExplorationConfig(random_start_steps=-1).check()
 
 
 def test_a_lead_ends_on_time_also_where_actions_are_held():
-    random = explore(constant(0.0, lead=3, hold=2.0), 10, length=10) != GREEDY
+    random = explore(constant(0.0, random_start_steps=3, sticky_exponent=2.0), 10, length=10) != GREEDY
     assert random.sum(0).max() == 3 and (torch.bincount(random.sum(0)) > 60).all()

@@ -15,8 +15,8 @@ from world_models.unizero import train as unizero
 )
 def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, main, flags, steps):
     asked, unasked = tmp_path / "asked", tmp_path / "unasked"
-    main([*flags(asked, steps=steps), "--forgetful"])
+    main([*flags(asked, steps=steps), "--memory-ablation"])
     main(flags(unasked, steps=steps))
     last, other = (metrics(run)[-1] for run in (asked, unasked))
-    assert last["forgetful/episodes"] == last["final/episodes"] and "forgetful/episodes" not in other
+    assert last["memory_ablation/episodes"] == last["final/episodes"] and "memory_ablation/episodes" not in other
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))

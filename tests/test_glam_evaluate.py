@@ -34,7 +34,7 @@ def tiny(**changes):
     config = read_config(TrainConfig, "glam/smoke")
     config = replace(
         config,
-        world=replace(config.world, env="Pixel/BlinkingCatch-v0"),
+        environment=replace(config.environment, env="Pixel/BlinkingCatch-v0"),
         catch=replace(config.catch, grid=4, balls=2),
         model=replace(config.model, screen=8),
     )
@@ -119,7 +119,7 @@ def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
 
 def test_a_loaded_model_is_the_trained_one(run):
     found = load(run)
-    assert found.step == 40 and found.config.world.env == "Pixel/BlinkingCatch-v0"
+    assert found.step == 40 and found.config.environment.env == "Pixel/BlinkingCatch-v0"
     assert found.backend.name == "simd" and not found.model.training and found.model.actions == 3
 
 

@@ -62,7 +62,16 @@ def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
 
 @pytest.mark.long
 def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
-    more = ("--checkpoint-every", "8", "--dropout", "0.1", "--learner-final-rate", "0.1", "--agent-final-rate", "0")
+    more = (
+        "--checkpoint-every",
+        "8",
+        "--dropout",
+        "0.1",
+        "--learner-final-rate",
+        "0.1",
+        "--agent-final-lr-fraction",
+        "0",
+    )
     whole, killed = trained(tmp_path / "whole", *more, steps=88), tmp_path / "killed"
     command = [sys.executable, "-m", "world_models.glam.train", *flags(killed, *more, steps=88)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -79,7 +88,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
 
 @pytest.mark.long
 def test_pong_trains_and_resumes(tmp_path):
-    game = ("--env", "ALE/Pong-v5", "--worlds", "1", "--screen", "16", "--longest", "6")
+    game = ("--env", "ALE/Pong-v5", "--num-envs", "1", "--screen", "16", "--longest", "6")
     whole, parts = trained(tmp_path / "whole", *game, steps=40), trained(tmp_path / "parts", *game, steps=36)
     main(["--resume", str(parts), "--total-steps", "40"])
     assert metrics(whole)[-1]["final/episodic_length"] == 6
@@ -114,14 +123,14 @@ def test_warm_up_is_random_and_learns_nothing(tmp_path):
     played = training.replay.cells["action"][:30].flatten()
     shares = torch.bincount(played.long(), minlength=3) / len(played)
     assert (shares > 0.2).all()
-    assert training.replay.cells["first"][:30].sum() == training.config.world.worlds
+    assert training.replay.cells["first"][:30].sum() == training.config.environment.num_envs
 
 
 def test_what_is_stored_is_what_was_played():
     config = read_config(TrainConfig, "glam/smoke")
-    world = replace(config.world, env="Pixel/BlinkingCatch-v0", worlds=3)
+    world = replace(config.environment, env="Pixel/BlinkingCatch-v0", num_envs=3)
     catch, model = replace(config.catch, grid=4, balls=2), replace(config.model, screen=8)
-    config = replace(config, world=world, model=model, catch=catch)
+    config = replace(config, environment=world, model=model, catch=catch)
     training = Training(config)
     for _ in range(14):
         training.iterate()
@@ -136,9 +145,9 @@ def test_what_is_stored_is_what_was_played():
 def test_both_step_sizes_fall_on_a_straight_line():
     config = read_config(TrainConfig, "glam/smoke")
     config = replace(
-        config, world=replace(config.world, env="Pixel/BlinkingCatch-v0"), total_steps=80,
+        config, environment=replace(config.environment, env="Pixel/BlinkingCatch-v0"), total_steps=80,
         collection=replace(config.collection, learning_starts=40),
-        learner=replace(config.learner, final_rate=0.5), agent=replace(config.agent, final_rate=0.0),
+        learner=replace(config.learner, final_lr_fraction=0.5), agent=replace(config.agent, final_rate=0.0),
     )  # fmt: skip
     training = Training(config)
     for _ in range(40):
@@ -230,7 +239,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--learner-learning-rate", "nan"], "--learner-learning-rate nan must be a finite number"),
         (["--entropy", "nan"], "--entropy nan must be a finite number"),
         (["--reward-weight", "inf"], "--reward-weight inf must be a finite number"),
-        (["--stop-at", "nan"], "--stop-at nan must be a finite number"),
+        (["--stop-at-return", "nan"], "--stop-at-return nan must be a finite number"),
         (["--threads", "0"], "--threads 0 must be at least 1"),
         (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
         (["--grid", "2"], "--grid of Blinking Catch must be from 3 to 16 cells, not 2"),
@@ -239,7 +248,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--env", "ALE/Pong-v5", "--sticky", "2"], "--sticky 2.0 must"),
         (["--env", "ALE/Pong-v5", "--noops", "-1"], "--noops -1 must"),
         (["--env", "ALE/Pong-v5", "--frame-skip", "0"], "--frame-skip 0 must"),
-        (["--learning-starts", "80"], "--total-steps 64 in --worlds 2 would never update the world model"),
+        (["--learning-starts", "80"], "--total-steps 64 in --num-envs 2 would never update the world model"),
         (["--batch-length", "33"], "would never update the world model"),
         (["--model-ratio", "0"], "would never update the world model"),
         (["--agent-starts", "65"], "would never update the agent"),
@@ -248,7 +257,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--quota", "0"], "--quota 0"),
         (["--backend", "triton"], "--backend triton of mamba cannot be used"),
         (["--learner-final-rate", "2"], "--learner-final-rate 2.0 must"),
-        (["--agent-final-rate", "2"], "--agent-final-rate 2.0 must"),
+        (["--agent-final-lr-fraction", "2"], "--agent-final-lr-fraction 2.0 must"),
         (["--engine", "cudagraph", "--device", "cpu"], "--engine cudagraph needs --device cuda"),
         (["--device", "meta"], "--device meta cannot be used here"),
         (["--evaluate-every", "-5"], "--evaluate-every -5 must not be negative"),
@@ -291,7 +300,7 @@ def test_a_finished_run_is_neither_overwritten_nor_trained_on(tmp_path, capsys):
 
 def test_a_resume_of_another_kind_or_form_is_one_sentence(tmp_path, capsys):
     other, run = tmp_path / "other", trained(tmp_path / "run", steps=36)
-    small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch 4 --episodes 1 --final-episodes 1"
+    small = "--width 16 --heads 2 --layers 1 --context 8 --num-envs 2 --batch-size 4 --episodes 1 --final-episodes 1"
     train_dqn(
         [
             *small.split(),
@@ -312,6 +321,6 @@ def test_a_resume_of_another_kind_or_form_is_one_sentence(tmp_path, capsys):
 
 
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
-    run = trained(tmp_path / "run", "--stop-at", "-9", "--evaluate-every", "40", steps=80)
+    run = trained(tmp_path / "run", "--stop-at-return", "-9", "--evaluate-every", "40", steps=80)
     assert metrics(run)[-1]["step"] == 40
-    assert "--stop-at -9.0" in refused(capsys, ["--resume", str(run)])
+    assert "--stop-at-return -9.0" in refused(capsys, ["--resume", str(run)])

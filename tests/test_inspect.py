@@ -71,7 +71,7 @@ def test_sensitivity_lies_where_a_network_can_look():
     torch.testing.assert_close(memoryless, torch.tensor([0, 0, 0, 0, 0, 1.0], dtype=torch.float64))
     recurrent = sensitivity(network("drqn"), *window())
     assert recurrent.sum() == pytest.approx(1) and (recurrent > 0).all()
-    local = network("dtqn_attention", prior=PriorConfig(kind="local", window=1), layers=1)
+    local = network("dtqn_attention", prior=PriorConfig(kind="local", local_window=1), layers=1)
     assert (sensitivity(local, *window())[:4] == 0).all() and sensitivity(local, *window())[4] > 0
 
 
@@ -133,7 +133,7 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
 
 @pytest.mark.long
 def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
-    run, state = trained(tmp_path / "run"), trained(tmp_path / "state", "--observe", "state", "--batch", "4")
+    run, state = trained(tmp_path / "run"), trained(tmp_path / "state", "--observe", "state", "--batch-size", "4")
     text, facts = inspected(capsys, run, "--state-run", str(state))
     found = facts["observability"]
     assert "observability gap: return" in text and "learner.batch 8 and 4" in text

@@ -15,7 +15,7 @@ from dqn_memory.replay import Windows
 from dqn_memory.runs.errors import UserError
 from dqn_memory.td_loss import td_loss
 
-CONFIG = LearnerConfig(batch=16, gamma=0.9)
+CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
 K = 6
 
 
@@ -43,14 +43,14 @@ def acting_value(net, target, windows, row, end, config):
     ],
 )  # fmt: skip
 def test_targets_are_the_values_that_acting_would_compute(architecture, weight, tails, double, n_step):
-    config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tails=tails)
+    config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tail_fraction=tails)
     changes = {"layers": 1} if architecture in ("dbgfqn", "dblfqn") else {}  # so that all positions are trained
     net, target = (network(architecture, seed, **changes) for seed in (0, 1))
     assert config.ends(net) is None
     windows = batches(config, trim=False)
     expected, count = 0.0, 0
     with torch.no_grad():
-        for row in range(config.batch):
+        for row in range(config.batch_size):
             length = int(windows.lengths[row])
             for j in range(length):
                 n = min(n_step, length - j)
@@ -63,7 +63,7 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
                 )
                 share = weight if windows.terminated[row, j] else 1.0
                 if j + n == K and not windows.terminated[row, K - 1]:  # bootstraps behind the window
-                    share = 1 / tails if row < tails * config.batch else 0.0
+                    share = 1 / tails if row < tails * config.batch_size else 0.0
                 expected += share * (q[0, -1, windows.action[row, j]] - goal) ** 2
                 count += share
     loss, _ = td_loss(net, target, windows, config)
@@ -72,7 +72,7 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
 
 def test_steps_behind_the_window_weigh_one_on_average_beside_terminal_windows():
     """The rows that keep their tails must not be those that were drawn to end at a terminal step."""
-    config = replace(CONFIG, tails=0.25, terminal_share=0.5)
+    config = replace(CONFIG, tail_fraction=0.25, terminal_fraction=0.5)
     replay = filled_replay([[30, 30], [30, 30]])
     generator, weights = torch.Generator().manual_seed(0), []
     for _ in range(400):
@@ -85,16 +85,16 @@ def test_steps_behind_the_window_weigh_one_on_average_beside_terminal_windows():
 
 @pytest.mark.parametrize(("updates", "weight"), [(0, 16.0), (50, 4.0), (75, 2.0), (100, 1.0), (1000, 1.0)])
 def test_the_weight_of_terminal_steps_falls_by_equal_factors(updates, weight):
-    config = replace(CONFIG, terminal_weight=16.0, weight_updates=100)
+    config = replace(CONFIG, terminal_weight=16.0, terminal_weight_updates=100)
     replay = filled_replay([[3, 9, 4, 2], [5, 5, 8]])
     batch = sample(replay, config, K, None, torch.Generator().manual_seed(0), updates=updates)
     assert float(batch.terminal_weight) == pytest.approx(weight)
-    assert replace(config, weight_updates=0).weight_at(updates) == 16.0
+    assert replace(config, terminal_weight_updates=0).weight_at(updates) == 16.0
 
 
 def test_a_bucketed_update_equals_the_full_width_one():
     short = ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4))
-    config = replace(CONFIG, batch=32)
+    config = replace(CONFIG, batch_size=32)
     net, target = (network("dgfqn", s, context=16) for s in (0, 1))
     losses, gradients = [], []
     for trim in (True, False):
@@ -138,7 +138,7 @@ def test_every_position_row_that_a_target_reads_also_receives_gradient(architect
     for table in (net.positions, target.positions):
         assert table.table.shape[-2] == K
     target.requires_grad_(True)
-    windows = batches(replace(CONFIG, batch=64), trim=False)
+    windows = batches(replace(CONFIG, batch_size=64), trim=False)
     loss, _ = td_loss(net, target, windows, CONFIG)
     loss.backward()
     trained = net.positions.table.grad.reshape(K, -1).abs().sum(1) > 0
@@ -219,9 +219,9 @@ def test_an_update_lowers_the_loss_on_its_batch(architecture):
 
 
 def test_priors_have_their_own_rate_and_regulariser():
-    prior = PriorConfig(kind="adaptive", span=3.5, cap=5.0, regulariser="l1", weight=0.025)
+    prior = PriorConfig(kind="adaptive", span=3.5, max_span=5.0, regulariser="l1", regulariser_weight=0.025)
     net, target = network("dtqn1", 0, prior=prior), network("dtqn1", 1, prior=prior)
-    config = replace(CONFIG, prior_lr=0.1)
+    config = replace(CONFIG, prior_learning_rate=0.1)
     optimizer = optimizer_for(net, config)
     assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.learning_rate, 0.1]
     before = net.memory_scalars()
@@ -235,7 +235,7 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
     from dqn_memory.blocks.priors import PriorConfig
 
     net = network("dtqn1", 0, prior=PriorConfig(kind="gaussian", mu=2.0))
-    config = replace(CONFIG, learning_rate=1e-3, prior_lr=1e-2, final_rate=0.1)
+    config = replace(CONFIG, learning_rate=1e-3, prior_learning_rate=1e-2, final_lr_fraction=0.1)
     for capturable in (False, True):
         optimizer = optimizer_for(net, config, capturable)
         for share, left in ((0.0, 1.0), (0.5, 0.55), (1.0, 0.1), (2.0, 0.1)):
@@ -246,19 +246,22 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"positions": "ends:0"}, "--positions 'ends:0'"),
-        ({"positions": "some"}, "--positions 'some'"),
-        ({"positions": "last", "targets": "shifted"}, "--targets shifted needs --positions all"),
+        ({"loss_positions": "ends:0"}, "--loss-positions 'ends:0'"),
+        ({"loss_positions": "some"}, "--loss-positions 'some'"),
+        ({"loss_positions": "last", "targets": "shifted"}, "--targets shifted needs --loss-positions all"),
         ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
-        ({"positions": "last", "mask_padding": False}, "--mask-padding"),
+        ({"loss_positions": "last", "mask_padding": False}, "--mask-padding"),
         ({"n_step": 0}, "--n-step 0"),
-        ({"tails": 0.0}, "--tails 0.0 must be above 0"),
-        ({"tails": 0.5, "positions": "last"}, "--tails 0.5 leaves steps out of windows; it needs --positions all"),
-        ({"tails": 0.5, "targets": "shifted"}, "--tails 0.5 leaves steps out"),
-        ({"tails": 0.5, "mask_padding": False}, "--tails 0.5 leaves steps out"),
-        ({"weight_updates": -1}, "--weight-updates -1 must not be negative"),
+        ({"tail_fraction": 0.0}, "--tail-fraction 0.0 must be above 0"),
+        (
+            {"tail_fraction": 0.5, "loss_positions": "last"},
+            "--tail-fraction 0.5 leaves steps out of windows; it needs --loss-positions all",
+        ),
+        ({"tail_fraction": 0.5, "targets": "shifted"}, "--tail-fraction 0.5 leaves steps out"),
+        ({"tail_fraction": 0.5, "mask_padding": False}, "--tail-fraction 0.5 leaves steps out"),
+        ({"terminal_weight_updates": -1}, "--terminal-weight-updates -1 must not be negative"),
         ({"terminal_weight": 0.0}, "--terminal-weight 0.0 must be above 0"),
-        ({"terminal_weight": 4.0, "positions": "last"}, "--terminal-weight 4.0 .* needs --positions all"),
+        ({"terminal_weight": 4.0, "loss_positions": "last"}, "--terminal-weight 4.0 .* needs --loss-positions all"),
     ],
 )
 def test_combinations_that_cannot_work_are_one_sentence(changes, words):
@@ -269,11 +272,13 @@ def test_combinations_that_cannot_work_are_one_sentence(changes, words):
 def test_default_positions_follow_the_network():
     causal, one, two = network("dtqn4", 0), network("dbgfqn", 0, layers=1), network("dbgfqn", 0, layers=2)
     assert [CONFIG.ends(net) for net in (causal, one, two)] == [None, None, 4]
-    assert replace(CONFIG, positions="last").ends(causal) == 1
-    replace(CONFIG, positions="prefixes").check(one)
-    with pytest.raises(UserError, match="--positions prefixes needs a network whose last layer alone is bidirectional"):
-        replace(CONFIG, positions="prefixes").check(two)
-    with pytest.raises(UserError, match="--targets shifted needs --positions all"):
+    assert replace(CONFIG, loss_positions="last").ends(causal) == 1
+    replace(CONFIG, loss_positions="prefixes").check(one)
+    with pytest.raises(
+        UserError, match="--loss-positions prefixes needs a network whose last layer alone is bidirectional"
+    ):
+        replace(CONFIG, loss_positions="prefixes").check(two)
+    with pytest.raises(UserError, match="--targets shifted needs --loss-positions all"):
         replace(CONFIG, targets="shifted").check(one)
 
 
@@ -313,7 +318,7 @@ def test_padding_that_is_trained_has_nothing_to_expect():
     """With whole targets too; the published ones are 0 there as well."""
     config = replace(CONFIG, mask_padding=False, lengths=False, n_step=2)
     windows = batches(config, trim=False)
-    value = torch.rand(config.batch, K + 1, generator=torch.Generator().manual_seed(0))
+    value = torch.rand(config.batch_size, K + 1, generator=torch.Generator().manual_seed(0))
     goal = losses.n_step_target(windows, value, config)
     padding = torch.arange(K) >= windows.lengths.unsqueeze(1)
     assert padding.any() and not goal[padding].any() and goal[~padding].ne(0).any()
@@ -321,7 +326,9 @@ def test_padding_that_is_trained_has_nothing_to_expect():
 
 def test_a_rate_of_zero_keeps_priors_where_they_are():
     net = network("dtqn1", 0, prior=PriorConfig(kind="adaptive", span=3.5))
-    assert [group["lr"] for group in optimizer_for(net, replace(CONFIG, prior_lr=0.0)).param_groups][1] == 0.0
+    assert [group["lr"] for group in optimizer_for(net, replace(CONFIG, prior_learning_rate=0.0)).param_groups][
+        1
+    ] == 0.0
 
 
 def test_loaded_step_sizes_are_where_a_graph_reads_them():

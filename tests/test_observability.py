@@ -8,7 +8,7 @@ import torch
 
 from dqn_memory.analysis import memory_plots
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
-from dqn_memory.config import TrainConfig, WorldConfig
+from dqn_memory.config import EnvironmentConfig, TrainConfig
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import NetworkConfig
@@ -23,13 +23,13 @@ FILES = {"Gridverse/Yaml-v0": "dynamic_obstacles.5x5", "POMDP/File-v0": "tests/d
 SMALL = NetworkConfig(width=16, heads=2, layers=1, context=4)
 
 
-def config(env="POMDP/HeavenHell-v0", observe="world", **changes):
-    return TrainConfig(world=WorldConfig(env=env, observe=observe, worlds=2), network=SMALL, **changes)
+def config(env="POMDP/HeavenHell-v0", observe="observation", **changes):
+    return TrainConfig(environment=EnvironmentConfig(env=env, observe=observe, num_envs=2), network=SMALL, **changes)
 
 
 def build(made):
     """An untrained network for a config's world."""
-    world = make_world(made.world.env, **made.world.kwargs(training=False))
+    world = make_world(made.environment.env, **made.environment.kwargs(training=False))
     torch.manual_seed(0)
     return made.network.build(observation_spec(world.observation_space), world.num_actions).eval()
 
@@ -40,8 +40,9 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
     path = str(request.config.rootpath / path) if path and path.startswith("tests") else path
     learning = replace(config().replay, learning_starts=4, capacity=64)
     made = TrainConfig(
-        world=WorldConfig(env=id, observe="state", worlds=2, path=path),
-        network=SMALL, replay=learning, learner=LearnerConfig(batch=2), exploration=ExplorationConfig(prepopulate=0),
+        environment=EnvironmentConfig(env=id, observe="state", num_envs=2, path=path),
+        network=SMALL, replay=learning, learner=LearnerConfig(batch_size=2),
+        exploration=ExplorationConfig(prepopulate=0),
     )  # fmt: skip
     training = Training(made)
     for _ in range(4):
@@ -53,14 +54,14 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
 @pytest.mark.parametrize("env", ["ALE/Pong-v5", "CartPole-v1"])
 def test_only_worlds_of_ours_show_their_state(env):
     with pytest.raises(UserError, match=f"--observe state needs a world of this suite, which {env} is not"):
-        WorldConfig(env=env, observe="state").kwargs()
+        EnvironmentConfig(env=env, observe="state").kwargs()
 
 
 def test_both_agents_play_the_same_episodes(monkeypatch):
     """Two networks that always take the same action see the same returns and lengths, whatever they observe."""
     monkeypatch.setattr("dqn_memory.analysis.state_gap.EPISODES", 20)
     for env in ("POMDP/MemoryCards-v0", "POMDP/Hallway-v0", "POMDP/HeavenHell-v0"):
-        pair = [config(env, observe) for observe in ("world", "state")]
+        pair = [config(env, observe) for observe in ("observation", "state")]
         nets = [build(each) for each in pair]
         for net in nets:
             with torch.no_grad():

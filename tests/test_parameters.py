@@ -129,7 +129,7 @@ def test_counts_keep_frozen_parameters_and_buffers_apart():
 
 def test_published_counts_only_published_forms():
     assert published(CAR, "dtqn4", context=20) == 107907 - 30 * 64 + 2 * 20**2
-    for changes in ({"gate": "gru"}, {"order": "identity"}, {"form": "paper_equations"}, {"head_width": 80}):
+    for changes in ({"gate": "gru"}, {"norm_order": "identity"}, {"form": "paper_equations"}, {"head_width": 80}):
         assert published(CAR, "dtqn4", **changes) is None
     assert published(CAR, "dtqn4", prior=PriorConfig(kind="gaussian")) is None
     assert published(CAR, "drqn", prior=PriorConfig(kind="gaussian")) == 37891  # it has no attention to shape

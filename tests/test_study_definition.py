@@ -78,12 +78,12 @@ def test_two_combinations_never_share_a_name():
 
 def test_settings_reach_the_trainers_config_in_the_order_of_its_command_line():
     first, second, third = [run.config for run in runs()][:3]
-    assert (first.world.env, first.network.architecture, first.seed) == (MEMORY, "dgfqn", 1)
+    assert (first.environment.env, first.network.architecture, first.seed) == (MEMORY, "dgfqn", 1)
     assert (first.total_steps, first.network.heads, first.learner.gamma) == (500, 2, 0.9)
     assert first.network.context == 24  # the base's preset
     assert (second.network.prior.kind, second.network.prior.mu) == ("gaussian", 2.0)
     # the bundle's preset comes after the base's, and both before settings
-    assert (third.world.env, third.network.context, third.network.width) == (FLAG, 32, 32)
+    assert (third.environment.env, third.network.context, third.network.width) == (FLAG, 32, 32)
     assert (third.total_steps, third.network.heads) == (500, 2)
 
 

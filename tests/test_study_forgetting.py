@@ -12,7 +12,7 @@ MEMORY = "Gridverse/Memory-5x5-v0"
 
 def test_what_forgetting_costs_stands_beside_the_score(tmp_path):
     def judged(run, step):
-        without = {"forgetful/success_rate": 0.25, "forgetful/episodic_return": -1.0}
+        without = {"memory_ablation/success_rate": 0.25, "memory_ablation/episodic_return": -1.0}
         return without if step == STEPS and run.axes["architecture"] == "dgfqn" else {}
 
     study = make_study(tmp_path / "study", [MEMORY], '["dtqn4", "dgfqn"]', [1, 2], lambda run, step: 0.75, judged)

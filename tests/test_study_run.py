@@ -184,7 +184,7 @@ def test_a_folder_of_something_else_is_left_alone(study, tmp_path):
 
 
 def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_path, monkeypatch, capsys):
-    flags = "--width 16 --heads 2 --layers 1 --context 8 --worlds 4 --batch 4 --learning-starts 64 --threads 1 "
+    flags = "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 4 --learning-starts 64 --threads 1 "
     flags += "--total-steps 120 --checkpoint-every 60 --evaluate-every 0 --final-episodes 4 --log-every 60 "
     flags += "--env POMDP/MemoryCards-v0"
     train.main([*flags.split(), "--run", str(tmp_path / "whole")])

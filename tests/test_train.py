@@ -28,9 +28,9 @@ from envs import baselines
 from envs.registry import WORLDS
 
 SMALL = (
-    *("--width", "16", "--heads", "2", "--layers", "1", "--context", "8", "--worlds", "4", "--batch", "8"),
+    *("--width", "16", "--heads", "2", "--layers", "1", "--context", "8", "--num-envs", "4", "--batch-size", "8"),
     *("--learning-starts", "64", "--epsilon-steps", "500", "--log-every", "100", "--evaluate-every", "400"),
-    *("--episodes", "8", "--final-episodes", "8", "--target-every", "20", "--threads", "1"),
+    *("--episodes", "8", "--final-episodes", "8", "--target-update-every", "20", "--threads", "1"),
 )
 
 
@@ -106,21 +106,23 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more):
     assert any("losses/td_loss" in line for line in metrics(run))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["time/elapsed"] > 0 and last["time/processor"] > 0
-    assert last["forgetful/episodes"] == 8
+    assert last["memory_ablation/episodes"] == 8
 
 
 @pytest.mark.long
 def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
     with_it, without_it = tmp_path / "a", tmp_path / "b"
     main(flags(with_it, "--architecture", "dgfqn", steps=200))
-    main(flags(without_it, "--architecture", "dgfqn", "--no-forgetful", steps=200))
+    main(flags(without_it, "--architecture", "dgfqn", "--no-memory-ablation", steps=200))
     (last, other) = (metrics(run)[-1] for run in (with_it, without_it))
     network, config, step = load_network(with_it)
     arena = replace(config.arena(torch.device("cpu")), forget=True)
     seed = Streams.spawn(config.seed).evaluation + step
     score = evaluate(network, arena, config.evaluation.final_episodes, seed)
-    assert last["forgetful/episodic_return"] == score.returns.mean()
-    assert {name for name in last if name not in other} == {name for name in last if name.startswith("forgetful/")}
+    assert last["memory_ablation/episodic_return"] == score.returns.mean()
+    assert {name for name in last if name not in other} == {
+        name for name in last if name.startswith("memory_ablation/")
+    }
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))
 
 
@@ -133,11 +135,11 @@ def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
             "Gridverse/Memory-5x5-v0",
             "--architecture",
             "dgfqn",
-            "--spread",
+            "--epsilon-ladder",
             "3",
-            "--hold",
+            "--sticky-exponent",
             "2",
-            "--average",
+            "--ema-decay",
             "0.9",
         ],
         ["--env", "POMDP/MemoryCards-v0", "--architecture", "dbgfqn", "--capacity", "320"],
@@ -210,18 +212,18 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--config", "pape"], "paper"),
         (["--architecture", "dqn"], "--layers 0 only"),
         (["--heads", "3"], "--heads 3 does not divide --width 16"),
-        (["--prior", "local", "--window", "10"], "must be below --context"),
+        (["--prior", "local", "--local-window", "10"], "must be below --context"),
         (["--engine", "cudagraph", "--device", "cpu"], "needs --device cuda"),
         (["--acting", "padded"], "--no-lengths"),
-        (["--average", "1"], "--average 1.0 must be"),
+        (["--ema-decay", "1"], "--ema-decay 1.0 must be"),
         (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
-        (["--acting-state", "episode"], "has no place in a window to encode; use --encoding none"),
-        (["--acting-state", "episode", "--encoding", "none"], "needs a recurrent network"),
+        (["--acting-state", "episode"], "has no place in a window to encode; use --position-encoding none"),
+        (["--acting-state", "episode", "--position-encoding", "none"], "needs a recurrent network"),
         (["--final-episodes", "0"], "--final-episodes 0 must be at least 1"),
         (["--episodes", "0"], "--episodes 0 must be at least 1"),
-        (["--capacity", "31"], "--capacity 31 must hold at least one window of each world, --worlds 4 x --context 8"),
+        (["--capacity", "31"], "--capacity 31 must hold at least one window of each world, --num-envs 4 x --context 8"),
         (["--capacity", "1000000000000"], "not enough memory for a tensor of"),
-        (["--architecture", "dbgfqn", "--layers", "2", "--positions", "prefixes"], "use --layers 1 or ends:4"),
+        (["--architecture", "dbgfqn", "--layers", "2", "--loss-positions", "prefixes"], "use --layers 1 or ends:4"),
         (["--plugin", "no_such_module"], "no_such_module"),
         (["--width", "0"], "--width 0 must be at least 1"),
         (["--heads", "0"], "--heads 0 must be at least 1"),
@@ -229,21 +231,21 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--head-width", "-5"], "--head-width -5 must be at least 1"),
         (["--action-embedding", "-1"], "--action-embedding -1 must be at least 0"),
         (["--layers", "-1"], "--layers -1 must be at least 0"),
-        (["--every", "0"], "--every 0 must be at least 1"),
-        (["--updates", "0"], "--updates 0 must be at least 1"),
-        (["--learning-starts", "601"], "--total-steps 600 in --worlds 4 would never update the network"),
+        (["--update-every", "0"], "--update-every 0 must be at least 1"),
+        (["--updates-per-iteration", "0"], "--updates-per-iteration 0 must be at least 1"),
+        (["--learning-starts", "601"], "--total-steps 600 in --num-envs 4 would never update the network"),
         (["--prepopulate", "601"], "would never update the network"),
-        (["--every", "151"], "every 151 iterations (--every)"),
+        (["--update-every", "151"], "every 151 iterations (--update-every)"),
         (["--seed", "-1"], "--seed -1 must not be negative"),
         (["--learning-rate", "0"], "--learning-rate 0.0 must be above 0"),
-        (["--clip-norm", "-1"], "--clip-norm -1.0 must be above 0"),
-        (["--prior-lr", "-0.05"], "--prior-lr -0.05 must not be negative"),
+        (["--max-grad-norm", "-1"], "--max-grad-norm -1.0 must be above 0"),
+        (["--prior-learning-rate", "-0.05"], "--prior-learning-rate -0.05 must not be negative"),
         (["--gamma", "1.5"], "--gamma 1.5 must lie between 0 and 1"),
-        (["--weight", "-1"], "--weight -1.0 of the prior's penalty must not be negative"),
-        (["--spread", "-2"], "--spread -2.0 must not be negative"),
+        (["--regulariser-weight", "-1"], "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
+        (["--epsilon-ladder", "-2"], "--epsilon-ladder -2.0 must not be negative"),
         (["--prepopulate", "-5"], "--prepopulate -5 must not be negative"),
         (["--log-every", "-3"], "--log-every -3 must not be negative"),
-        (["--stop-at", "2"], "--stop-at 2.0 is a share"),
+        (["--stop-at-success", "2"], "--stop-at-success 2.0 is a share"),
         (["--device", "meta"], "--device meta cannot be used here"),
         (["--env", "POMDP/CarFlag-v0", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
         (["--env", "ALE/Pong-v5", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
@@ -260,10 +262,10 @@ def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, argu
 
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
     run = tmp_path / "run"
-    main(flags(run, "--learning-starts", "96", "--prepopulate", "90", "--every", "8", steps=99))  # 25 iterations
+    main(flags(run, "--learning-starts", "96", "--prepopulate", "90", "--update-every", "8", steps=99))  # 25 iterations
     assert Run.open(run).load().trainer["updates"] == 1
     with pytest.raises(UserError, match="would never update"):
-        tyro_config(*flags(run, "--learning-starts", "97", "--every", "8", steps=99)).check()
+        tyro_config(*flags(run, "--learning-starts", "97", "--update-every", "8", steps=99)).check()
 
 
 def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, monkeypatch):
@@ -295,7 +297,7 @@ def test_a_finished_run_says_so(tmp_path, capsys):
 @pytest.mark.long
 def test_a_killed_extension_goes_on_to_its_new_length(tmp_path, monkeypatch):
     whole, run = tmp_path / "whole", tmp_path / "run"
-    more = ["--env", "POMDP/MemoryCards-v0", "--checkpoint-every", "40", "--final-rate", "0.1"]
+    more = ["--env", "POMDP/MemoryCards-v0", "--checkpoint-every", "40", "--final-lr-fraction", "0.1"]
     main(flags(whole, *more, steps=400))
     main(flags(run, *more, steps=200))
     iterate = Training.iterate
@@ -327,19 +329,19 @@ def test_a_run_of_another_engine_can_be_resumed_here(tmp_path, capsys):
 
 def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
     run = tmp_path / "run"
-    main(flags(run, "--stop-at", "0.0", steps=2000))
+    main(flags(run, "--stop-at-success", "0.0", steps=2000))
     assert metrics(run)[-1]["step"] == 400  # the first evaluation
     with pytest.raises(SystemExit):
         main(["--resume", str(run)])
-    assert "--stop-at 0.0" in capsys.readouterr().err
-    main(flags(tmp_path / "other", "--stop-at", "1.0", steps=800))
+    assert "--stop-at-success 0.0" in capsys.readouterr().err
+    main(flags(tmp_path / "other", "--stop-at-success", "1.0", steps=800))
     assert metrics(tmp_path / "other")[-1]["step"] == 800
 
 
 @pytest.mark.long
 def test_the_average_is_what_evaluations_play_and_the_agent_is(tmp_path):
     run = tmp_path / "run"
-    main(flags(run, "--average", "0.9"))
+    main(flags(run, "--ema-decay", "0.9"))
     checkpoint = Run.open(run).load()
     average, online = checkpoint.part("average"), checkpoint.part("network")
     assert average.keys() == online.keys() and len(average) > 4
@@ -411,7 +413,7 @@ def test_the_block_prior_and_world_of_the_readme_train(tmp_path, monkeypatch):
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_path, capsys):
     run = tmp_path / "run"
     with pytest.raises(SystemExit):
-        main(flags(run, "--learning-rate", "1e30", "--clip-norm", "1e30", "--checkpoint-every", "40"))
+        main(flags(run, "--learning-rate", "1e30", "--max-grad-norm", "1e30", "--checkpoint-every", "40"))
     assert "not finite at step" in capsys.readouterr().err
     saved = Run.open(run).load()
     assert all(torch.isfinite(value).all() for value in saved.weights.values())
@@ -425,7 +427,7 @@ def test_a_run_in_a_world_of_a_file_can_be_read_from_any_folder(tmp_path, monkey
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     _, config, _ = load_network(tmp_path / "run")
-    assert config.world.path == str(tmp_path / "mine.pomdp")
+    assert config.environment.path == str(tmp_path / "mine.pomdp")
 
 
 def test_match_sets_the_sizes_of_the_run(tmp_path):

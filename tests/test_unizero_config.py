@@ -20,7 +20,11 @@ GRADIENTS = Path(__file__).parent / "data" / "attention" / "attention_grads.npz"
 ])  # fmt: skip
 def test_recorded_regularisers(kind, key):
     golden = np.load(GRADIENTS)
-    net = model(PriorConfig(kind="adaptive", span=2.0, regulariser=kind, weight=0.025, cap=20.0), width=32, heads=4)
+    net = model(
+        PriorConfig(kind="adaptive", span=2.0, regulariser=kind, regulariser_weight=0.025, max_span=20.0),
+        width=32,
+        heads=4,
+    )
     for attention, spans in zip(net.attentions(), torch.from_numpy(golden["reg_spans"]), strict=True):
         with torch.no_grad():
             attention.prior.raw["span"].copy_(spans.expm1().log())
@@ -60,7 +64,7 @@ def test_mu_has_no_bound_unless_asked_for():
     ("kind", "value"), [("l1", 26.0), ("l1_mean", 6.5), ("l2", 1 + 81 + 36 + 100), ("max", 10.0), ("none", 0.0)]
 )
 def test_regularisers_act_on_all_layers_together(kind, value):
-    net = model(PriorConfig(kind="adaptive", span=2.0, regulariser=kind, weight=0.5, cap=20.0))
+    net = model(PriorConfig(kind="adaptive", span=2.0, regulariser=kind, regulariser_weight=0.5, max_span=20.0))
     for attention, spans in zip(net.attentions(), [[1.0, 9.0], [6.0, 10.0]], strict=True):
         with torch.no_grad():
             attention.prior.raw["span"].copy_(torch.tensor(spans, dtype=torch.float64).expm1().log())
@@ -86,11 +90,11 @@ def test_span_diversity_by_hand():
     ({"dynamics": "recurent"}, "did you mean 'recurrent'"),
     ({"prior": PriorConfig(kind="gausian")}, "did you mean 'gaussian'"),
     ({"prior": PriorConfig(kind="gaussian", mu=10.0)}, "--mu 10.0 of the gaussian prior does not fit: it must be"),
-    ({"prior": PriorConfig(kind="local", window=10)}, "--window 10 of the local prior does not fit"),
+    ({"prior": PriorConfig(kind="local", local_window=10)}, "--local-window 10 of the local prior does not fit"),
     ({"prior": PriorConfig(kind="adaptive", span=11.0)}, "--span 11.0 of the adaptive prior does not fit"),
     ({"prior": PriorConfig(kind="gaussian", sigma=-1.0)}, "prior sigma is -1.0"),
     ({"width": 24, "heads": 8, "rotary": True}, "--rotary needs heads of even width"),
-    ({"prior": PriorConfig(kind="adaptive", weight=-1.0)}, "--weight -1.0 must not be negative"),
+    ({"prior": PriorConfig(kind="adaptive", regulariser_weight=-1.0)}, "--regulariser-weight -1.0 must not be"),
     ({"encoder": EncoderConfig(channels=0)}, "--channels 0 must be at least 1"),
     ({"encoder": EncoderConfig(hidden=-3)}, "--hidden -3 must be at least 1"),
     ({"encoder": EncoderConfig(token_width=-1)}, "--token-width -1 must be at least 1"),
@@ -116,7 +120,7 @@ def test_options_that_the_dynamics_never_read_are_refused(changes, words):
 
 
 def test_gates_of_a_recurrence_and_details_of_a_prior_that_is_not_chosen_are_allowed():
-    details = PriorConfig(window=3, mu=4.0, regulariser="l1", weight=0.025)
+    details = PriorConfig(local_window=3, mu=4.0, regulariser="l1", regulariser_weight=0.025)
     for dynamics in ("transformer", "gru"):
         config(dynamics=dynamics, gate="gru", prior=details).check_used()
     config(dynamics="recurrent", prior=details).check_used()

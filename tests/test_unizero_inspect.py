@@ -305,7 +305,7 @@ def test_dynamics_without_attention_have_one_picture(tmp_path, capsys):
 
 @pytest.mark.long
 def test_pong_is_drawn(tmp_path):
-    more = ("--env", "ALE/Pong-v5", "--worlds", "2", "--max-episode-steps", "6", "--prior", "local")
+    more = ("--env", "ALE/Pong-v5", "--num-envs", "2", "--max-episode-steps", "6", "--prior", "local")
     run = made(tmp_path / "run", *more, "--learning-starts", "40", "--batch-size", "4", steps=48)
     facts, steps = inspected(run)
     assert facts["pictures"] == ["trajectory.png", "priors.png", "attention.png", "link.png"]

@@ -195,7 +195,7 @@ def test_the_clip_bounds_a_step_of_gradient_descent():
 
 
 def test_the_regulariser_is_in_the_loss_and_the_bound_is_kept():
-    prior = PriorConfig(kind="adaptive_hard", span=3.0, ramp=1.0, regulariser="l1", weight=0.025)
+    prior = PriorConfig(kind="adaptive_hard", span=3.0, ramp=1.0, regulariser="l1", regulariser_weight=0.025)
     net = model(prior)
     data, settings = batch(net), LearnerConfig()
     metrics = update(net, make_target(net), make_optimizer(net, settings), data, settings)

@@ -78,7 +78,7 @@ def test_pong_trains_and_resumes(tmp_path):
     more = (
         "--env",
         "ALE/Pong-v5",
-        "--worlds",
+        "--num-envs",
         "2",
         "--batch-size",
         "4",
@@ -180,7 +180,7 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
 
 def test_the_time_limit_of_a_game_is_counted_in_its_frames():
     start = read_config(TrainConfig, "unizero/smoke")
-    game = replace(start, world=replace(start.world, env="ALE/Pong-v5"))
+    game = replace(start, environment=replace(start.environment, env="ALE/Pong-v5"))
     assert game.env_kwargs()["most_frames"] == 108_000
     assert game.env_kwargs(training=False)["most_frames"] == 200 == 4 * start.evaluation.max_episode_steps
     assert start.env_kwargs() == {} and start.env_kwargs(training=False) == {"max_episode_steps": 50}
@@ -200,7 +200,7 @@ def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, long
     start = read_config(TrainConfig, "unizero/smoke")
     config = replace(
         start,
-        world=replace(start.world, env=env, time_limit=30),
+        environment=replace(start.environment, env=env, time_limit=30),
         evaluation=replace(start.evaluation, max_episode_steps=longest),
     )
     assert config.env_kwargs(training=False) == limit
@@ -277,7 +277,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--env", "ALE/Pongg-v5"], "pong"),
         (["--prior", "gausian"], "gaussian"),
         (["--config", "unizero/smok"], "unizero/smoke"),
-        (["--prior", "local", "--window", "10"], "does not fit"),
+        (["--prior", "local", "--local-window", "10"], "does not fit"),
         (["--context", "12"], "--context 12 tokens do not fit"),
         (["--heads", "3"], "--heads 3 does not divide --width 32"),
         (["--gamma", "0.9"], "--discount 0.997"),
@@ -285,9 +285,9 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--reanalyse-fraction", "2"], "--reanalyse-fraction 2.0"),
         (["--episodes-per-env", "0"], "--episodes-per-env 0"),
         (["--simulations", "0"], "--simulations 0"),
-        (["--worlds", "0"], "--worlds 0"),
+        (["--num-envs", "0"], "--num-envs 0"),
         (["--update-every", "0"], "--update-every 0"),
-        (["--learning-starts", "201"], "--total-steps 200 in --worlds 4 would never update the model"),
+        (["--learning-starts", "201"], "--total-steps 200 in --num-envs 4 would never update the model"),
         (["--replay-ratio", "0"], "would never update the model"),
         (["--n-step", "46"], "would never update the model"),
         (["--threads", "0"], "--threads 0 must be at least 1"),
@@ -306,7 +306,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--token-width", "0"], "--token-width 0 must be at least 1"),
         (["--weight-decay", "-1"], "--weight-decay -1.0 must not be negative"),
         (["--prior-learning-rate", "-1"], "--prior-learning-rate -1.0 must not be negative"),
-        (["--regulariser", "l1", "--weight", "-1"], "--weight -1.0 must not be negative"),
+        (["--regulariser", "l1", "--regulariser-weight", "-1"], "--regulariser-weight -1.0 must not be negative"),
         (["--latent-weight", "-1"], "--latent-weight -1.0 must not be negative"),
         (["--entropy-weight", "-5"], "--entropy-weight -5.0 must not be negative"),
         (["--span-diversity", "-1"], "--span-diversity -1.0 must not be negative"),
@@ -337,7 +337,7 @@ def test_a_run_that_is_there_is_neither_overwritten_nor_trained_beyond_its_end(t
 def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tmp_path, capsys):
     run, other = tmp_path / "run", tmp_path / "other"
     main(flags(run, steps=80))
-    small = "--width 16 --heads 2 --layers 1 --context 8 --worlds 2 --batch-size 4 --episodes 1 --final-episodes 1"
+    small = "--width 16 --heads 2 --layers 1 --context 8 --num-envs 2 --batch-size 4 --episodes 1 --final-episodes 1"
     train_dqn(
         [
             *small.split(),
@@ -384,7 +384,7 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     assert "actions" in refused(capsys, [str(run), "--env", MEMORY], evaluate_main)
     assert "--num-eval-envs 0" in refused(capsys, [str(run), "--num-eval-envs", "0"], evaluate_main)
     loaded, config, step = load_model(run)
-    assert step == 120 and not loaded.training and config.world.env == "CartPole-v1"
+    assert step == 120 and not loaded.training and config.environment.env == "CartPole-v1"
 
 
 def test_random_steps_come_first_and_searches_know_what_they_saw():
@@ -419,7 +419,7 @@ def test_a_run_resumes_in_the_middle_of_its_random_steps(tmp_path):
 def test_the_shipped_presets_can_be_built(name):
     training = Training(read_config(TrainConfig, f"unizero/{name}"))
     training.iterate()
-    assert training.steps == training.config.world.worlds and len(training.replay) == training.steps
+    assert training.steps == training.config.environment.num_envs and len(training.replay) == training.steps
 
 
 PAPER = {

@@ -8,8 +8,8 @@ from pathlib import Path
 from dqn_memory.train import main
 
 SMALL = (
-    "--width 16 --heads 2 --layers 1 --context 8 --worlds 4 --batch 8 --learning-starts 64 --epsilon-steps 300 "
-    "--log-every 100 --evaluate-every 0 --episodes 4 --final-episodes 4 --target-every 20 --threads 1 "
+    "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 8 --learning-starts 64 --epsilon-steps 300 "
+    "--log-every 100 --evaluate-every 0 --episodes 4 --final-episodes 4 --target-update-every 20 --threads 1 "
     "--total-steps 240 --learning-rate 0.003"
 )
 MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"

@@ -16,7 +16,7 @@ VECTOR = ObservationSpec("continuous", (4,))
 TOKENS = ObservationSpec("discrete", (3,), 6, torch.uint8)
 IMAGE = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
 ACTIONS = 3
-PRIOR = PriorConfig(mu=1.6, sigma=1.3, span=2.3, ramp=1.5, window=2)
+PRIOR = PriorConfig(mu=1.6, sigma=1.3, span=2.3, ramp=1.5, local_window=2)
 # With more noise three layers of gates enlarge a change of their input, and rounding, a thousandfold.
 GATED = {"gate": "gru", "layers": 3, "context": 10, "noise": 0.2}
 

@@ -33,7 +33,7 @@ class ComputeConfig:
 
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""
-        return core.DeviceConfig(self.device).torch_device()
+        return core.ComputeConfig(self.device).torch_device()
 
     def start(self) -> torch.device:
         """The device, after setting the number of threads and the form of products, which float sums depend on."""
@@ -73,13 +73,13 @@ def check_not_negative(config: object, names: Iterable[str]) -> None:
 def check_run(config: Any) -> None:
     """A UserError for what no run of either trainer can have."""
     check_counts(config, ("total_steps",))
-    check_counts(config.world, ("worlds", "time_limit"))
+    check_counts(config.environment, ("num_envs", "time_limit"))
     check_not_negative(config, ("seed",))
     check_not_negative(config.output, ("log_every", "checkpoint_every"))
-    _check_world(config.world)
+    _check_world(config.environment)
 
 
-def _check_world(world: core.WorldConfig) -> None:
+def _check_world(world: core.EnvironmentConfig) -> None:
     """A UserError for an option that this world would not be asked about."""
     world.kwargs()
     game = world.env.startswith("ALE/")
@@ -91,7 +91,7 @@ def _check_world(world: core.WorldConfig) -> None:
         )
 
 
-def shorter(world: core.WorldConfig, limit: int | None) -> int | None:
+def shorter(world: core.EnvironmentConfig, limit: int | None) -> int | None:
     """A limit of an episode's steps that can cut the world's own one and not lengthen it; None: the world's own.
 
     Not for games, whose limit counts frames.
@@ -100,7 +100,7 @@ def shorter(world: core.WorldConfig, limit: int | None) -> int | None:
     return limit if own is None or limit is None else min(limit, own)
 
 
-def _own_limit(world: core.WorldConfig) -> int | None:
+def _own_limit(world: core.EnvironmentConfig) -> int | None:
     """Steps of a world's longest episode; None where it knows no limit. Only a made world says what its table and its
     keywords come to.
     """
@@ -111,5 +111,5 @@ def _own_limit(world: core.WorldConfig) -> int | None:
     return None if env.spec is None else env.spec.max_episode_steps
 
 
-def _ours(world: core.WorldConfig) -> bool:
+def _ours(world: core.EnvironmentConfig) -> bool:
     return world.env.removeprefix("envs:") in WORLDS

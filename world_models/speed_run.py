@@ -46,7 +46,7 @@ def put_run(
     run = Run.open(path, tensorboard=False)
     config = from_record(kind, run.config_toml, str(path / "config.toml"))
     facts = {name: run.environment.get(name) for name in FACTS} | dict(settings(config))
-    section = f"run {args.name or config.world.env + ' on ' + str(facts['device'])}"
+    section = f"run {args.name or config.environment.env + ' on ' + str(facts['device'])}"
     put_section(Path(args.page), page, title, section, facts, tables(config, run.metrics()))
     print(f"wrote the section {section!r} of {args.page}/{page}.md and {args.page}/{page}.json")
 

@@ -21,7 +21,15 @@ from dqn_memory.runs.score import Measure, Score, mean_interval, report
 from envs.baselines import Lines, lines
 
 EPISODES = MOST_ROWS  # one for each row of a fleet: only first episodes start alike in both
-APART = ("world.observe", "seed", "output", "compute", "evaluation", "total_steps", "plugin")  # may differ unmentioned
+APART = (
+    "environment.observe",
+    "seed",
+    "output",
+    "compute",
+    "evaluation",
+    "total_steps",
+    "plugin",
+)  # may differ unmentioned
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,12 @@ class Gap:
 
 def check_pair(config: TrainConfig, state_config: TrainConfig, name: str) -> None:
     """A UserError where two runs cannot be compared; `name` is the run that observes the state."""
-    if config.world.observe != "world":
+    if config.environment.observe != "observation":
         raise UserError("the run observes the state itself; give the one that does not, and this one as --state-run")
-    if state_config.world.observe != "state":
+    if state_config.environment.observe != "state":
         raise UserError(f"--state-run {name} observes its world, not the state; train it with --observe state")
-    if replace(state_config.world, observe="world").kwargs(False) != config.world.kwargs(False) or (
-        state_config.world.env != config.world.env
+    if replace(state_config.environment, observe="observation").kwargs(False) != config.environment.kwargs(False) or (
+        state_config.environment.env != config.environment.env
     ):
         raise UserError(f"--state-run {name} is of {_where(state_config)}, but the run is of {_where(config)}")
     ours, theirs = config.network.architecture, state_config.network.architecture
@@ -81,12 +89,12 @@ def observability(
 
 def known(config: TrainConfig) -> Lines | None:
     """What random actions and the best known players reach in a run's world, where it has its default options."""
-    return None if config.world.kwargs(training=False) else lines(config.world.env)
+    return None if config.environment.kwargs(training=False) else lines(config.environment.env)
 
 
 def _where(config: TrainConfig) -> str:
-    options = {name: value for name, value in config.world.kwargs(training=False).items() if name != "observe"}
-    return f"{config.world.env} {options}" if options else config.world.env
+    options = {name: value for name, value in config.environment.kwargs(training=False).items() if name != "observe"}
+    return f"{config.environment.env} {options}" if options else config.environment.env
 
 
 def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:

@@ -60,7 +60,7 @@ class Prior(nn.Module, ABC):
         super().__init__()
         self.config = config
         self.heads = heads
-        self.cap = float(max_length if config.cap is None else config.cap)
+        self.cap = float(max_length if config.max_span is None else config.max_span)
         # Integers, because a module cast to bfloat16 must not round its distances.
         self.register_buffer("distance", torch.arange(max_length), persistent=False)
         starts = {"mu": config.mu, "sigma": config.sigma, "span": min(config.span, self.cap)}
@@ -108,7 +108,7 @@ class Prior(nn.Module, ABC):
         """Weight times the penalty on this layer's spans; 0 without spans or regulariser."""
         if "span" not in self.learns or self.config.regulariser == "none":
             return self.distance.new_zeros((), dtype=torch.get_default_dtype())
-        return self.config.weight * PENALTIES[self.config.regulariser](self.span())
+        return self.config.regulariser_weight * PENALTIES[self.config.regulariser](self.span())
 
     @torch.no_grad()
     def project(self) -> None:
@@ -159,9 +159,9 @@ class Prior(nn.Module, ABC):
 class PriorConfig:
     """Which prior, and where its learned values start (the same in every head).
 
-    `mu`, `sigma` and `span` (L) are positive and learned per head and layer; `ramp` (R), `window` (w) and
-    `cap` are fixed. `cap=None` caps spans at the context length. `regulariser` acts on the spans with factor
-    `weight` (lambda; 0.025 in the paper); `max_norm` is the constraint span <= c.
+    `mu`, `sigma` and `span` (L) are positive and learned per head and layer; `ramp` (R), `local_window` (w) and
+    `max_span` are fixed. `max_span=None` caps spans at the context length. `regulariser` acts on the spans with factor
+    `regulariser_weight` (lambda; 0.025 in the paper); `max_norm` is the constraint span <= c.
     """
 
     kind: str = "causal"
@@ -179,14 +179,14 @@ class PriorConfig:
     ramp: float = 3.0
     """Steps over which a soft span fades out (R: 3 in the paper; the released code uses that number for something else,
     a warm-up of the penalty over 3 updates, which has no flag)."""
-    cap: float | None = None
+    max_span: float | None = None
     """Largest span (None: the context length, the paper's 20 tokens; the released code never reads its bound)."""
-    window: int = 10
+    local_window: int = 10
     """Distance w up to which the local prior looks back."""
     regulariser: Literal["l1", "l1_mean", "l2", "max", "none"] = "none"
     """Penalty on the spans: their sum (l1, the paper's), their mean (l1_mean, that of the released branches), the sum
     of their squares, or the largest. A world model takes it over all layers, a Q-network adds up its layers' own."""
-    weight: float = 0.0
+    regulariser_weight: float = 0.0
     """Factor lambda of the penalty (0.025 in the paper; 0 on the released main branch, 0.0025 or 0.025 on others)."""
     max_norm: float | None = None
     """Bound c to which spans are projected after each step (None: no bound)."""
@@ -200,12 +200,12 @@ class PriorConfig:
         return build(self, heads, max_length)
 
     def _check(self) -> None:
-        for name in ("mu", "sigma", "span", "ramp", "cap", "max_norm", "mu_max"):
+        for name in ("mu", "sigma", "span", "ramp", "max_span", "max_norm", "mu_max"):
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise ValueError(f"prior {name} is {value}; it must be a positive finite number")
-        if self.window < 0:
-            raise ValueError(f"prior window is {self.window}; it must be 0 or more")
+        if self.local_window < 0:
+            raise ValueError(f"prior local_window is {self.local_window}; it must be 0 or more")
         if self.regulariser not in (*PENALTIES, "none"):
             raise ValueError(f"prior regulariser is {self.regulariser!r}; it must be {', '.join(PENALTIES)} or none")
 
@@ -224,11 +224,11 @@ class Local(Prior):
     @property
     def fixed_window(self) -> int | None:
         """As configured."""
-        return self.config.window
+        return self.config.local_window
 
     def tables(self, length: int) -> Tables:
         """Bias 0 inside the window and -inf outside."""
-        inside = self._distances(length) <= self.config.window
+        inside = self._distances(length) <= self.config.local_window
         bias = torch.zeros(length, device=inside.device).masked_fill(~inside, -math.inf)
         return None, bias.expand(self.heads, length)
 

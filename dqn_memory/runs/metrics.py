@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import disk_errors
+from dqn_memory.runs.migration import new_metric
 
 if TYPE_CHECKING:
     from io import BufferedWriter
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 FINAL = "final/"  # how the names of a finished run's last evaluation begin
-EVALUATIONS = ("eval/", FINAL, "forgetful/")
+EVALUATIONS = ("eval/", FINAL, "memory_ablation/")
 DIGITS = 8  # significant ones of a training line in a record; float32 has seven
 
 
@@ -121,7 +122,7 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
         parsed = None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("step"), int):
         raise UserError(f"{path} is damaged: line {number} is not a JSON object with a step")
-    return parsed
+    return {new_metric(name): value for name, value in parsed.items()}
 
 
 def _plain(value: Any) -> float | int | None:

@@ -21,10 +21,50 @@ KINDS = {
     "world_models.unizero.train": "unizero",
     "world_models.glam.train": "glam",
 }
+# What all trainers have.
+_SHARED = {
+    "world": "environment",
+    "world.worlds": "environment.num_envs",
+    "evaluation.forgetful": "evaluation.memory_ablation",
+}
+
+
+def _prior(section: str) -> dict[str, str]:
+    """The renamed settings of a temporal prior."""
+    names = {"weight": "regulariser_weight", "cap": "max_span", "window": "local_window"}
+    return {f"{section}.prior.{old}": f"{section}.prior.{new}" for old, new in names.items()}
+
+
 # Old path -> new path of a setting, or of a table with all that is in it; both are paths from the config's root.
 PATHS: dict[str, dict[str, str]] = {
-    "q_network": {},
-    "unizero": {
+    "q_network": _SHARED
+    | _prior("network")
+    | {
+        "network.encoding": "network.position_encoding",
+        "network.order": "network.norm_order",
+        "learner.batch": "learner.batch_size",
+        "learner.final_rate": "learner.final_lr_fraction",
+        "learner.prior_lr": "learner.prior_learning_rate",
+        "learner.clip_norm": "learner.max_grad_norm",
+        "learner.target_every": "learner.target_update_every",
+        "learner.average": "learner.ema_decay",
+        "learner.positions": "learner.loss_positions",
+        "learner.placement": "learner.window_placement",
+        "learner.terminal_share": "learner.terminal_fraction",
+        "learner.weight_updates": "learner.terminal_weight_updates",
+        "learner.tails": "learner.tail_fraction",
+        "replay.updates": "replay.updates_per_iteration",
+        "replay.every": "replay.update_every",
+        "exploration.schedule": "exploration.epsilon_schedule",
+        "exploration.spread": "exploration.epsilon_ladder",
+        "exploration.hold": "exploration.sticky_exponent",
+        "exploration.longest_hold": "exploration.sticky_max_steps",
+        "exploration.lead": "exploration.random_start_steps",
+        "evaluation.stop_at": "evaluation.stop_at_success",
+    },
+    "unizero": _SHARED
+    | _prior("model")
+    | {
         "learner.batch": "learner.batch_size",
         "learner.prior_lr": "learner.prior_learning_rate",
         "learner.clip_norm": "learner.max_grad_norm",
@@ -48,12 +88,19 @@ PATHS: dict[str, dict[str, str]] = {
         "evaluation.longest": "evaluation.max_episode_steps",
         "evaluation.stop_at": "evaluation.stop_at_return",
     },
-    "glam": {},
+    "glam": _SHARED
+    | {
+        "learner.final_rate": "learner.final_lr_fraction",
+        "agent.final_rate": "agent.final_lr_fraction",
+        "evaluation.stop_at": "evaluation.stop_at_return",
+    },
 }
 # Old path of a setting -> {old value: new value}.
-VALUES: dict[str, dict[str, dict[Any, Any]]] = {"q_network": {}, "unizero": {}, "glam": {}}
+VALUES: dict[str, dict[str, dict[Any, Any]]] = {
+    kind: {"world.observe": {"world": "observation"}, "compute.backend": {"lanes": "simd"}} for kind in PATHS
+}
 # How the names of old metrics began -> how the new ones begin.
-METRICS: dict[str, str] = {}
+METRICS: dict[str, str] = {"forgetful/": "memory_ablation/"}
 
 
 def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
     load_plugins(config.plugin)
     config = with_whole_path(resolve(config))
     set_arithmetic(config)
-    world = config.world.env.replace("/", "-")
+    world = config.environment.env.replace("/", "-")
     return config, Path(config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}")
 
 
@@ -113,7 +113,9 @@ def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
     if last.get("step") != steps or not any(name.startswith("final/") for name in last):
         return  # it was killed between its last step and its final checkpoint
     if solved:
-        raise UserError(f"{run.path} is complete: it reached --stop-at {config.evaluation.stop_at}")
+        goals = {name: value for name, value in vars(config.evaluation).items() if name.startswith("stop_at")}
+        flag, goal = next((name.replace("_", "-"), value) for name, value in goals.items())
+        raise UserError(f"{run.path} is complete: it reached --{flag} {goal}")
     if steps >= config.total_steps:
         raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
 
@@ -123,8 +125,8 @@ def resolve(config: TrainConfig) -> TrainConfig:
     if config.match is None:
         return config
     fleet = make_fleet(
-        config.world.env, 1, 0, torch.device("cpu"),
-        observation_key=config.world.observation_key, env_kwargs=config.world.kwargs(),
+        config.environment.env, 1, 0, torch.device("cpu"),
+        observation_key=config.environment.observation_key, env_kwargs=config.environment.kwargs(),
     )  # fmt: skip
     spec = observation_spec(fleet.observation_space)
     return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
@@ -132,10 +134,10 @@ def resolve(config: TrainConfig) -> TrainConfig:
 
 def with_whole_path(config: TrainConfig) -> TrainConfig:
     """The config with a world's file named from the root, so that the run can be read from any folder."""
-    path = config.world.path
+    path = config.environment.path
     if path is None or not Path(path).is_file():
         return config  # none, or the name of a file that the world knows
-    return replace(config, world=replace(config.world, path=str(Path(path).resolve())))
+    return replace(config, environment=replace(config.environment, path=str(Path(path).resolve())))
 
 
 def set_arithmetic(config: TrainConfig) -> None:

@@ -53,7 +53,7 @@ class Trainer(Protocol):
         """
 
     def judge(self, score: Score) -> None:
-        """Note whether an evaluation reached `--stop-at`."""
+        """Note whether an evaluation reached `--stop-at-success`."""
 
     def weights(self) -> dict[str, Tensor]:
         """All networks, by name."""
@@ -72,7 +72,7 @@ def run_training(training: Trainer, run: Run) -> Score:
     """Iterate to the end of the run; log, evaluate and save on the way."""
     config = training.config
     clock, began_at = Clock(run.metrics()), training.steps
-    with Progress(config.total_steps, training.steps, config.world.env) as progress:
+    with Progress(config.total_steps, training.steps, config.environment.env) as progress:
         while training.steps < config.total_steps and not training.solved:
             training.iterate()
             if _due(training, config.output.log_every):
@@ -90,8 +90,8 @@ def run_training(training: Trainer, run: Run) -> Score:
                 save(training, run)
     score = training.evaluate(final=True)
     final = _named("final", score)
-    if config.evaluation.forgetful:
-        final |= _named("forgetful", training.evaluate(final=True, forget=True))
+    if config.evaluation.memory_ablation:
+        final |= _named("memory_ablation", training.evaluate(final=True, forget=True))
     run.log(training.steps, final | clock.scalars())
     save(training, run)
     return score
@@ -102,7 +102,7 @@ def _named(kind: str, score: Score) -> dict[str, float]:
 
 
 def _due(training: Trainer, every: int) -> bool:
-    return due(training.steps, every, training.config.world.worlds)
+    return due(training.steps, every, training.config.environment.num_envs)
 
 
 def _evaluates(training: Trainer) -> bool:

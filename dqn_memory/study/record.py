@@ -139,7 +139,7 @@ def forms_table(records: Sequence[Record]) -> list[str]:
 
 def known_lines(records: Sequence[Record]) -> list[str]:
     """What success is to be read against, a line a world of which something is known."""
-    worlds = dict.fromkeys(record.config.world.env for record in records if not record.config.world.path)
+    worlds = dict.fromkeys(record.config.environment.env for record in records if not record.config.environment.path)
     known = [f"Success in {env}: {found.words}." for env in worlds if (found := baselines.lines(env))]
     return [*known, ""] if known else []
 
@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Path(args.folder)
     records = [read(Path(run), folder) for run in args.runs]
     check_names(records)
-    title = args.title or records[0].config.world.env
+    title = args.title or records[0].config.environment.env
     copy_raw(records, folder)
     curves = {form: [record.curve() for record in seeds] for form, seeds in by_form(records).items()}
     write_atomic(folder / PAGE, table(records, folder, title).encode())

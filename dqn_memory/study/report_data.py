@@ -48,7 +48,7 @@ class Entry:
     @property
     def env(self) -> str:
         """The world's id."""
-        return str(self.config.world.env)
+        return str(self.config.environment.env)
 
     @property
     def score(self) -> float:
@@ -127,8 +127,8 @@ def scale_of(entry: Entry) -> Scale | None:
     if name in OTHERS:
         return OTHERS[name]
     if name in WORLDS:
-        world = entry.config.world  # the lines are those of the observation that hides the state
-        known = baselines.lines(name) is not None and world.path is None and world.observe == "world"
+        world = entry.config.environment  # the lines are those of the observation that hides the state
+        known = baselines.lines(name) is not None and world.path is None and world.observe == "observation"
         return world_scale(name) if known else None
     try:
         return HUMAN_SCALES[game(name)]
@@ -177,7 +177,7 @@ def counts_success(source: Source, run: RunState, config: Any) -> bool:
     if only_numbers(source, run):
         return bool(_recorded(run)["measure"] == "success")
     load_plugins(getattr(config, "plugin", ()))
-    return config.world.env.removeprefix("envs:") in WORLDS
+    return config.environment.env.removeprefix("envs:") in WORLDS
 
 
 def _recorded(run: RunState) -> dict[str, Any]:
@@ -216,7 +216,7 @@ def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
     from dqn_memory.analysis.size import on_meta
     from dqn_memory.observations import observation_spec
 
-    world = config.world
+    world = config.environment
     interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
     return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
 

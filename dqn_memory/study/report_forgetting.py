@@ -6,7 +6,7 @@ from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Section, Words
 from dqn_memory.study.report_scores import interval
 
-SUCCESS, RETURNED = "forgetful/success_rate", "forgetful/episodic_return"
+SUCCESS, RETURNED = "memory_ablation/success_rate", "memory_ablation/episodic_return"
 WORDS = (
     "The final agents play the final evaluation's episodes once more and forget everything before each step. Where "
     "that costs nothing, the score shows no memory: the newest observation is enough there, or all that is used. "

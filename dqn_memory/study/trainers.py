@@ -18,6 +18,7 @@ import gymnasium
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.migration import KINDS, new_setting
 from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config
 from dqn_memory.runs.toml import defaults
 from envs.registry import WORLDS
@@ -69,6 +70,8 @@ def path_of(kind: str, key: str) -> Path_:
     if word in flags:
         return flags[word]
     named = {path for path in flags.values() for n in range(len(path)) if "_".join(path[n:]) == word}
+    if not named and (path := new_setting(KINDS.get(kind, kind), key)) != key:  # a study of schema 1
+        return tuple(path.split("."))
     if len(named) > 1:
         raise UserError(f"the setting '{key}' may be {' or '.join(sorted('.'.join(path) for path in named))}")
     if not named:
@@ -90,7 +93,7 @@ def settle(kind: str, presets: Iterable[str], settings: Mapping[Path_, Any], sou
         load_plugins(chosen.plugin)
         compute = replace(chosen.compute, device="cpu") if on_cpu else type(chosen.compute)()
         replace(chosen, compute=compute).check()
-        check_world(chosen.world.env)
+        check_world(chosen.environment.env)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     return chosen

@@ -18,7 +18,7 @@ GRAMMAR = [
 def build(memory, prior, gate, order):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        kind = PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, window=2)
+        kind = PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, local_window=2)
         config = LayerConfig(memory=memory, heads=HEADS, prior=kind, gate=gate, order=order)
         return config.build(WIDTH, TIME).double()
 

@@ -20,7 +20,7 @@ def build(memory, prior="causal", gate="residual", order="post", dtype=torch.flo
         config = LayerConfig(
             memory=memory,
             heads=HEADS,
-            prior=PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, window=2),
+            prior=PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, local_window=2),
             gate=gate,
             order=order,
             **options,

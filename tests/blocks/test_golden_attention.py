@@ -43,7 +43,7 @@ def inverse_softplus(value: np.ndarray) -> np.ndarray:
 
 
 def prior_with(kind: str, dtype: torch.dtype, raw: dict[str, np.ndarray], heads: int = 4) -> Prior:
-    prior = PriorConfig(kind=kind, window=2, ramp=3.0, cap=20.0).build(heads, 12).to(dtype)
+    prior = PriorConfig(kind=kind, local_window=2, ramp=3.0, max_span=20.0).build(heads, 12).to(dtype)
     with torch.no_grad():
         for name, parameter in prior.raw.items():
             parameter.copy_(tensor(raw[name], dtype))
@@ -173,7 +173,7 @@ def test_gradcheck(kind):
     query, key, value = (
         torch.randn(2, 2, 5, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)
     )
-    prior = PriorConfig(kind=kind, mu=1.4, sigma=0.8, span=1.3, ramp=2.15, window=2).build(2, 5).double()
+    prior = PriorConfig(kind=kind, mu=1.4, sigma=0.8, span=1.3, ramp=2.15, local_window=2).build(2, 5).double()
     lengths = torch.tensor([3, 5])
 
     def forward(query, key, value, *raw):
@@ -187,7 +187,7 @@ def test_regulariser(gradients, rule, key):
     """Sums over layers and heads; the largest span is taken over all of them by taking it per layer."""
     penalties = []
     for spans in gradients["reg_spans"]:
-        config = PriorConfig(kind="adaptive", cap=1e3, regulariser=rule, weight=0.025)
+        config = PriorConfig(kind="adaptive", max_span=1e3, regulariser=rule, regulariser_weight=0.025)
         prior = config.build(4, 12).double()
         with torch.no_grad():
             prior.raw["span"].copy_(torch.from_numpy(inverse_softplus(spans)))

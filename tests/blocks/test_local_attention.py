@@ -81,7 +81,7 @@ def test_blocks_are_as_long_as_the_window():
 def block(kind="local", window=10, time=160):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        prior = PriorConfig(kind=kind, window=window).build(2, time)
+        prior = PriorConfig(kind=kind, local_window=window).build(2, time)
         return Attention(16, 2, prior).double()
 
 

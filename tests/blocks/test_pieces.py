@@ -197,7 +197,7 @@ def test_wrong_layers_are_named(change, word):
 
 
 def test_regularisation_and_projection_reach_the_prior():
-    prior = PriorConfig(kind="adaptive", span=4.0, regulariser="l1", weight=0.5, max_norm=3.0)
+    prior = PriorConfig(kind="adaptive", span=4.0, regulariser="l1", regulariser_weight=0.5, max_norm=3.0)
     layer = LayerConfig(prior=prior, heads=2).build(8, 10)
     assert layer.regularisation().item() == pytest.approx(0.5 * 8.0)
     layer.project()

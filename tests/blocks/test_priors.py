@@ -65,7 +65,7 @@ def test_hard_span_includes_its_end(kind, span, kept, dtype):
 
 
 def test_local_window_includes_its_end():
-    _, bias = PriorConfig(kind="local", window=3).build(2, 10).tables(10)
+    _, bias = PriorConfig(kind="local", local_window=3).build(2, 10).tables(10)
     assert bias.tolist() == [[0.0] * 4 + [-math.inf] * 6] * 2
 
 
@@ -87,7 +87,7 @@ def test_spans_are_capped_by_the_context_and_keep_their_gradient(kind):
     torch.testing.assert_close(span, torch.full((2,), 12.0))
     span.sum().backward()
     assert (prior.raw["span"].grad > 0.9).all()
-    assert PriorConfig(kind=kind, span=30.0, cap=40.0).build(2, 12).span().max() > 29
+    assert PriorConfig(kind=kind, span=30.0, max_span=40.0).build(2, 12).span().max() > 29
 
 
 def test_a_preferred_distance_on_its_bound_keeps_its_gradient():
@@ -131,9 +131,9 @@ def test_projection_brings_a_span_back_below_its_cap(kind):
 
 @pytest.mark.parametrize("kind", PRIORS)
 def test_no_regulariser_by_default(kind):
-    prior = PriorConfig(kind=kind, weight=0.025).build(2, 12)
+    prior = PriorConfig(kind=kind, regulariser_weight=0.025).build(2, 12)
     assert prior.regularisation().item() == 0.0
-    penalty = PriorConfig(kind=kind, weight=0.5, regulariser="l1", span=3.0).build(2, 12).regularisation()
+    penalty = PriorConfig(kind=kind, regulariser_weight=0.5, regulariser="l1", span=3.0).build(2, 12).regularisation()
     assert penalty.item() == pytest.approx(3.0 if "span" in LEARNED[kind] else 0.0)
 
 
@@ -179,7 +179,7 @@ def test_autocast_leaves_tables_in_float32(kind):
         ({"kind": "gaussian", "sigma": 0.0}, "sigma"),
         ({"kind": "gaussian", "mu": math.nan}, "mu"),
         ({"kind": "adaptive", "ramp": -1.0}, "ramp"),
-        ({"kind": "local", "window": -1}, "window"),
+        ({"kind": "local", "local_window": -1}, "local_window"),
         ({"kind": "adaptive", "max_norm": 0.0}, "max_norm"),
         ({"kind": "adaptive", "regulariser": "l3"}, "regulariser"),
     ],

@@ -20,7 +20,7 @@ from dqn_memory.train import main
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ADAPTER = "dqn_memory.blocks.kernels.mamba_ssm"
 SMALL = (
-    *("--env", "POMDP/CarFlag-v0", "--width", "8", "--context", "4", "--worlds", "2", "--batch", "4"),
+    *("--env", "POMDP/CarFlag-v0", "--width", "8", "--context", "4", "--num-envs", "2", "--batch-size", "4"),
     *("--learning-starts", "16", "--log-every", "20", "--evaluate-every", "0", "--final-episodes", "2"),
     *("--time-limit", "10", "--threads", "1"),
 )

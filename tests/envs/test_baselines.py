@@ -141,7 +141,11 @@ def test_a_score_is_put_beside_the_two_lines():
     assert baselines.relative(0.8, example(lower=0.991)) == "random 0.45, best known 0.99"
     assert baselines.relative(0.46, example()) == "random 0.45, best known 0.90 to 0.99: not above random"
     assert baselines.baseline_summary(1.0, "envs:Gridverse/Memory-7x7-v0").endswith(", best known 1.00)")
-    assert baselines.baseline_summary(1.0, "CartPole-v1") == baselines.baseline_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9}) == ""
+    assert (
+        baselines.baseline_summary(1.0, "CartPole-v1")
+        == baselines.baseline_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9})
+        == ""
+    )
     assert baselines.lines("CartPole-v1") is None
 
 

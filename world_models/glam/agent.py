@@ -37,7 +37,7 @@ class AgentConfig:
     """Weight of the policy's entropy, in nats."""
     learning_rate: float = 3e-5
     """Adam's step size."""
-    final_rate: float = 1.0
+    final_lr_fraction: float = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: float = 1e-5
     """Adam's epsilon."""
@@ -57,7 +57,7 @@ class AgentConfig:
         for name, least in (("hidden", 1), ("layers", 1), ("bins", 2)):
             if getattr(self, name) < least:
                 raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
-        for name in ("gamma", "lam", "slow_decay", "scale_decay", "final_rate"):
+        for name in ("gamma", "lam", "slow_decay", "scale_decay", "final_lr_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must lie between 0 and 1")
         for name in ("learning_rate", "epsilon", "clip_norm"):

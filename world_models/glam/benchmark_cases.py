@@ -68,7 +68,7 @@ class Phases:
         self.length = max(config.model.batch_length, config.imagination.frames(config.model.context))
         self.drawing, self.numbers = torch.Generator().manual_seed(0), torch.Generator(self.device).manual_seed(0)
         self.replay = self._replay()
-        self.player = make_player(self.model, self.agent, config.world.worlds, config.collection.blind)
+        self.player = make_player(self.model, self.agent, config.environment.num_envs, config.collection.blind)
         self.horizon = config.horizon.start
         self.dreamt = self.dream()
 
@@ -83,7 +83,7 @@ class Phases:
 
     def act(self) -> Tensor:
         """Choose actions (N,) for N new frames."""
-        rows = self.config.world.worlds
+        rows = self.config.environment.num_envs
         frame = self.replay.cells["frames"][0]
         opens = torch.zeros(rows, dtype=torch.bool, device=self.device)
         return self.player.act(frame, opens, ActingNoise.draw(self.model, rows, ACTIONS, self.numbers))
@@ -112,7 +112,7 @@ class Phases:
         self.execution = make_execution(engine, self.model, self.agent, optimizers, learner, begin)
 
     def _replay(self) -> Replay:
-        config, rows = self.config, self.config.world.worlds
+        config, rows = self.config, self.config.environment.num_envs
         replay = Replay(config.replay, config.model.screen, rows, self.device, self.length)
         for column in range(2 * self.length):
             frames = torch.randint(

@@ -151,7 +151,7 @@ def _number(value: Value) -> float:
 def worlds_milliseconds(effort: Effort, case: Case, games: int) -> float:
     """One step of so many of the preset's own games under random actions, with frames on the device."""
     config: Mapping[str, object] = case.config().env_kwargs()
-    fleet = make_fleet(case.config().world.env, games, 0, torch.device(case.device), env_kwargs=dict(config))
+    fleet = make_fleet(case.config().environment.env, games, 0, torch.device(case.device), env_kwargs=dict(config))
     draws = torch.Generator().manual_seed(0)
     fleet.reset()
 

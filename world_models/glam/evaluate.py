@@ -65,7 +65,7 @@ def chosen(args: Args, found: Trained) -> Trained:
     config = replace(found.config, evaluation=replace(found.config.evaluation, policy=args.policy))
     if args.env is None:
         return replace(found, config=config)
-    config = replace(config, world=replace(config.world, env=args.env, path=None))
+    config = replace(config, environment=replace(config.environment, env=args.env, path=None))
     fleet = Arena.of(config, next(found.model.parameters()).device).fleet(1, 0)
     check_frames(fleet, config)
     if fleet.num_actions != found.model.actions:

@@ -46,7 +46,9 @@ class Arena:
     @classmethod
     def of(cls, config: TrainConfig, device: torch.device) -> Arena:
         """The run's own world, with the time limit of evaluations."""
-        return cls(config.world.env, config.env_kwargs(training=False), config.world.observation_key, device)
+        return cls(
+            config.environment.env, config.env_kwargs(training=False), config.environment.observation_key, device
+        )
 
     def fleet(self, rows: int, seed: int) -> Fleet:
         """N = `rows` worlds."""

@@ -145,12 +145,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     backend.announce(found.backend, device)
     foreseen, forms, episode_return = imagine(args, found)
     config = found.config
-    about = f"{config.model.sequence} in {config.world.env} at step {found.step:,}"
+    about = f"{config.model.sequence} in {config.environment.env} at step {found.step:,}"
     folder = run / "inspect"
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
     written = draw(folder, about, foreseen, losses)
-    facts = {"step": found.step, "env": config.world.env, "sequence": config.model.sequence, "seed": args.seed}
+    facts = {"step": found.step, "env": config.environment.env, "sequence": config.model.sequence, "seed": args.seed}
     facts |= backend.facts(found.backend) | {"episode_return": episode_return}
     facts |= {"episodes": args.episodes} | numbers(foreseen, forms, losses)
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())

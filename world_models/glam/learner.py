@@ -21,7 +21,7 @@ class LearnerConfig:
     """Sequences of an update; their length belongs to the model."""
     learning_rate: float = 1e-4
     """Adam's step size."""
-    final_rate: float = 1.0
+    final_lr_fraction: float = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: float = 1e-8
     """Adam's epsilon."""
@@ -37,8 +37,8 @@ class LearnerConfig:
         for name in ("learning_rate", "epsilon", "clip_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        if not 0 <= self.final_rate <= 1:
-            raise UserError(f"--final-rate {self.final_rate} must lie between 0 and 1")
+        if not 0 <= self.final_lr_fraction <= 1:
+            raise UserError(f"--final-lr-fraction {self.final_lr_fraction} must lie between 0 and 1")
 
     def autocast(self, device: torch.device) -> torch.autocast:
         """The precision that the world model's networks run in."""

@@ -49,7 +49,7 @@ def check_frames(fleet: Fleet, config: TrainConfig) -> None:
     space, shape = fleet.observation_space, (3, config.model.screen, config.model.screen)
     if isinstance(space, gymnasium.spaces.Box) and space.shape == shape and space.dtype == np.uint8:
         return
-    raise UserError(f"--env {config.world.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
+    raise UserError(f"--env {config.environment.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
 
 
 def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:

@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Args, argv, prog="python -m world_models.glam.record")
     records = [read(Path(run)) for run in args.runs]
     check_names(records)
-    keep(records, Path(args.folder), args.title or records[0].config.world.env)
+    keep(records, Path(args.folder), args.title or records[0].config.environment.env)
     print(f"{args.folder}: {len(records)} runs kept")
 
 

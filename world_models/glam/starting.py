@@ -16,7 +16,7 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
     """The config that flags and presets make, and the folder of its run."""
     config = parse(TrainConfig, argv)
     load_plugins(config.plugin)
-    world = config.world.env.replace("/", "-")
+    world = config.environment.env.replace("/", "-")
     return config, Path(config.output.run or f"runs/{world}/glam-{config.model.sequence}/seed_{config.seed}")
 
 

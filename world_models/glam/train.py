@@ -46,10 +46,10 @@ class Training:
     def __init__(self, config: TrainConfig) -> None:
         config.check()
         self.config, self.device = config, config.compute.start()
-        streams, rows = Streams.spawn(config.seed), config.world.worlds
+        streams, rows = Streams.spawn(config.seed), config.environment.num_envs
         self.fleet = make_fleet(
-            config.world.env, rows, streams.worlds, self.device,
-            observation_key=config.world.observation_key, env_kwargs=config.env_kwargs(),
+            config.environment.env, rows, streams.worlds, self.device,
+            observation_key=config.environment.observation_key, env_kwargs=config.env_kwargs(),
         )  # fmt: skip
         check_frames(self.fleet, config)
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
@@ -71,7 +71,7 @@ class Training:
         self._begin()
 
     def _begin(self) -> None:
-        rows = self.config.world.worlds
+        rows = self.config.environment.num_envs
         self.observation = self.fleet.reset()  # (N, 3, S, S)
         self.first = torch.ones(rows, dtype=torch.bool, device=self.device)  # opens an episode
         self.player = make_player(self.model, self.agent, rows, self.config.collection.blind)
@@ -79,11 +79,11 @@ class Training:
     @property
     def steps(self) -> int:
         """Environment steps taken."""
-        return self.iterations * self.config.world.worlds
+        return self.iterations * self.config.environment.num_envs
 
     def iterate(self) -> None:
         """One step in every world, then this iteration's updates."""
-        collection, rows = self.config.collection, self.config.world.worlds
+        collection, rows = self.config.collection, self.config.environment.num_envs
         # act
         action = self._act()  # (N,)
         step = self.fleet.step(action)
@@ -106,7 +106,7 @@ class Training:
                 self._learn_agent()
 
     def _act(self) -> Tensor:
-        rows, actions = self.config.world.worlds, self.fleet.num_actions
+        rows, actions = self.config.environment.num_envs, self.fleet.num_actions
         if self.steps < self.config.collection.learning_starts:
             return torch.randint(actions, (rows,), generator=self.acting, device=self.device)
         noise = ActingNoise.draw(self.model, rows, actions, self.acting)
@@ -151,8 +151,8 @@ class Training:
         return evaluate(self.model, self.agent, arena, self.config, told.evaluation_rows, quota, seed)
 
     def judge(self, score: Score) -> None:
-        """Note whether an evaluation reached `--stop-at`."""
-        goal = self.config.evaluation.stop_at
+        """Note whether an evaluation reached `--stop-at-return`."""
+        goal = self.config.evaluation.stop_at_return
         self.solved = goal is not None and float(score.returns.mean()) >= goal
 
     def weights(self) -> dict[str, Tensor]:

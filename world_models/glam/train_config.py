@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from dqn_memory import config as core
-from dqn_memory.config import WorldConfig
+from dqn_memory.config import EnvironmentConfig
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.runs.errors import UserError
@@ -143,10 +143,10 @@ class EvaluationConfig:
     policy: Literal["both", "sampled", "greedy"] = "both"
     """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
     ones. With `both` the sampled ones are the run's score and the greedy ones stand beside it."""
-    stop_at: float | None = None
+    stop_at_return: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
-    forgetful: bool = False
+    memory_ablation: bool = False
     """Judge the final agent once more without its memory, forgetting everything before each step."""
 
     def check(self) -> None:
@@ -180,7 +180,7 @@ class TrainConfig:
 
     trainer: ClassVar[str] = "glam"
 
-    world: WorldConfig = field(default_factory=lambda: WorldConfig(env=CATCH, worlds=1))
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
     atari: AtariConfig = field(default_factory=AtariConfig)
     catch: CatchConfig = field(default_factory=CatchConfig)
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -202,13 +202,13 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the world's constructor, with the time limit of training or of evaluations."""
-        limit = self.world.time_limit if training else self.evaluation.longest
-        if self.world.env.startswith("ALE/"):
+        limit = self.environment.time_limit if training else self.evaluation.longest
+        if self.environment.env.startswith("ALE/"):
             game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
             frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
             return game | {"most_frames": min(frames, self.atari.most_frames)}
-        limit = limit if training else shorter(self.world, limit)
-        kwargs = replace(self.world, time_limit=limit).kwargs()
+        limit = limit if training else shorter(self.environment, limit)
+        kwargs = replace(self.environment, time_limit=limit).kwargs()
         if self._plays_catch:
             return kwargs | asdict(self.catch) | {"size": self.model.screen}
         return kwargs
@@ -228,7 +228,7 @@ class TrainConfig:
 
     @property
     def _plays_catch(self) -> bool:
-        return self.world.env.removeprefix("envs:") == CATCH
+        return self.environment.env.removeprefix("envs:") == CATCH
 
     def _check_updates(self) -> None:
         """One sentence for a run that would end without having learned; --agent-ratio 0 asks for the model alone."""
@@ -240,11 +240,11 @@ class TrainConfig:
             self._check_learner("agent", "agent", max(told.learning_starts, told.agent_starts), window)
 
     def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
-        ratio, worlds = getattr(self.collection, f"{part}_ratio"), self.world.worlds
+        ratio, worlds = getattr(self.collection, f"{part}_ratio"), self.environment.num_envs
         last, first = -(-self.total_steps // worlds), max(window, -(-starts // worlds))  # iterations
         if last < first or not _between(ratio, first, last, worlds):
             raise UserError(
-                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the {who}: that begins "
+                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the {who}: that begins "
                 f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps of one world "
                 f"(--batch-length, --context), with --{part}-ratio {ratio:g} updates a step"
             )

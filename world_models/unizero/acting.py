@@ -98,7 +98,7 @@ class Arena:
     @classmethod
     def of(cls, config: TrainConfig, device: torch.device) -> Arena:
         """The run's own world, with the time limit of evaluations."""
-        world = config.world
+        world = config.environment
         return cls(world.env, config.env_kwargs(training=False), world.observation_key, device, config.search)
 
     def fleet(self, rows: int, seed: int) -> Fleet:
@@ -156,7 +156,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     check_kind(path, checkpoint, KIND)
     config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
-    world = config.world
+    world = config.environment
     fleet = make_fleet(
         world.env, 1, 0, observation_key=world.observation_key, env_kwargs=config.env_kwargs(training=False)
     )

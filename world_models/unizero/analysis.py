@@ -303,7 +303,7 @@ class Findings:
         """One line for the head of a picture."""
         model = self.config.model
         form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
-        return f"{self.config.world.env}, {form}, checkpoint of step {self.step:,}"
+        return f"{self.config.environment.env}, {form}, checkpoint of step {self.step:,}"
 
     def action_word(self, action: int) -> str:
         """What an action is called."""

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dqn_memory import config as core
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
-from dqn_memory.config import WorldConfig
+from dqn_memory.config import EnvironmentConfig
 from dqn_memory.runs.checks import check_finite, check_parts
 from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.errors import UserError, near_names
@@ -85,7 +85,7 @@ class ModelConfig:
     small models start with more signal. The heads' last layers are zero in both."""
     support: int = 50
     """Rewards and values are distributions over the integers -support .. support, after the value transform."""
-    prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=OTHER_SPAN, weight=0.025))
+    prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=OTHER_SPAN, regulariser_weight=0.025))
     """Temporal prior of the attention."""
     span_diversity: float = 0.0
     """Factor on the likeness of the heads' learned mu, sigma and span within a layer, which is added to the loss (the
@@ -154,8 +154,8 @@ class ModelConfig:
         if self.rotary and self.width // self.heads % 2:
             raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
         prior, tokens = self.prior, 2 * self.horizon
-        check_not_negative(prior, ("weight",))
-        used: dict[str, float] = {"window": prior.window} if prior.kind == "local" else {}
+        check_not_negative(prior, ("regulariser_weight",))
+        used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
         used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
         used |= {"span": prior.span} if "adaptive" in prior.kind else {}
         for name, value in used.items():
@@ -360,7 +360,7 @@ class CollectionConfig:
     replay_ratio: float = 0.25
     """Updates per environment step."""
     update_every: int = 1
-    """Iterations of --worlds environment steps between groups of updates; the ratio holds all the same."""
+    """Iterations of --num-envs environment steps between groups of updates; the ratio holds all the same."""
     reanalyse_fraction: float = 0.02
     """Share of the updates whose policies are all searched anew (0.02: every 50th). The paper's table has a "buffer
     reanalyze frequency" of 1/50 and does not say of what; this reading of it is the default. 0 in the released Atari
@@ -415,7 +415,7 @@ class EvaluationConfig:
     stop_at_return: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
-    forgetful: bool = False
+    memory_ablation: bool = False
     """Judge the final agent once more without its memory, forgetting everything before each step."""
 
     def check(self) -> None:
@@ -446,7 +446,7 @@ class TrainConfig:
 
     trainer: ClassVar[str] = "unizero"
 
-    world: WorldConfig = field(default_factory=lambda: WorldConfig(worlds=8))
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=8))
     atari: AtariConfig = field(default_factory=lambda: AtariConfig(sticky=0.25))
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -480,10 +480,10 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the world's constructor, with the time limit of training or of evaluations."""
-        limit = self.world.time_limit if training else self.evaluation.max_episode_steps
-        if not self.world.env.startswith("ALE/"):
-            limit = limit if training else shorter(self.world, limit)
-            return replace(self.world, time_limit=limit).kwargs()
+        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
+        if not self.environment.env.startswith("ALE/"):
+            limit = limit if training else shorter(self.environment, limit)
+            return replace(self.environment, time_limit=limit).kwargs()
         game = asdict(self.atari)
         frames = game["most_frames"] if limit is None else min(game["most_frames"], limit * game["frame_skip"])
         return game | {"most_frames": frames}
@@ -503,10 +503,10 @@ class TrainConfig:
 
     def _check_updates(self) -> None:
         """One sentence for a run that would end without having learned."""
-        worlds, told, window = self.world.worlds, self.collection, self.model.horizon + self.learner.n_step
+        worlds, told, window = self.environment.num_envs, self.collection, self.model.horizon + self.learner.n_step
         if not told.updates_within(-(-self.total_steps // worlds), worlds, window):
             raise UserError(
-                f"--total-steps {self.total_steps} in --worlds {worlds} would never update the model: that begins "
+                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the model: that begins "
                 f"after {told.learning_starts} steps (--learning-starts) and sequences of {window} steps of one world "
                 f"(--horizon, --n-step), with --replay-ratio {told.replay_ratio:g} updates a step every "
                 f"{told.update_every} iterations; lower those or raise --total-steps"

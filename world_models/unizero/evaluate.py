@@ -65,14 +65,14 @@ def make_arena(args: Args, config: TrainConfig, model: WorldModel) -> Arena:
     arena = replace(Arena.of(config, device).with_simulations(args.simulations), forget=args.forget)
     if args.env is None:
         return arena
-    there = replace(config, world=replace(config.world, env=args.env, path=None))
+    there = replace(config, environment=replace(config.environment, env=args.env, path=None))
     arena = replace(arena, env=args.env, env_kwargs=there.env_kwargs(training=False))
     other = arena.fleet(1, 0)
     spec, actions = observation_spec(other.observation_space), other.num_actions
     if (spec, actions) != (model.spec, model.num_actions):
         raise UserError(
             f"--env {args.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, but the model "
-            f"was trained in {config.world.env} with {model.spec.kind} ones of {model.spec.shape} and "
+            f"was trained in {config.environment.env} with {model.spec.kind} ones of {model.spec.shape} and "
             f"{model.num_actions}"
         )
     return arena

@@ -131,7 +131,7 @@ def facts(found: Findings, seed: int) -> dict[str, Any]:
     """What inspect.json says."""
     model, seen = found.config.model, found.seen
     return {
-        "step": found.step, "env": found.config.world.env, "dynamics": model.dynamics, "prior": model.prior.kind,
+        "step": found.step, "env": found.config.environment.env, "dynamics": model.dynamics, "prior": model.prior.kind,
         "seed": seed,
         "episode": {"steps": len(seen), "done": seen.done, "return": seen.episode_return},
         "window": {"first_step": found.first, "last_step": found.last},

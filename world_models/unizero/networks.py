@@ -129,7 +129,7 @@ class WorldModel(nn.Module):
         total = next(self.parameters()).new_zeros(())
         prior, spans = self.config.prior, self._spans()
         if spans and prior.regulariser != "none":
-            total = total + prior.weight * PENALTIES[prior.regulariser](torch.stack(spans))
+            total = total + prior.regulariser_weight * PENALTIES[prior.regulariser](torch.stack(spans))
         return total + self.config.span_diversity * self.likeness() if self.config.span_diversity else total
 
     def likeness(self) -> Tensor:

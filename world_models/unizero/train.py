@@ -52,10 +52,10 @@ class Training:
     def __init__(self, config: TrainConfig) -> None:
         config.check()
         self.config, self.device = config, config.compute.start()
-        streams, rows = Streams.spawn(config.seed), config.world.worlds
+        streams, rows = Streams.spawn(config.seed), config.environment.num_envs
         self.fleet = make_fleet(
-            config.world.env, rows, streams.worlds, self.device,
-            observation_key=config.world.observation_key, env_kwargs=config.env_kwargs(),
+            config.environment.env, rows, streams.worlds, self.device,
+            observation_key=config.environment.observation_key, env_kwargs=config.env_kwargs(),
         )  # fmt: skip
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
         self.model = self._build(streams.network)
@@ -85,18 +85,20 @@ class Training:
 
     def _planner(self) -> Planner:
         config = self.config
-        rows, reset_history = config.world.worlds, config.collection.reset_history
+        rows, reset_history = config.environment.num_envs, config.collection.reset_history
         return Planner(self.model, rows, self.device, config.search, reset_history, self.planning)
 
     def _begin(self) -> None:
         self.observation = self.fleet.reset()  # (N, ...)
-        self.time = torch.zeros(self.config.world.worlds, dtype=torch.int64, device=self.device)  # index in the episode
+        self.time = torch.zeros(
+            self.config.environment.num_envs, dtype=torch.int64, device=self.device
+        )  # index in the episode
         self.planner = self._planner()
 
     @property
     def steps(self) -> int:
         """Environment steps taken."""
-        return self.iterations * self.config.world.worlds
+        return self.iterations * self.config.environment.num_envs
 
     def iterate(self) -> None:
         """One step in every world, then this iteration's updates."""
@@ -123,13 +125,13 @@ class Training:
         # learn
         self.stopwatch.begin(LEARNING)
         if self.replay.drawable:
-            for _ in range(self.config.collection.updates_due(self.iterations, self.config.world.worlds)):
+            for _ in range(self.config.collection.updates_due(self.iterations, self.config.environment.num_envs)):
                 self._learn()
         self.stopwatch.stop()
 
     def _plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Searched actions (N,), the policy (N, A) that the search found, and latents (N, D)."""
-        search, rows = self.config.search, self.config.world.worlds
+        search, rows = self.config.search, self.config.environment.num_envs
         numbers = draw(search, rows, self.num_actions, self.numbers)
         plan = self.planner.plan(self.observation, numbers)
         action = play(plan.found, numbers, search, self.config.collection.temperature)
@@ -137,7 +139,7 @@ class Training:
 
     def _random(self) -> tuple[Tensor, Tensor, Tensor]:
         """The same of a uniform policy, without a search."""
-        rows = self.config.world.worlds
+        rows = self.config.environment.num_envs
         action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
         policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
         return action, policy, self.planner.see(self.observation)
@@ -246,7 +248,7 @@ def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
     config = parse(TrainConfig, argv, base=parse(TrainConfig, argv).base())
     load_plugins(config.plugin)
     form = f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
-    world = config.world.env.replace("/", "-")
+    world = config.environment.env.replace("/", "-")
     return config, Path(config.output.run or f"runs/{world}/{form}/seed_{config.seed}")
 
 
