@@ -80,6 +80,7 @@ FLAGS: dict[str, str] = {
     "dqn_memory.train: --every": "--update-every",
     "dqn_memory.train: --stop-at": "--stop-at-success",
     "--observe world": "--observe observation",
+    "dqn_memory.parameters: --world": "--env",
     "--backend lanes": "--backend simd",
     "world_models.unizero.train: --prior-lr": "--prior-learning-rate",
     "world_models.unizero.train: --target-rate": "--target-update-rate",

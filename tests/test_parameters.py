@@ -28,12 +28,8 @@ from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.network import NetworkConfig
 from dqn_memory.observations import ObservationSpec, observation_spec
-from dqn_memory.parameter_pages import csv_page, markdown_page, text_page
-from dqn_memory.parameter_rows import make_row
-from dqn_memory.parameters import main
+from dqn_memory.parameters import main, make_row, markdown_page, milliseconds_per_update, read_table3, table_of
 from dqn_memory.runs.errors import UserError
-from dqn_memory.table3 import printed
-from dqn_memory.timing import milliseconds_per_update
 from envs.registry import WORLDS, make_world
 
 EQUATIONS = ("--form", "paper_equations")
@@ -58,7 +54,7 @@ def test_table3_has_64_cells():
 @pytest.mark.parametrize(("world", "architecture", "cell"), table3())
 def test_table3_cell(world, architecture, cell):
     assert published(world, architecture) == cell
-    assert printed(world, architecture) == cell  # the report's own copy of the paper's table
+    assert read_table3()[world, architecture] == cell  # the report's own copy of the paper's table
 
 
 PREDICTED = {
@@ -262,17 +258,17 @@ def test_a_time_is_measured_for_causal_and_bidirectional_networks():
 
 def test_pages_agree_with_the_rows():
     rows = [make_row(world, NetworkConfig(architecture=name)) for world in (CAR, GRID) for name in ("dbgfqn", "attn")]
-    parsed = list(csv.DictReader(csv_page(rows).splitlines()))
+    parsed = list(csv.DictReader(table_of(rows).csv().splitlines()))
     assert [int(line["trainable"]) for line in parsed] == [row.trainable for row in rows]
     assert [line["published"] for line in parsed] == ["84363", "", "317510", ""]
     page = markdown_page(rows, ["command: x"], ["a miss"])
     assert "64 of 64 printed cells match" in page and "✗" not in page
     assert "– / 84,363" in page and "79,363 + 5,000" in page and "- a miss" in page
-    assert "84,363" in text_page(rows) and "ms_per_update" not in text_page(rows)
+    assert "84,363" in table_of(rows).text() and "ms_per_update" not in table_of(rows).text()
 
 
 def test_a_wrong_cell_is_marked(monkeypatch):
-    monkeypatch.setattr("dqn_memory.parameter_pages.printed", lambda world, architecture: 1)
+    monkeypatch.setattr("dqn_memory.parameters.read_table3", lambda: {(CAR, "dbgfqn"): 1})
     assert "1 / 84,363 ✗" in markdown_page([], [])
 
 
@@ -285,7 +281,7 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
 
 @pytest.mark.long
 def test_command_line_prints_json_and_writes_both_files(tmp_path):
-    done = run("--format", "json", "--world", CAR, "--architecture", "dbgfqn", "gtrxl", folder=tmp_path)
+    done = run("--format", "json", "--env", CAR, "--architecture", "dbgfqn", "gtrxl", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)
     assert list(rows[0])[:6] == ["world", "architecture", "published", "trainable", "frozen", "buffers"]
@@ -296,7 +292,7 @@ def test_command_line_prints_json_and_writes_both_files(tmp_path):
         (tmp_path / "results/parameters.md").read_text(),
     )
     for content in (text, page):
-        assert f"command: python -m dqn_memory.parameters --format json --world {CAR}" in content
+        assert f"command: python -m dqn_memory.parameters --format json --env {CAR}" in content
         assert "revision: " in content
     assert len(list(csv.DictReader(line for line in text.splitlines() if line[0] != "#"))) == 2
 
@@ -312,7 +308,7 @@ def test_default_report_has_every_world_and_architecture(tmp_path, monkeypatch, 
 
 def test_matched_rows_leave_out_what_cannot_match(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    main(["--format", "csv", "--world", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000"])
+    main(["--format", "csv", "--env", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000"])
     done = capsys.readouterr()
     (row,) = csv.DictReader(done.out.splitlines())
     assert row["architecture"] == "dqn" and row["published"] == "" and 980 <= int(row["trainable"]) <= 1000
@@ -323,13 +319,13 @@ def test_matched_rows_leave_out_what_cannot_match(tmp_path, monkeypatch, capsys)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--world", "POMDP/CarFlg-v0"], "did you mean 'POMDP/CarFlag-v0'"),
+        (["--env", "POMDP/CarFlg-v0"], "did you mean 'POMDP/CarFlag-v0'"),
         (["--architecture", "dbgfq"], "did you mean 'dbgfqn'"),
         (["--prior", "gausian"], "did you mean 'gaussian'"),
-        (["--world", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
+        (["--env", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
         (["--heads", "7"], "--heads 7 does not divide"),
         (["--match", "many"], "100k"),
-        (["--architecture", "attn", "--world", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
+        (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
     ],
 )
 def test_user_errors_are_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):
@@ -346,5 +342,5 @@ def test_unwritable_results_are_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "results").write_text("a file where the folder should be")
     with pytest.raises(SystemExit):
-        main(["--world", CAR, "--architecture", "dqn"])
+        main(["--env", CAR, "--architecture", "dqn"])
     assert capsys.readouterr().err.startswith("error: cannot write results")

@@ -12,8 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.parameter_pages import markdown_page
-from dqn_memory.parameter_rows import Row
+from dqn_memory.parameters import Row, markdown_page
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import RAW, disk_errors, write_atomic
 from dqn_memory.study import keeping
