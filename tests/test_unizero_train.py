@@ -21,8 +21,8 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
+from world_models.benchmark import main as benchmark
 from world_models.unizero.acting import Arena, load_model
-from world_models.unizero.benchmark_run import main as benchmark_run
 from world_models.unizero.config import CollectionConfig, TrainConfig
 from world_models.unizero.evaluate import Args, make_arena
 from world_models.unizero.evaluate import main as evaluate_main
@@ -118,7 +118,7 @@ def test_phases_are_timed_and_their_page_is_written(tmp_path, capsys):
     seconds = {phase: sum(line[f"time/{phase}"] for line in timed) for phase in PHASES}
     assert min(seconds.values()) > 0 and sum(seconds.values()) < logged[-1]["time/elapsed"]
     capsys.readouterr()
-    benchmark_run([str(run), "--name", "CartPole", "--page", str(tmp_path)])
+    benchmark(["unizero", str(run), "--name", "CartPole", "--folder", str(tmp_path)])
     assert "'run CartPole'" in capsys.readouterr().out
     section = json.loads((tmp_path / "unizero.json").read_text())["sections"]["run CartPole"]
     phases, curve = section["tables"]
@@ -130,7 +130,7 @@ def test_phases_are_timed_and_their_page_is_written(tmp_path, capsys):
     assert [row["step"] for row in curve["rows"]] == [100, 200, 200] and section["machine"]["engine"] == "eager"
     empty = tmp_path / "empty"
     main(flags(empty, "--log-every", "0"))
-    assert "logged no phases" in refused(capsys, [str(empty)], benchmark_run)
+    assert "logged no phases" in refused(capsys, ["unizero", str(empty)], benchmark)
 
 
 def test_evaluations_begin_where_they_are_told_to(tmp_path):

@@ -32,7 +32,7 @@ tests() {
 benchmark() {
   local only=()
   for table in ${ONLY:-}; do only+=(--only "$table"); done
-  timeout 460 "$PYTHON" -m world_models.glam.benchmark --device cuda --backend "${BACKEND:-auto}" --folder "$FOLDER" \
+  timeout 460 "$PYTHON" -m world_models.benchmark glam --device cuda --backend "${BACKEND:-auto}" --folder "$FOLDER" \
     "${only[@]}"
 }
 
@@ -51,7 +51,7 @@ pong() {
   for file in metrics.jsonl config.toml environment.json; do
     if [ -e "$RUN/$file" ]; then cp "$RUN/$file" "$FOLDER/glam-pong-$file"; fi
   done
-  "$PYTHON" -m world_models.glam.benchmark_run "$RUN" --name Pong --page "$FOLDER" || echo "no speed yet"
+  "$PYTHON" -m world_models.benchmark glam "$RUN" --name Pong --folder "$FOLDER" || echo "no speed yet"
   [ "$status" -eq 0 ] || [ "$status" -eq 124 ]  # 124: time was over, and the last checkpoint is what goes on
 }
 

@@ -36,7 +36,7 @@ benchmark() {
   local engines=()
   for engine in ${ENGINES:-eager cudagraph}; do engines+=(--engine "$engine"); done
   for table in ${ONLY:-}; do engines+=(--only "$table"); done
-  timeout 460 "$PYTHON" -m world_models.unizero.benchmark --device cuda "${engines[@]}" --folder "$FOLDER"
+  timeout 460 "$PYTHON" -m world_models.benchmark unizero --device cuda "${engines[@]}" --folder "$FOLDER"
 }
 
 pong() {
@@ -54,7 +54,7 @@ pong() {
   for file in metrics.jsonl config.toml environment.json; do
     if [ -e "$RUN/$file" ]; then cp "$RUN/$file" "$FOLDER/pong-$file"; fi
   done
-  "$PYTHON" -m world_models.unizero.benchmark_run "$RUN" --name Pong --page "$FOLDER" || echo "no phases yet"
+  "$PYTHON" -m world_models.benchmark unizero "$RUN" --name Pong --folder "$FOLDER" || echo "no phases yet"
   [ "$status" -eq 0 ] || [ "$status" -eq 124 ]  # 124: time was over, and the last checkpoint is what goes on
 }
 

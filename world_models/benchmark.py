@@ -1,0 +1,265 @@
+"""How fast a world model is: `python -m world_models.benchmark unizero|glam [RUN]`.
+
+Without RUN it measures acting, updates, and what a whole run of 100,000 steps adds up to: a small preset on a CPU, the
+full size on CUDA. With RUN it reads what a finished or a running run logged about its own speed. Both print tables and
+write them as a section of results/benchmarks/unizero.{md,json} or glam.{md,json}; other sections are kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any, Literal
+
+import torch
+import tyro
+
+from dqn_memory.analysis.timing import Clock, interleaved
+from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.machine import describe_environment
+from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.settings import Repeatable, from_record
+from envs.tables import Table, Value, origin, write_page
+from world_models.glam import timing as glam
+from world_models.glam.train_config import TrainConfig as GlamConfig
+from world_models.unizero import timing as unizero
+from world_models.unizero.config import TrainConfig as UniZeroConfig
+from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
+
+MODULE = "world_models.benchmark"
+TITLES = {"unizero": "Speed of UniZero", "glam": "Speed of GLAM"}
+TABLES = {"unizero": ("acting", "learning", "projection", "priors"), "glam": ("phases", "imagination", "projection")}
+ENGINES = {
+    ("unizero", "cpu"): ("eager", "compile"), ("unizero", "cuda"): ("eager", "compile", "cudagraph"),
+    ("glam", "cpu"): ("eager",), ("glam", "cuda"): ("eager", "cudagraph"),
+}  # fmt: skip
+FACTS = ("command", "device", "cpu", "torch", "python", "threads", "revision", "dirty", "platform")
+PHASE_NOTE = (
+    "Seconds by the run's own stopwatch, from its log lines. search: drawing numbers, encoding, trees, choosing; "
+    "acting: stepping the environments and storing; learning: drawing sequences, searching some anew, updates; "
+    "evaluation: all episodes of evaluations up to the last log line. `steps_s`: environment steps of training a "
+    "second of that phase alone. On CUDA a phase ends when the device has done what it asked for. `rest`: logging, "
+    "saving, compiling, evaluations behind the last log line."
+)
+SPEED_NOTE = (
+    "From the run's log: environment steps with everything that belongs to them, updates of world model and agent, "
+    "saving, and the evaluations so far. `updates`: of the world model. `step_ms`: milliseconds a step in the median "
+    "stretch between two log lines that saw updates, evaluations left out."
+)
+TRAINING_NOTE = "Mean return of the episodes that ended since the log line before, with the noise of exploration."
+CURVE_NOTE = (
+    "Mean return without noise of every evaluation so far, undiscounted and unclipped. `minutes`: wall clock from the "
+    "run's start, without pauses between a stop and a resume. An unfinished run shows what it has reached."
+)
+Lines = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Args:
+    """Measure a world model, or put what a RUN logged into the page of results.
+
+    UniZero has the tables acting, learning, projection (which needs the first two) and priors; GLAM has phases,
+    imagination and projection (which needs the phases).
+    """
+
+    model: tyro.conf.Positional[Literal["unizero", "glam"]]
+    """Which world model."""
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder whose log is read; nothing is measured then."""
+    name: str = ""
+    """Name of a run's section, behind "run" (empty: its environment and device)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """A small preset on a cpu, the full size on cuda (auto: cuda where there is one)."""
+    threads: int = 1
+    """Threads of every matrix product on a CPU."""
+    repetitions: int = 15
+    """Repetitions of each measurement; medians are over these."""
+    engine: Repeatable = ()
+    """Engines to measure (none given: all but compile on a CPU, which takes minutes)."""
+    only: Repeatable = ()
+    """Tables to make (none given: all)."""
+    clock: Clock = "wall"
+    """`cpu` counts the time that the process was given, for a machine that others use too."""
+    backend: Backend = "auto"
+    """What the scan of a Mamba runs on (GLAM only)."""
+    quick: bool = False
+    """Two repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
+    folder: str = "results/benchmarks"
+    """Where the two files go. The section of the measured device is replaced whole, with all its tables."""
+    write: bool = True
+    """Write the two files."""
+
+    @property
+    def on(self) -> str:
+        """The device, `auto` resolved."""
+        return self.device if self.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+
+    def check(self) -> None:
+        """Raise UserError for what cannot be measured."""
+        for name, least in (("repetitions", 2), ("threads", 1)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
+        known = {"table of --only": (self.only, TABLES[self.model]),
+                 "--engine": (self.engine, ENGINES[self.model, self.on])}  # fmt: skip
+        for what, (given, names) in known.items():
+            for name in given:
+                if name not in names:
+                    raise UserError(near_names(what, name, names))
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise UserError("--device cuda: torch sees no CUDA device here; use cpu")
+        if self.clock == "cpu" and self.on == "cuda":
+            raise UserError("--clock cpu cannot time an accelerator; leave it out")
+
+
+def measured(args: Args) -> Iterator[Table]:
+    """Measure table after table; one that comes again with more rows replaces the one before."""
+    repetitions, warm_up = (2, 1) if args.quick else (args.repetitions, 2 if args.model == "unizero" else 3)
+    timer = partial(interleaved, repetitions=repetitions, clock=args.clock, warm_up=warm_up)
+    wanted = args.only or TABLES[args.model]
+    if args.model == "unizero":
+        return unizero.tables(timer, args.on, wanted, args.engine, args.quick)
+    return glam.tables(timer, args.on, wanted, args.engine, args.backend)
+
+
+def logged(args: Args, path: Path) -> tuple[str, dict[str, Value], list[Table]]:
+    """Read a run's log: the name of its section, what its speed depends on, its tables."""
+    run = Run.open(path, tensorboard=False)
+    readers: dict[str, tuple[type[Any], Callable[[Any, Lines], tuple[dict[str, Value], list[Table]]]]] = {
+        "unizero": (UniZeroConfig, of_unizero_run), "glam": (GlamConfig, of_glam_run)
+    }  # fmt: skip
+    kind, reader = readers[args.model]
+    config = from_record(kind, run.config_toml, str(path / "config.toml"))
+    settings, tables = reader(config, run.metrics())
+    facts: dict[str, Value] = {name: run.environment.get(name) for name in FACTS}
+    name = args.name or f"{config.environment.env} on {facts['device']}"
+    return f"run {name}", facts | settings, tables
+
+
+def of_unizero_run(config: UniZeroConfig, lines: Lines) -> tuple[dict[str, Value], list[Table]]:
+    """What a UniZero run's speed depends on; seconds of its phases, and its evaluations."""
+    settings: dict[str, Value] = {
+        "engine": config.compute.engine, "precision": config.learner.precision, "tf32": config.compute.tf32
+    }  # fmt: skip
+    phases = Table.from_records(phase_rows(lines), "Phases", progress(config, lines) + PHASE_NOTE)
+    return settings, [phases, Table.from_records(curve_rows(lines), "Evaluations", CURVE_NOTE)]
+
+
+def of_glam_run(config: GlamConfig, lines: Lines) -> tuple[dict[str, Value], list[Table]]:
+    """What a GLAM run's speed depends on; its speed, returns of training, and its evaluations."""
+    settings: dict[str, Value] = {
+        "engine": config.compute.engine, "backend": config.compute.backend, "tf32": config.compute.tf32,
+        "bfloat16": config.learner.bfloat16, "imagination": config.model.imagination,
+    }  # fmt: skip
+    training = [
+        {"step": int(line["step"]), "return": float(line["charts/episodic_return"]),
+         "length": float(line["charts/episodic_length"]), "minutes": float(line["time/elapsed"]) / 60}
+        for line in lines if "charts/episodic_return" in line
+    ]  # fmt: skip
+    return settings, [
+        Table.from_records([speed_row(lines)], "Speed", progress(config, lines) + SPEED_NOTE),
+        Table.from_records(training, "Training", TRAINING_NOTE),
+        Table.from_records(curve_rows(lines, greedy="greedy_episodic_return"), "Evaluations", CURVE_NOTE),
+    ]
+
+
+def progress(config: Any, lines: Lines) -> str:
+    """How far the run is, in a sentence."""
+    final = any("final/episodic_return" in line for line in lines)
+    reached = max((int(line["step"]) for line in lines), default=0)
+    return f"{reached:,} of {config.total_steps:,} environment steps; {'finished' if final else 'not finished'}. "
+
+
+def phase_rows(lines: Lines) -> list[dict[str, Value]]:
+    """A row for each phase of UniZero's algorithm, one for the rest, one for the whole run."""
+    timed = [line for line in lines if f"time/{LEARNING}" in line]
+    if not timed:
+        raise UserError("the run has logged no phases yet: wait for its first log line")
+    steps, whole = int(timed[-1]["step"]), max(float(line.get("time/elapsed", 0.0)) for line in lines)
+    seconds = {phase: sum(float(line[f"time/{phase}"]) for line in timed) for phase in PHASES}
+    updates = float(timed[-1]["charts/updates"])
+    seconds |= {"rest": max(whole - sum(seconds.values()), 0.0), "whole run": whole}
+    return [
+        {
+            "part": phase, "seconds": spent, "share": spent / whole if whole else None,
+            "steps_s": steps / spent if spent and phase != EVALUATION else None,
+            "updates_s": updates / spent if spent and phase == LEARNING else None,
+        }
+        for phase, spent in seconds.items()
+    ]  # fmt: skip
+
+
+def speed_row(lines: Lines) -> dict[str, Value]:
+    """Steps, updates and minutes of a GLAM run so far, and the milliseconds of a step."""
+    logs = [line for line in lines if "charts/updates" in line]
+    if len(logs) < 2:
+        raise UserError("the run has logged too little yet: wait for its second log line")
+    evaluated = [line["step"] for line in lines if "eval/episodic_return" in line]  # each after its step's log line
+    stretches = [
+        1_000 * (after["time/elapsed"] - before["time/elapsed"]) / (after["step"] - before["step"])
+        for before, after in pairwise(logs)
+        if after["charts/updates"] > before["charts/updates"]
+        and not any(before["step"] <= step < after["step"] for step in evaluated)
+    ]
+    minutes = max(float(line["time/elapsed"]) for line in lines) / 60
+    return {
+        "steps": int(logs[-1]["step"]), "updates": int(logs[-1]["charts/updates"]), "minutes": minutes,
+        "step_ms": median(stretches) if stretches else None,
+    }  # fmt: skip
+
+
+def curve_rows(lines: Lines, **others: str) -> list[dict[str, Value]]:
+    """A row for each evaluation, the last one included; `others` are more columns and their names in the log."""
+    rows: list[dict[str, Value]] = []
+    for line in lines:
+        for part in ("eval", "final"):
+            if f"{part}/episodic_return" in line:
+                more = {column: float(line[f"{part}/{name}"]) for column, name in others.items()}
+                rows.append({
+                    "step": int(line["step"]), "return": float(line[f"{part}/episodic_return"]), **more,
+                    "success": float(line[f"{part}/success_rate"]), "length": float(line[f"{part}/episodic_length"]),
+                    "episodes": int(line[f"{part}/episodes"]), "minutes": float(line["time/elapsed"]) / 60,
+                })  # fmt: skip
+    return rows
+
+
+def machine(argv: Sequence[str]) -> dict[str, Value]:
+    """What measured numbers depend on."""
+    facts = describe_environment() | {"cores": torch.multiprocessing.cpu_count()}
+    names = ("cpu", "cores", "torch", "python", "threads", "revision", "dirty", "platform")
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return origin(MODULE, argv, accelerator=cuda, **{name: facts[name] for name in names})
+
+
+@one_line_errors
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure or read; print and write each table as soon as it is there, so that a failure loses none before it."""
+    argv = sys.argv[1:] if argv is None else argv
+    args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
+    args.check()
+    if args.run:
+        section, facts, tables = logged(args, Path(args.run))
+        write_page(Path(args.folder), args.model, TITLES[args.model], facts, tables, section)
+        print(f"wrote the section {section!r} of {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
+        return
+    torch.set_num_threads(args.threads)
+    set_tf32(False)
+    facts = machine(argv)
+    made: dict[str, Table] = {}
+    for table in measured(args):
+        made[table.title] = table
+        print(table.text(), end="\n\n", flush=True)
+        if args.write:
+            write_page(Path(args.folder), args.model, TITLES[args.model], facts, list(made.values()), args.on)
+    if args.write:
+        print(f"wrote {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
+
+
+if __name__ == "__main__":
+    main()
