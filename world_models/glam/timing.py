@@ -256,7 +256,8 @@ def projected(phases: Sequence[Mapping[str, Any]], case: Case, envs_ms: float, e
 def envs_milliseconds(timer: Timer, case: Case, games: int) -> float:
     """One step of so many of the preset's own games under random actions, with frames on the device."""
     config = case.config()
-    fleet = make_fleet(config.environment.env, games, 0, torch.device(case.device), env_kwargs=dict(config.env_kwargs()))
+    device, kwargs = torch.device(case.device), config.env_kwargs()
+    fleet = make_fleet(config.environment.env, games, 0, device, env_kwargs=kwargs)
     generator = torch.Generator().manual_seed(0)
     fleet.reset()
 
