@@ -9,7 +9,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,16 @@ Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
 
 
-def show(value: Value) -> str:
-    """Format a cell: large numbers whole, small ones with three significant digits, nothing for None."""
+def show(value: Value, spec: str | None = None) -> str:
+    """Format a cell: numbers by `spec`, or large ones whole and small ones with three digits; nothing for None."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
     if math.isnan(value):
         return "-"
+    if spec or isinstance(value, int):
+        return format(value, spec or ",")
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -42,28 +42,43 @@ class Table:
         rows: a value for each column; ready-made text stays as it is, numbers are formatted by `show`.
         title: heading of the table on a page.
         note: what the columns mean, between heading and table.
+        formats: format of the numbers of a column, such as ".3f", where `show` is not wanted.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Value]]
     title: str = ""
     note: str = ""
+    formats: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def from_records(cls, records: Iterable[Mapping[str, Value]], title: str = "", note: str = "") -> Table:
+    def from_records(
+        cls,
+        records: Iterable[Mapping[str, Value]],
+        title: str = "",
+        note: str = "",
+        formats: Mapping[str, str] | None = None,
+    ) -> Table:
         """Make a table of rows that name their values; columns stand in the order of first appearance."""
         records = list(records)
         columns = list(dict.fromkeys(name for record in records for name in record))
-        return cls(columns, [[record.get(name) for name in columns] for record in records], title, note)
+        return cls(columns, [[record.get(name) for name in columns] for record in records], title, note, formats or {})
 
     def records(self) -> list[dict[str, Value]]:
         """Give each row as a dict by column."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
+    def replace_rows(self, key: str, records: Sequence[Mapping[str, Value]]) -> Table:
+        """Put records in place of the rows that have the same `key`; all rows are sorted by it."""
+        replaced = {record[key] for record in records}
+        kept = [record for record in self.records() if record[key] not in replaced]
+        ordered = sorted([*kept, *records], key=lambda record: str(record[key]))
+        return Table.from_records(ordered, self.title, self.note, self.formats)
+
     def markdown(self) -> str:
         """Write the rows as Markdown, numbers to the right; the title and the note are the page's."""
         marks = ["---:" if number else "---" for number in self._numeric()]
-        body = [[show(value).replace("|", "\\|") for value in row] for row in self.rows]
+        body = [[cell.replace("|", "\\|") for cell in row] for row in self._cells()]
         return "\n".join(f"| {' | '.join(line)} |" for line in (self.columns, marks, *body))
 
     def csv(self, origin: Sequence[str] = ()) -> str:
@@ -76,13 +91,21 @@ class Table:
     def text(self) -> str:
         """Align the columns for a terminal; those without any value are left out."""
         filled = [any(row[index] is not None for row in self.rows) for index in range(len(self.columns))]
+        cells = self._cells()
         columns = [
-            _aligned([name, *(show(row[index]) for row in self.rows)], number)
+            _aligned([name, *(row[index] for row in cells)], number)
             for index, (name, number) in enumerate(zip(self.columns, self._numeric(), strict=True))
             if filled[index]
         ]
         lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
         return "\n".join([*([self.title, ""] if self.title else []), *lines])
+
+    def _cells(self) -> list[list[str]]:
+        """Format every value."""
+        return [
+            [show(value, self.formats.get(name)) for name, value in zip(self.columns, row, strict=True)]
+            for row in self.rows
+        ]
 
     def _numeric(self) -> list[bool]:
         """Tell for each column whether no text stands in it."""
@@ -101,7 +124,8 @@ def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]
 
 def page(title: str, facts: Mapping[str, Value], tables: Sequence[Table]) -> str:
     """Write a whole page: heading, facts as a list, every table below its title and note."""
-    lines = [f"# {title}", "", *(f"- {name}: {value}" for name, value in facts.items() if value is not None)]
+    listed = [f"- {name}: {value}" for name, value in facts.items() if value is not None]
+    lines = [f"# {title}", *(["", *listed] if listed else [])]
     for table in tables:
         lines += ["", f"## {table.title}", "", *([table.note, ""] if table.note else []), table.markdown()]
     return "\n".join(lines) + "\n"
@@ -125,7 +149,7 @@ def write_page(
     """
     measured: Section = {
         "machine": dict(facts),
-        "tables": [{"title": table.title, "note": table.note, "rows": table.records()} for table in tables],
+        "tables": [_plain(table) for table in tables],
     }
     path = folder / f"{name}.json"
     if section:
@@ -168,6 +192,15 @@ def read_sections(path: Path) -> dict[str, Section]:
         }
 
 
+def read_tables(path: Path) -> dict[str, Table]:
+    """Read the tables of a page without sections by their titles; none where there is no file yet."""
+    if not path.exists():
+        return {}
+    with _page_errors(path):
+        tables = map(_table, json.loads(path.read_text(encoding="utf-8"))["tables"])
+        return {table.title: table for table in tables}
+
+
 @contextmanager
 def _page_errors(path: Path) -> Iterator[None]:
     try:
@@ -184,5 +217,13 @@ def _content_page(content: Mapping[str, Any]) -> str:
 
 
 def _section(title: str, section: Mapping[str, Any]) -> str:
-    tables = [Table.from_records(entry["rows"], entry["title"], entry["note"]) for entry in section["tables"]]
-    return page(title, section["machine"], tables)
+    return page(title, section["machine"], [_table(entry) for entry in section["tables"]])
+
+
+def _plain(table: Table) -> dict[str, Any]:
+    formats = {"formats": dict(table.formats)} if table.formats else {}
+    return {"title": table.title, "note": table.note, **formats, "rows": table.records()}
+
+
+def _table(plain: Mapping[str, Any]) -> Table:
+    return Table.from_records(plain["rows"], plain["title"], plain["note"], plain.get("formats"))

@@ -25,7 +25,6 @@ from dqn_memory.study.report_sections import lead, sections
 from dqn_memory.study.report_source import RECORD, open_source
 from envs.baselines import report as baselines
 from envs.baselines import report as baselines_report
-from envs.memoryless import pages as memoryless
 from envs.tables import remake_page
 
 # Suffixes of what is kept for people to read; all else is raw. A report's page in HTML and its pictures as SVG say the
@@ -183,7 +182,7 @@ def _sizes(results: Path, path: Path) -> Unit:
 
 
 def _make_memoryless(source: Path, target: Path) -> None:
-    _write(target / "memoryless.md", memoryless.markdown(memoryless.read(source / "memoryless.json")))
+    _write(target / "memoryless.md", remake_page(source / "memoryless.json"))
 
 
 def _make_baselines(source: Path, target: Path) -> None:

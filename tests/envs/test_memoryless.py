@@ -1,6 +1,5 @@
 """Policies without a memory: searches find known best ones, exactly and by playing."""
 
-import json
 from dataclasses import dataclass
 
 import gymnasium
@@ -14,13 +13,12 @@ from envs.baselines.playing import finish, play, random_player
 from envs.baselines.search import explore
 from envs.core import State, World
 from envs.errors import UserError
-from envs.memoryless import pages
-from envs.memoryless.__main__ import main, search
-from envs.memoryless.climb import Effort, certain, climb
-from envs.memoryless.games import BINS, Followed, Played, in_cells, make_game
+from envs.memoryless.__main__ import Args, as_policy, main, search, search_tables
+from envs.memoryless.games import BINS, ExactGame, SampledGame, grid_cells, make_game
 from envs.registry import make_world
+from envs.tables import read_tables
 
-EFFORT = Effort(restarts=4, sweeps=6, patience=2, updates=150, seed=0)
+ARGS = Args("any", restarts=4, sweeps=6, patience=2, updates=150, seed=0)
 SUCCESS, RETURN = 0, 1
 
 
@@ -88,22 +86,25 @@ class Cue(Driver):
 def test_a_cue_that_is_gone_is_lost_on_a_table(seen, best):
     world = Cue(seen)
     game = make_game(world, 50, 0, 500)
-    assert isinstance(game, Followed) and game.exact and game.looks == (2 if seen else 3)
-    found = search(game, SUCCESS, climb(game, SUCCESS, EFFORT), EFFORT)
-    assert found.table == [best, best] and found.chances == pytest.approx([best, best], abs=0.02) and found.reached == 4
+    assert isinstance(game, ExactGame) and game.exact and game.observations == (2 if seen else 3)
+    for_success = search(game, ARGS)[SUCCESS]
+    assert [for_success["table_success"], for_success["table_return"]] == [best, best] and for_success["reached"] == 4
+    stochastic = [for_success["stochastic_success"], for_success["stochastic_return"]]
+    assert stochastic == pytest.approx([best, best], abs=0.02)
 
 
 def test_chances_can_be_worth_more_than_the_best_action():
     game = make_game(Driver(10), 1, 0, 1)
-    found = search(game, RETURN, climb(game, RETURN, EFFORT), EFFORT)
-    assert found.table == [0.0, 1.0] and found.chances[1] == pytest.approx(4 / 3, abs=1e-3)
+    for_return = search(game, ARGS)[RETURN]
+    assert [for_return["table_success"], for_return["table_return"]] == [0.0, 1.0]
+    assert for_return["stochastic_return"] == pytest.approx(4 / 3, abs=1e-3)
 
 
 def test_playing_agrees_with_following():
     world = Driver(10)
     world.listed = False
-    played, followed = Played(world, 400, 0, 20_000), make_game(Driver(10), 1, 0, 1)
-    assert played.looks == followed.looks + 1  # one for what was never met
+    played, followed = SampledGame(world, 400, 0, 20_000), make_game(Driver(10), 1, 0, 1)
+    assert played.observations == followed.observations + 1  # one for what was never met
     chances = torch.tensor([[0.4, 0.6]], dtype=torch.float64)
     both = chances.expand(2, 2)
     torch.testing.assert_close(played.judge(both), followed.judge(chances), atol=0.05, rtol=0)
@@ -118,8 +119,8 @@ def test_playing_agrees_with_following():
 def test_following_equals_stepping_to_the_time_limit():
     world = make_world("Gridverse/Memory-5x5-v0", time_limit=37)
     game = make_game(world, 1, 0, 1)
-    tables = game.starts(5, torch.Generator().manual_seed(1))
-    exact = torch.stack([game.expect(certain(table, game.actions)) for table in tables], 1)
+    tables = game.first_tables(5, torch.Generator().manual_seed(1))
+    exact = torch.stack([game.expect(as_policy(table, game.actions)) for table in tables], 1)
     torch.testing.assert_close(game.score(tables), exact, atol=1e-9, rtol=0)
 
 
@@ -134,7 +135,7 @@ class Toll(Driver):
 
 def test_a_success_that_depends_on_the_way_there_is_that_of_every_way():
     game = make_game(Toll(10), 1, 0, 1)
-    assert isinstance(game, Followed) and game.judge(torch.tensor([[0.7, 0.3]]).double())[SUCCESS].item() == (
+    assert isinstance(game, ExactGame) and game.judge(torch.tensor([[0.7, 0.3]]).double())[SUCCESS].item() == (
         pytest.approx(1 - 0.7**3)
     )
     assert game.score(torch.tensor([[0], [1]])).tolist() == [[0, 1], [-10, 2.5]]
@@ -145,7 +146,7 @@ def test_a_success_that_depends_on_the_way_there_is_that_of_every_way():
 def test_random_actions_are_judged_as_they_play():
     world = make_world("Gridverse/Memory-5x5-v0")  # an exit after the hundredth step is no success any more
     game = make_game(world, 1, 0, 1)
-    uniform = torch.full((game.looks, game.actions), 1 / game.actions, dtype=torch.float64)
+    uniform = torch.full((game.observations, game.actions), 1 / game.actions, dtype=torch.float64)
     outcomes = play(world, random_player(world.num_actions, 1), 20_000, 0)
     judged = game.judge(uniform)
     assert judged[SUCCESS].item() == pytest.approx(float(outcomes.success.double().mean()), abs=0.014)
@@ -155,7 +156,7 @@ def test_random_actions_are_judged_as_they_play():
 def test_tables_win_where_the_world_says_so():
     world = make_world("Gridverse/Memory-5x5-v0")
     graph = explore(world)
-    tables = make_game(world, 1, 0, 1).starts(100, torch.Generator().manual_seed(0))
+    tables = make_game(world, 1, 0, 1).first_tables(100, torch.Generator().manual_seed(0))
     draws = world.initial_draws()
     owner = torch.arange(len(tables)).repeat_interleave(len(draws))  # each table plays from every start
 
@@ -180,29 +181,29 @@ class Errand(Toll):
 
 def test_a_success_that_cannot_be_told_at_the_end_is_played():
     game = make_game(Errand(10), 4, 0, 2_000)
-    assert isinstance(game, Played) and not game.exact
-    two = torch.tensor([[0.5, 0.5]]).double().expand(game.looks, 2)
+    assert isinstance(game, SampledGame) and not game.exact
+    two = torch.tensor([[0.5, 0.5]]).double().expand(game.observations, 2)
     assert game.judge(two)[SUCCESS].item() == pytest.approx(1 - 0.5**2, abs=0.05)
 
 
 def test_the_best_rule_of_catch_is_found():
     world = make_world("Pixel/BlinkingCatch-v0", grid=3, size=3, balls=2, blink=2)
-    game = Played(world, 200, 0, 5_000)
-    climbed = climb(game, RETURN, EFFORT)
-    assert game.judge(certain(climbed.best, 3))[RETURN].item() == pytest.approx(
+    game = SampledGame(world, 200, 0, 5_000)
+    climbed = search_tables(game, RETURN, ARGS)
+    assert game.judge(as_policy(climbed.best, 3))[RETURN].item() == pytest.approx(
         players.memoryless(world).bound, abs=0.15
     )
 
 
 def test_cells_tell_signs_and_zero_apart():
     world = make_world("POMDP/CarFlag-v0", time_limit=120)
-    look, count, shown = in_cells(world, world.observation_space, torch.Generator().manual_seed(0))
+    identify, shown = grid_cells(world, world.observation_space, torch.Generator().manual_seed(0))
     rows = torch.tensor([[0.1, 0, 0], [-0.001, 0, 0], [0.1, 0.001, 0], [0.1, -0.001, 0]]).double()
-    numbers = look(rows)
-    assert len(set(numbers.tolist())) == 4 and numbers.max() < count - 1
+    numbers = identify(rows)
+    assert len(set(numbers.tolist())) == 4 and numbers.max() < len(shown) - 1
     step = 1 / (BINS // 2)
     assert np.allclose(shown[numbers][:, 0], [step, -step, step, step])
-    assert int(look(torch.tensor([[1.0, -0.07, -1.0]]).double())) == count - 1  # never met
+    assert int(identify(torch.tensor([[1.0, -0.07, -1.0]]).double())) == len(shown) - 1  # never met
 
 
 def test_the_script_keeps_other_worlds(tmp_path, capsys):
@@ -210,14 +211,14 @@ def test_the_script_keeps_other_worlds(tmp_path, capsys):
     main(["Gridverse/Memory-5x5-v0", "--options", "time_limit", "5", *few])
     main(["POMDP/HeavenHell-v0", "--options", "time_limit", "5", "--episodes", "5", "--fresh", "20", *few])
     assert "without a memory: best success" in capsys.readouterr().out
-    entries = json.loads((tmp_path / "memoryless.json").read_text())
-    assert list(entries) == ["Gridverse/Memory-5x5-v0 (time_limit=5)", "POMDP/HeavenHell-v0 (time_limit=5)"]
-    assert entries["Gridverse/Memory-5x5-v0 (time_limit=5)"]["exact"]
-    assert pages.read(tmp_path / "memoryless.json")["POMDP/HeavenHell-v0 (time_limit=5)"].looks > 2
+    small, hell = "Gridverse/Memory-5x5-v0 (time_limit=5)", "POMDP/HeavenHell-v0 (time_limit=5)"
+    policies, origins = read_tables(tmp_path / "memoryless.json").values()
+    assert [row["env"] for row in policies.records()] == [small, small, hell, hell]
+    made = {row["env"]: row for row in origins.records()}
+    assert list(made) == [small, hell] and made[small]["exact"]
+    assert made[hell]["observations"] > 2
     page = (tmp_path / "memoryless.md").read_text()
-    assert (
-        "| Gridverse/Memory-5x5-v0 (time_limit=5) |" in page and "python -m envs.memoryless POMDP/HeavenHell-v0" in page
-    )
+    assert f"| {small} | success |" in page and "python -m envs.memoryless POMDP/HeavenHell-v0" in page
 
 
 def test_wrong_input_is_one_sentence(tmp_path):
@@ -233,6 +234,6 @@ def test_a_folder_that_cannot_be_is_told_before_the_search(tmp_path, capsys, mon
     with pytest.raises(UserError, match="choose another --folder"):
         main(["POMDP/CarFlag-v0", "--folder", str(tmp_path / "file" / "results")])
     (tmp_path / "memoryless.json").write_text('{"mine": 1}')
-    with pytest.raises(UserError, match="is no table of memoryless policies"):
+    with pytest.raises(UserError, match="does not hold a page of tables"):
         main(["POMDP/CarFlag-v0", "--folder", str(tmp_path)])
     assert (tmp_path / "file").read_text() == "mine"

@@ -15,6 +15,7 @@ from envs.baselines.__main__ import main as baselines
 from envs.cli import keywords, load_plugins
 from envs.memoryless.__main__ import main as memoryless
 from envs.registry import WORLDS, make_world
+from envs.tables import read_tables
 from envs.worlds.tabular import Tabular
 
 ID, TIGER = "Mine/Cue-v0", str(DATA / "pomdp" / "tiger.pomdp")
@@ -34,8 +35,13 @@ def plugin(tmp_path, monkeypatch):
     gymnasium.registry.pop(ID, None)
 
 
-def rows(folder, name="baselines"):
-    return json.loads((folder / f"{name}.json").read_text())
+def rows(folder):
+    return json.loads((folder / "baselines.json").read_text())
+
+
+def searched(folder):
+    """How the rows of `envs.memoryless` were made, by name."""
+    return {row["env"]: row for row in read_tables(folder / "memoryless.json")["How the rows were made"].records()}
 
 
 def few(folder):
@@ -48,7 +54,7 @@ def few(folder):
 def test_a_policy_without_a_memory_is_searched_in_a_plugins_world(plugin, tmp_path, capsys):
     memoryless([ID, "--plugin", plugin, *FEW, "--folder", str(tmp_path)])
     assert "Mine/Cue-v0 without a memory: best success" in capsys.readouterr().out
-    assert rows(tmp_path, "memoryless")[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
+    assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
 
 
 @pytest.mark.parametrize(
@@ -170,7 +176,7 @@ def test_a_file_of_ones_own_has_a_search_and_a_row(tmp_path, capsys):
     memoryless(["POMDP/File-v0", *options, *FEW, "--folder", str(tmp_path)])
     baselines(["--only", "POMDP/File-v0", *options, "--size", "20", *few(tmp_path)])
     baselines(["--only", "POMDP/CarFlag-v0", *few(tmp_path)])
-    assert list(rows(tmp_path, "memoryless")) == [name] and name in capsys.readouterr().out
+    assert list(searched(tmp_path)) == [name] and name in capsys.readouterr().out
     assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", name]
     assert rows(tmp_path)[name]["time_limit"] == 4 and f"path {TIGER} time_limit 4" in rows(tmp_path)[name]["command"]
     assert f"| {name} | " in (tmp_path / "baselines.md").read_text()
@@ -189,7 +195,7 @@ def test_values_are_read_and_never_run():
         (["path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
         (["path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
         (["path", "5"], "path of world 'POMDP/File-v0' must be the name of a file, not 5."),
-        (["pth", "a"], "World 'POMDP/File-v0' takes no keyword 'pth'; did you mean 'path'?"),
+        (["pth", "a"], "World 'POMDP/File-v0' takes no keyword 'pth'; did you mean 'path'? known: path, time_limit"),
         (
             ["time_limit", "x", "path", TIGER],
             "time_limit of world 'POMDP/File-v0' must be a whole number, not 'x'.",
