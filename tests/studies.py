@@ -30,7 +30,7 @@ seed = [1, 2]
 # the trainer is made known to the command, and found by it and by its workers, which inherit its environment
 COMMAND = (
     "import sys; from dqn_memory.study import trainers; "
-    "trainers.TRAINERS['tiny_trainer'] = 'tiny_trainer:TrainConfig'; "
+    "trainers.TRAINERS['tiny_trainer'] = trainers.Names('tiny_trainer', 'tiny_trainer:TrainConfig'); "
     "from dqn_memory.study.run import main; main(sys.argv[1:])"
 )
 

@@ -195,7 +195,7 @@ def test_the_presets_of_paper_and_code_are_those_of_the_model():
 
 def test_table_2_is_a_study_and_no_preset():
     study = read_definition("glam_table2")
-    assert study.kind == "world_models.glam.train"
+    assert study.kind == "glam"
     assert [value.settings["sequence"] for value in study.axes["architecture"]] == list(FORMS)
     assert [value.label for value in study.axes["world"]] == [
         f"ALE/{game}-v5" for game in ("Pong", "Boxing", "KungFuMaster", "BattleZone")

@@ -7,8 +7,8 @@ import pytest
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import from_toml, preset_names
-from dqn_memory.study.definition import expand, parse_definition, read_definition, shipped
-from dqn_memory.study.trainers import TRAINERS, path_of
+from dqn_memory.study.definition import expand, find_setting, parse_definition, read_definition, shipped
+from dqn_memory.study.trainers import TRAINERS, Names
 from dqn_memory.train import Training
 
 MEMORY, FLAG = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
@@ -165,15 +165,15 @@ class Twins:
 
 
 def test_a_setting_has_several_names_and_none_for_two(monkeypatch):
-    assert path_of("dqn_memory.train", "mu") == path_of("dqn_memory.train", "network.prior.mu")
-    assert path_of("dqn_memory.train", "prior") == ("network", "prior", "kind")
-    monkeypatch.setitem(TRAINERS, "twins", f"{__name__}:Twins")
-    assert path_of("twins", "left-size") == ("left", "size")
+    assert find_setting("q_network", "mu") == find_setting("q_network", "network.prior.mu")
+    assert find_setting("q_network", "prior") == ("network", "prior", "kind")
+    monkeypatch.setitem(TRAINERS, "twins", Names("", f"{__name__}:Twins"))
+    assert find_setting("twins", "left-size") == ("left", "size")
     with pytest.raises(UserError, match=r"the setting 'size' may be left\.size or right\.size"):
-        path_of("twins", "size")
+        find_setting("twins", "size")
     with pytest.raises(UserError, match="trainer gone is not installed here: there is no module gone_away"):
-        monkeypatch.setitem(TRAINERS, "gone", "gone_away:Config")
-        path_of("gone", "size")
+        monkeypatch.setitem(TRAINERS, "gone", Names("", "gone_away:Config"))
+        find_setting("gone", "size")
 
 
 def test_a_prior_of_the_world_model_starts_where_its_own_command_line_starts_it():

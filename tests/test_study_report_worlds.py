@@ -47,7 +47,7 @@ def test_names_match_by_letters_and_digits() -> None:
 
 @pytest.mark.parametrize("name", ["thesis_table1", "thesis_table3", "learning_to_focus_table2", "atari100k_priors"])
 def test_every_series_of_a_study_of_a_table_has_its_published_row(name: str) -> None:
-    study, names = read_definition(name, False), TABLES["world_models.unizero.train"]
+    study, names = read_definition(name, False), TABLES["unizero"]
     labels = [value.label for value in study.axes["architecture"]]
     table = {"learning_to_focus_table2": "focus_table2", "atari100k_priors": "focus_table1"}.get(name, name)
     theirs = {model: 0.0 for models in scores(table).values() for model in models}

@@ -49,7 +49,7 @@ def test_what_was_noted_is_read_again(study):
     study.mark("dtqn4-2", "failed", "error: no\nreally")
     study.mark("dgfqn-1", "finished", seconds=12.5)
     found = Study.open(study.folder)
-    assert (found.name, found.title, found.about, found.kind) == ("one", "One world", "nothing", "dqn_memory.train")
+    assert (found.name, found.title, found.about, found.kind) == ("one", "One world", "nothing", "q_network")
     assert (found.axes, found.smoke) == (("world", "architecture", "seed"), False)
     first, second, third, fourth = found.runs()
     assert (first.state, first.attempts) == ("stopped", 1)  # nobody is at work

@@ -9,6 +9,7 @@ from studies import carry_out, kill_trainer, results, start, wait_for
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import main as report
 from dqn_memory.study.store import Study, last_step
+from dqn_memory.study.trainers import script_of
 
 
 @pytest.mark.long
@@ -16,7 +17,7 @@ from dqn_memory.study.store import Study, last_step
 @pytest.mark.parametrize("name, moment", [("first_evidence", 160), ("thesis_table1", 120)])
 def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alone(name, moment, tmp_path):
     definition, whole = read_definition(name, smoke=True), tmp_path / "whole"
-    train = importlib.import_module(definition.kind).main
+    train = importlib.import_module(script_of(definition.kind)).main
     for run in expand(definition):
         (tmp_path / "config.toml").write_text(run.toml)
         train(["--config", str(tmp_path / "config.toml"), "--run", str(whole / "runs" / run.name)])

@@ -141,14 +141,14 @@ def new_value(kind: str, path: Keys, value: Any) -> Any:
     return names.get(value, value) if isinstance(value, str | bool | int | float) else value
 
 
-def new_setting(kind: str, key: str) -> str:
-    """The new path of a setting that a study of schema 1 names by its flag or its path; others stay as they are."""
+def new_setting(kind: str, key: str, value: Any = None) -> tuple[str, Any]:
+    """The new path and value of a setting that a study of schema 1 names by its flag or its path; others stay."""
     word = key.replace("-", "_").replace(".", "_")
-    for old in PATHS.get(kind, {}):
+    for old in (*VALUES.get(kind, {}), *PATHS.get(kind, {})):
         path = tuple(old.split("."))
         if any("_".join(path[start:]) == word for start in range(len(path))):
-            return ".".join(new_path(kind, path))
-    return key
+            return ".".join(new_path(kind, path)), new_value(kind, path, value)
+    return key, value
 
 
 def new_metric(name: str) -> str:

@@ -1,7 +1,8 @@
 """What a study is: a TOML file of base settings, axes and the resources of a run.
 
+    schema = 2                                # of the settings' names (1 where it is missing)
     title = "Which memory remembers?"
-    kind = "dqn_memory.train"                 # the trainer
+    kind = "q_network"                        # the trainer: q_network, unizero or glam
 
     [base]                                    # settings of every run, by the names of the trainer's flags
     config = "demo"                           # presets: a name, a file, or several
@@ -37,26 +38,30 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import ale_py
+import gymnasium
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.settings import study_files, to_toml
-from dqn_memory.runs.toml import from_toml
-from dqn_memory.study.trainers import Path_, path_of, settle
+from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
+from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config, study_files, to_toml
+from dqn_memory.runs.toml import defaults
+from dqn_memory.study.trainers import config_class
+from envs.registry import WORLDS
 
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
-
-
 FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
-
-
+LONGEST = 180  # characters of a run's name, which a file system must take with a suffix
+RUN_FOLDER = ("output", "run")
 Label = str | int | float | bool
+Keys = tuple[str, ...]  # where a setting stands in a config
 
 
 @dataclass(frozen=True)
@@ -77,7 +82,7 @@ class Resources:
     """Whether a finished run keeps its replay, without which it cannot be made longer."""
 
     def check(self, source: str) -> None:
-        """One sentence for each value that cannot work."""
+        """Refuse each value that cannot work with one sentence."""
         if self.cpus < 1:
             raise UserError(f"{source}: resources.cpus {self.cpus} must be at least 1")
         if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
@@ -86,6 +91,31 @@ class Resources:
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise UserError(f"{source}: resources.{name} {value} must be above 0")
+
+    def of_cut(self, whole: Resources) -> Resources:
+        """Take what a cut does not say of time and disk to be as in the whole study."""
+        if self.steps_per_second is not None or whole.steps_per_second is None:
+            return self
+        size = whole.megabytes if self.megabytes is None else self.megabytes
+        measured = f"as in the whole study: {whole.measured}"
+        return replace(self, steps_per_second=whole.steps_per_second, megabytes=size, measured=measured)
+
+
+@dataclass(frozen=True)
+class Line:
+    """Scores that a report sets an environment's runs against: success where it tells what that is, else return."""
+
+    random: float | None = None
+    """Of random actions."""
+    best: float | None = None
+    """Of the best player known."""
+
+    def check(self, where: str) -> None:
+        """Refuse what is no scale with one sentence."""
+        if self.random is None or self.best is None:
+            raise UserError(f"{where} needs both random = ... and best = ..., the scores that count as 0 and as 1")
+        if not (math.isfinite(self.random) and math.isfinite(self.best) and self.random < self.best):
+            raise UserError(f"{where}: best {self.best} must be above random {self.random}, and both finite")
 
 
 @dataclass(frozen=True)
@@ -103,6 +133,7 @@ class File:
 
     title: str
     kind: str
+    schema: int = 1
     about: str = ""
     base: dict[str, Any] = field(default_factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -110,6 +141,13 @@ class File:
     skip: tuple[dict[str, Any], ...] = ()
     lines: dict[str, Line] = field(default_factory=dict)
     smoke: Cut = Cut()
+
+
+@dataclass(frozen=True)
+class Lines:
+    """What of a study's file a report reads."""
+
+    lines: dict[str, Line] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -129,6 +167,7 @@ class Definition:
     title: str
     about: str
     kind: str
+    schema: int
     smoke: bool
     presets: tuple[str, ...]
     settings: Mapping[str, Any]
@@ -139,18 +178,39 @@ class Definition:
     text: str
 
     def skips(self, labels: Mapping[str, Label]) -> bool:
-        """Whether a combination is left out."""
+        """Tell whether a combination is left out."""
         return any(all(labels[axis] in out for axis, out in rule.items()) for rule in self.skip)
 
 
+@dataclass(frozen=True)
+class Planned:
+    """A run to be carried out: `config` is the trainer's own dataclass, complete."""
+
+    name: str
+    axes: dict[str, Label]
+    config: Any
+
+    @property
+    def toml(self) -> str:
+        """The config as the trainer reads it."""
+        return to_toml(self.config)
+
+
+# From a file to a definition
+
+
 def shipped() -> list[str]:
-    """Names of the studies that come with the suite."""
+    """List the names of the studies that come with the suite."""
     return sorted(study_files())
 
 
 def read_definition(name: str, smoke: bool = False) -> Definition:
-    """A shipped study by its name, or any by its file; a UserError says what is wrong and where."""
-    path = _find(name)
+    """Read a shipped study by its name, or any by its file; a UserError says what is wrong and where."""
+    path = study_files().get(name, Path(name))
+    if not path.is_file():
+        if path.suffix == ".toml" or path.exists():
+            raise UserError(f"{name}: no such study file")
+        raise UserError(near_names("study", name, shipped()))
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -160,19 +220,24 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
 
 
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
-    """The definition that a file's text makes; `source` names it in messages."""
+    """Read the definition that a file's text makes; `source` names it in messages."""
     file = from_toml(File, text, source)
     base, axes, resources = file.base, file.axes, file.resources
+    for axis in file.smoke.axes if smoke else ():
+        if axis not in file.axes:
+            raise UserError(f"{source}: smoke: {near_names('axis', axis, file.axes)}")
     if smoke:
-        _check_cut(file, source)
         base, axes = base | file.smoke.base, axes | file.smoke.axes
-        resources = _small(file.smoke.resources, resources)
+        resources = file.smoke.resources.of_cut(resources)
     resources.check(source)
     missing = [axis for axis in AXES if axis not in axes]
     if missing:
         raise UserError(f"{source}: the axis 'axes.{missing[0]}' is missing; every study has {', '.join(AXES)}")
+    if file.schema not in (1, SCHEMA):
+        raise UserError(f"{source}: schema {file.schema} is not known here; this version reads 1 and {SCHEMA}")
     definition = Definition(
-        name=f"{name}-smoke" if smoke else name, title=file.title, about=file.about, kind=file.kind, smoke=smoke,
+        name=f"{name}-smoke" if smoke else name, title=file.title, about=file.about,
+        kind=KINDS.get(file.kind, file.kind), schema=file.schema, smoke=smoke,
         presets=_presets(base, f"{source}: base"), settings=_without_presets(base),
         axes={axis: _values(axis, values, source) for axis, values in axes.items()},
         skip=tuple(_rule(rule, file, source) for rule in file.skip), resources=resources, source=source, text=text,
@@ -181,36 +246,25 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
     return definition
 
 
-def _small(cut: Resources, whole: Resources) -> Resources:
-    """The cut's own resources; what it does not say of time and disk is taken to be as in the whole study."""
-    if cut.steps_per_second is not None or whole.steps_per_second is None:
-        return cut
-    size = whole.megabytes if cut.megabytes is None else cut.megabytes
-    measured = f"as in the whole study: {whole.measured}"
-    return replace(cut, steps_per_second=whole.steps_per_second, megabytes=size, measured=measured)
+def read_lines(path: Path) -> dict[str, Line]:
+    """Read the lines in the definition that a study or an archive keeps; none where the file is lost.
 
-
-def _find(name: str) -> Path:
-    if name in (known := study_files()):
-        return known[name]
-    path = Path(name)
-    if path.is_file():
-        return path
-    if path.suffix == ".toml" or path.exists():
-        raise UserError(f"{name}: no such study file")
-    raise UserError(near_names("study", name, shipped()))
-
-
-def _check_cut(file: File, source: str) -> None:
-    for axis in file.smoke.axes:
-        if axis not in file.axes:
-            raise UserError(f"{source}: smoke: {near_names('axis', axis, file.axes)}")
+    Nothing else of it is read: a report is made of runs, whatever today's definitions may say.
+    """
+    try:
+        kept = tomllib.loads(path.read_text(encoding="utf-8")).get("lines", {})
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
+    lines = from_toml(Lines, tomli_w.dumps({"lines": kept}), str(path)).lines
+    for world, line in lines.items():
+        line.check(f"{path}: lines.{world}")
+    return lines
 
 
 def _check_lines(file: File, source: str) -> None:
-    """That each of the lines is a scale, and of a world of the study or its cut: a misspelt one would scale nothing."""
-    if not file.lines:
-        return
+    """Refuse lines that are no scale or of no environment of the study: a misspelt one would scale nothing."""
     worlds = (*file.axes["world"], *file.smoke.axes.get("world", ()))
     known = {str(_value("world", value, f"{source}: axes.world").label) for value in worlds}
     for world, line in file.lines.items():
@@ -220,17 +274,17 @@ def _check_lines(file: File, source: str) -> None:
 
 
 def _rule(rule: dict[str, Any], file: File, source: str) -> dict[str, tuple[Label, ...]]:
-    """One table of `skip`, with its labels checked against the whole study's: a misspelt one would skip nothing."""
+    """Read one table of `skip`; its labels are the whole study's: a misspelt one would skip nothing."""
     out: dict[str, tuple[Label, ...]] = {}
     for axis, given in rule.items():
         if axis not in file.axes:
             raise UserError(f"{source}: skip: {near_names('axis', axis, file.axes)}")
+        labels = [str(label) for label in (given if isinstance(given, list) else [given])]
         known = {str(value.label): value.label for value in _values(axis, file.axes[axis], source)}
-        for label in given if isinstance(given, list) else [given]:
-            if str(label) not in known:
-                raise UserError(f"{source}: skip.{axis}: {near_names('value', str(label), known)}")
-        labels = given if isinstance(given, list) else [given]
-        out[axis] = tuple(known[str(label)] for label in labels)  # a number may have been given as text
+        for label in labels:
+            if label not in known:
+                raise UserError(f"{source}: skip.{axis}: {near_names('value', label, known)}")
+        out[axis] = tuple(known[label] for label in labels)  # a number may have been given as text
     if not all(out.values()) or not out:
         raise UserError(f"{source}: skip: a table of it must name values of at least one axis, each at least one")
     return out
@@ -240,15 +294,13 @@ def _values(axis: str, values: tuple[Any, ...], source: str) -> tuple[Value, ...
     if not values:
         raise UserError(f"{source}: axes.{axis} is empty; give it at least one value")
     read = tuple(_value(axis, value, f"{source}: axes.{axis}[{index}]") for index, value in enumerate(values))
-    for value in read if axis == "seed" else ():
-        if not isinstance(value.label, int):
-            raise UserError(f"{source}: axes.seed holds {value.label!r}, but a seed is a whole number without a name")
-    seen: dict[str, Label] = {}
+    seen: set[str] = set()
     for value in read:
-        key = slug(value.label).lower()
-        if key in seen:
-            raise UserError(f"{source}: axes.{axis} has two values that would be called '{slug(value.label)}'")
-        seen[key] = value.label
+        if axis == "seed" and not isinstance(value.label, int):
+            raise UserError(f"{source}: axes.seed holds {value.label!r}, but a seed is a whole number without a name")
+        if (name := slug(value.label)).lower() in seen:
+            raise UserError(f"{source}: axes.{axis} has two values that would be called '{name}'")
+        seen.add(name.lower())
     return read
 
 
@@ -275,41 +327,23 @@ def _without_presets(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def slug(label: Label) -> str:
-    """A label as part of a file's name: letters, digits, dots, plus and minus signs."""
+    """Write a label as part of a file's name: letters, digits, dots, plus and minus signs."""
     return "".join(c if c.isascii() and (c.isalnum() or c in ".+-_") else "-" for c in str(label))
 
 
-LONGEST = 180  # characters of a name, which a file system must take with a suffix
-
-
-NAMELESS = ("world", "architecture")  # axes whose values say in a name what they are
-
-
-PLACE = ("output", "run")
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A run to be carried out: `config` is the trainer's own dataclass, complete."""
-
-    name: str
-    axes: dict[str, Label]
-    config: Any
-
-    @property
-    def toml(self) -> str:
-        """The config as the trainer reads it."""
-        return to_toml(self.config)
+# From a definition to its runs
 
 
 def expand(definition: Definition) -> list[Planned]:
-    """All runs, in the order of the file with the last axis fastest; a UserError for the first that cannot work.
+    """List all runs, in the order of the file with the last axis fastest.
 
     A run has as many CPU threads as the study's resources say, unless a setting says otherwise.
+
+    Raises:
+        UserError: the first run that cannot work.
     """
     planned: list[Planned] = []
     names: set[str] = set()
-    base = {_path(definition, key): value for key, value in definition.settings.items()}
     for values in product(*definition.axes.values()):
         chosen = dict(zip(definition.axes, values, strict=True))
         labels = {axis: value.label for axis, value in chosen.items()}
@@ -319,22 +353,16 @@ def expand(definition: Definition) -> list[Planned]:
         if name.lower() in names:
             raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
         names.add(name.lower())
-        presets = [*definition.presets, *(preset for value in values for preset in value.presets)]
-        settings = base | dict(_settings(definition, chosen))
-        on_cpu = definition.resources.gpus == 0
-        config = settle(definition.kind, presets, settings, f"{definition.source}: run {name}", on_cpu)
-        if config.compute.threads is None:
-            config = replace(config, compute=replace(config.compute, threads=definition.resources.cpus))
-        planned.append(Planned(name, labels, config))
+        planned.append(Planned(name, labels, _run_config(definition, chosen, f"{definition.source}: run {name}")))
     if not planned:
         raise UserError(f"{definition.source}: skip leaves no run of the study; leave out less")
     return planned
 
 
 def run_name(chosen: dict[str, Value], source: str) -> str:
-    """World, architecture, then every other axis as axis-value, the seed last."""
+    """Name a run by environment and architecture, then every other axis as axis-value, the seed last."""
     others = [axis for axis in chosen if axis not in AXES]
-    parts = [slug(chosen[axis].label) for axis in NAMELESS]
+    parts = [slug(chosen[axis].label) for axis in AXES if axis != "seed"]
     parts += [f"{slug(axis)}-{slug(chosen[axis].label)}" for axis in (*others, "seed")]
     name = "__".join(parts)
     if len(name) > LONGEST:
@@ -342,64 +370,100 @@ def run_name(chosen: dict[str, Value], source: str) -> str:
     return name
 
 
-def _settings(definition: Definition, chosen: dict[str, Value]) -> Iterator[tuple[Path_, Any]]:
-    """Settings of one combination by their places; two axes must not set the same."""
-    set_by: dict[Path_, str] = {}
+def _run_config(definition: Definition, chosen: dict[str, Value], source: str) -> Any:
+    """Give a run's config: the trainer's defaults, presets in their order, then settings, checked.
+
+    What only the machine that a run will get can say (has it a GPU?) is left to the trainer there, unless all runs
+    are on a CPU.
+    """
+    kind, resources = definition.kind, definition.resources
+    presets = [*definition.presets, *(preset for value in chosen.values() for preset in value.presets)]
+    settings = _settings(definition, chosen)
+    config = _layers(kind, presets, settings, source, None)
+    if hasattr(config, "base"):  # what was chosen may bring other defaults with it
+        config = _layers(kind, presets, settings, source, config.base())
+    try:
+        load_plugins(config.plugin)
+        compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
+        replace(config, compute=compute).check()
+        check_environment(_environment(config))
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+    if config.compute.threads is None:
+        config = replace(config, compute=replace(config.compute, threads=resources.cpus))
+    return config
+
+
+def _settings(definition: Definition, chosen: dict[str, Value]) -> dict[Keys, Any]:
+    """Collect the settings of one combination; two axes must not set the same."""
+    set_by: dict[Keys, str] = {}
+    found = dict(_setting(definition, key, item) for key, item in definition.settings.items())
     for axis, value in chosen.items():
         for key, item in value.settings.items():
-            path = _path(definition, key)
-            if path in set_by:
-                raise UserError(f"{definition.source}: the axes {set_by[path]} and {axis} both set {'.'.join(path)}")
-            set_by[path] = axis
-            yield path, item
+            keys, now = _setting(definition, key, item)
+            if keys in set_by:
+                raise UserError(f"{definition.source}: the axes {set_by[keys]} and {axis} both set {'.'.join(keys)}")
+            set_by[keys], found[keys] = axis, now
+    return found
 
 
-def _path(definition: Definition, key: str) -> Path_:
+def _setting(definition: Definition, key: str, value: Any) -> tuple[Keys, Any]:
+    """Find where a setting stands; a definition of schema 1 may call it and its value as they were called then."""
+    if definition.schema == 1:
+        key, value = new_setting(definition.kind, key, value)
     try:
-        path = path_of(definition.kind, key)
+        keys = find_setting(definition.kind, key)
     except UserError as error:
         raise UserError(f"{definition.source}: {error}") from None
-    if path == PLACE:
+    if keys == RUN_FOLDER:
         raise UserError(f"{definition.source}: the study itself chooses its run folders; take '{key}' out")
-    return path
+    return keys, value
 
 
-@dataclass(frozen=True)
-class Line:
-    """Scores of a world that a report sets its runs' against: success where the world tells it, else return."""
-
-    random: float | None = None
-    """Of random actions."""
-    best: float | None = None
-    """Of the best player known."""
-
-    def check(self, where: str) -> None:
-        """One sentence for what is no scale."""
-        if self.random is None or self.best is None:
-            raise UserError(f"{where} needs both random = ... and best = ..., the scores that count as 0 and as 1")
-        if not (math.isfinite(self.random) and math.isfinite(self.best) and self.random < self.best):
-            raise UserError(f"{where}: best {self.best} must be above random {self.random}, and both finite")
+@cache
+def _known_settings(kind: str) -> dict[str, Keys]:
+    """Where each setting of a trainer stands, by its flag: {"mu": ("network", "prior", "mu"), ...}."""
+    return {flag: tuple(path.split(".")) for path, flag in flag_names(defaults(config_class(kind))).items()}
 
 
-@dataclass(frozen=True)
-class Lines:
-    """What of a definition a report reads."""
+def find_setting(kind: str, key: str) -> Keys:
+    """Find a setting by its flag, its full path or an unambiguous end of that (prior-mu, prior.mu)."""
+    word = key.replace("-", "_").replace(".", "_")
+    flags = _known_settings(kind)
+    if word in flags:
+        return flags[word]
+    named = {path for path in flags.values() for n in range(len(path)) if "_".join(path[n:]) == word}
+    if len(named) > 1:
+        raise UserError(f"the setting '{key}' may be {' or '.join(sorted('.'.join(path) for path in named))}")
+    if not named:
+        raise UserError(near_names("setting", key, [flag.replace("_", "-") for flag in flags]))
+    return named.pop()
 
-    lines: dict[str, Line] = field(default_factory=dict)
+
+def _layers(kind: str, presets: Iterable[str], settings: Mapping[Keys, Any], source: str, base: Any) -> Any:
+    known = config_class(kind)
+    config = defaults(known) if base is None else base
+    for name in presets:
+        config = read_config(known, name, base=config)
+    table: dict[str, Any] = {"schema": SCHEMA} if hasattr(known, "trainer") else {}
+    for path, value in settings.items():
+        inner = table
+        for name in path[:-1]:
+            inner = inner.setdefault(name, {})
+        inner[path[-1]] = value
+    return from_toml(known, tomli_w.dumps(table), source, config)
 
 
-def read_lines(path: Path) -> dict[str, Line]:
-    """The lines in the definition that a study or a record keeps; none where the file is lost, as reports then say.
+def _environment(config: Any) -> str:
+    """Give the id of the environment that a run trains in."""
+    return str(config.world.env)
 
-    Nothing else of it is read: a report is made of runs, whatever today's definitions may say.
-    """
-    try:
-        kept = tomllib.loads(path.read_text(encoding="utf-8")).get("lines", {})
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    lines = from_toml(Lines, tomli_w.dumps({"lines": kept}), str(path)).lines
-    for world, line in lines.items():
-        line.check(f"{path}: lines.{world}")
-    return lines
+
+def check_environment(env: str) -> None:
+    """Refuse an id that no environment has, with the near ones; `module:Id` is left to Gymnasium."""
+    name = env.removeprefix("envs:")
+    if ":" in name or name in WORLDS:
+        return
+    gymnasium.register_envs(ale_py)
+    if name not in gymnasium.registry:
+        raise UserError(near_names("environment", name, {*WORLDS, *gymnasium.registry}))

@@ -17,7 +17,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
 from dqn_memory.study.report_source import ATTENTION, only_numbers
-from dqn_memory.study.trainers import attention_reader
+from dqn_memory.study.trainers import attention_reader, script_of
 
 STEPS = 24  # decisions of an episode that are shown
 UNIT = 1_000  # weights are kept in thousandths
@@ -142,7 +142,7 @@ def attention_section(data: Data, wanted: bool) -> Section:
         return Section(title, unread or (Words(_none(data)),))
     what = (
         f"What each of the first {STEPS} decisions of one greedy episode attended to"
-        if data.source.kind == "dqn_memory.train"
+        if data.source.kind == "q_network"
         else "What the tokens of one window of an episode without noise attended to, up to its last reward"
     )
     words = Words(
@@ -183,4 +183,4 @@ def _none(data: Data) -> str:
 
 
 def _package(data: Data) -> str:
-    return data.source.kind.rpartition(".")[0]
+    return script_of(data.source.kind).rpartition(".")[0]

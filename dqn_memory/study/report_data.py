@@ -210,7 +210,7 @@ def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
     if only_numbers(source, run):
         known: int | None = _recorded(run)["parameters"]
         return known
-    if source.kind != "dqn_memory.train":
+    if source.kind != "q_network":
         return _saved_parameters(run)
     from dqn_memory.agent import Interface
     from dqn_memory.analysis.size import on_meta

@@ -97,7 +97,7 @@ def _prior(config: Any) -> Any:
 
 
 def _unit(data: Data) -> str:
-    return "steps" if data.source.kind == "dqn_memory.train" else "tokens"  # of which a world model has two a step
+    return "steps" if data.source.kind == "q_network" else "tokens"  # of which a world model has two a step
 
 
 def learned_values(runs: Sequence[Entry]) -> tuple[Floats, Learned]:

@@ -20,8 +20,8 @@ TITLE = "Beside the published scores"
 # One series may stand in several rows of a table: that with mean 6 is also that with width 1.
 Names = Mapping[str, tuple[str, ...]]
 TABLES: Mapping[str, Mapping[str, Names]] = {
-    "dqn_memory.train": {"dbgfqn_table1": {"dtqn4": ("DTQN",), "dbgfqn as published": ("DBGFQN",)}},
-    "world_models.unizero.train": {
+    "q_network": {"dbgfqn_table1": {"dtqn4": ("DTQN",), "dbgfqn as published": ("DBGFQN",)}},
+    "unizero": {
         "focus_table1": {
             "causal": ("UniZero",), "causal, released": ("UniZero",), "adaptive, released": ("Adaptive",),
             "gaussian, released": ("Gaussian",), "gaussian_adaptive, released": ("Gaussian Adaptive",),
@@ -30,7 +30,7 @@ TABLES: Mapping[str, Mapping[str, Names]] = {
         "thesis_table1": {"causal": ("UniZero",)},
         "thesis_table3": {"causal": ("Vanilla UniZero",)} | {f"local {w}": (f"Local (w={w})",) for w in (2, 6, 10, 12)},
     },
-    "world_models.glam.train": {
+    "glam": {
         "glam_table1": {},
         "glam_table2": {
             "GLAM": ("Ours",), "w/o G&L": ("Ours w/o G&L",), "w/o G": ("Ours w/o G",),

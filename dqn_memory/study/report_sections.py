@@ -16,6 +16,7 @@ from dqn_memory.study.report_priors import priors_section
 from dqn_memory.study.report_published import published_section
 from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_worlds import hallucination_section, properties_section
+from dqn_memory.study.trainers import script_of
 
 COST = "Time and cost"
 
@@ -30,8 +31,8 @@ def lead(data: Data) -> list[Words]:
     return [
         Words(source.about + cut),
         Words(
-            f"{len(source.runs)} runs of `{source.kind}` ({states}): {counted(len(source.worlds), 'world')}, "
-            f"{len(data.series)} series, {counted(seeds, 'seed')}; {len(data.entries)} are in this report. Where one "
+            f"{len(source.runs)} runs of `{script_of(source.kind)}` ({states}): "
+            f"{counted(len(source.worlds), 'world')}, {len(data.series)} series, {counted(seeds, 'seed')}; {len(data.entries)} are in this report. Where one "
             f"number stands for a run it is the {HEADLINE} ({meaning(data, PREFERRED)}). All "
             f"but the section {COST} depends on what the runs learned alone, not on when or where."
         ),
@@ -67,7 +68,7 @@ def sections(data: Data, attention: bool, published: bool) -> list[Section]:
         spans_section(data),
         attention_section(data, attention),
     ]
-    if data.source.kind == "dqn_memory.train":
+    if data.source.kind == "q_network":
         found += [hallucination_section(data), properties_section(data)]
     return [*found, cost_section(data)]
 

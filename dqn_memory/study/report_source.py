@@ -16,6 +16,7 @@ from typing import Any
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import METRICS, RAW, sha256
 from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.runs.migration import KINDS
 from dqn_memory.study.definition import Line, read_lines
 from dqn_memory.study.store import HASHES, RunState, Study, read_checksums, run_folder
 
@@ -94,6 +95,7 @@ def _open_record(folder: Path) -> Source:
     if not known:
         raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
     facts["axes"] = tuple(facts["axes"])
+    facts["kind"] = KINDS.get(facts["kind"], facts["kind"])
     lines, damage = _lines(folder, damaged(folder, files))
     return Source(folder=folder, runs=runs, recorded=True, lines=lines, damage=damage, **facts)
 

@@ -43,6 +43,7 @@ from dqn_memory.study.store import (
     run_folder,
     write_checksums,
 )
+from dqn_memory.study.trainers import script_of
 from envs.registry import WORLDS
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -62,7 +63,7 @@ class Order:
     """What a worker needs to know; folders are absolute, since a worker may be another machine's."""
 
     name: str
-    kind: str
+    script: str
     study: str
     cwd: str
     cpus: int
@@ -148,7 +149,7 @@ def stop(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
 
 
 def _command(order: Order) -> list[str]:
-    module = [sys.executable, "-m", order.kind]
+    module = [sys.executable, "-m", order.script]
     if (order.folder / "checkpoints" / "manifest.json").is_file():
         return [*module, "--resume", str(order.folder)]
     if order.folder.exists():  # killed before its first checkpoint: nothing of it can be continued
@@ -472,7 +473,7 @@ class Drive:
         self.study.mark(run.name, "running", begun=True)
         self.running[run.name] = run
         folder = str(self.study.folder.resolve())
-        order = Order(run.name, self.study.kind, folder, str(Path.cwd()), self.cpus, attempt)
+        order = Order(run.name, script_of(self.study.kind), folder, str(Path.cwd()), self.cpus, attempt)
         self.backend.submit(order)
         self.say(f"started  {run.name}" + (f" (start {attempt})" if attempt > 1 else ""))
 

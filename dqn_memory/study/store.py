@@ -16,6 +16,7 @@ from typing import Any, Literal, Self
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import RAW, sha256, write_atomic
+from dqn_memory.runs.migration import KINDS
 from dqn_memory.study.definition import Definition, Label
 
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
@@ -257,8 +258,9 @@ class Study:
 
     @property
     def kind(self) -> str:
-        """Module of the trainer, such as dqn_memory.train."""
-        return str(self._facts["kind"])
+        """The trainer, such as q_network."""
+        kind = str(self._facts["kind"])
+        return KINDS.get(kind, kind)
 
     @property
     def smoke(self) -> bool:

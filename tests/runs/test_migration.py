@@ -50,9 +50,11 @@ def test_what_cannot_be_read_is_one_sentence(tree, message):
 
 
 def test_settings_of_studies_and_metrics():
-    assert new_setting("q_network", "worlds") == new_setting("q_network", "world-worlds") == "environment.num_envs"
-    assert new_setting("q_network", "world.worlds") == "environment.num_envs"
-    assert new_setting("q_network", "gamma") == "gamma"
+    assert (
+        new_setting("q_network", "worlds") == new_setting("q_network", "world-worlds") == ("environment.num_envs", None)
+    )
+    assert new_setting("q_network", "world.worlds") == ("environment.num_envs", None)
+    assert new_setting("q_network", "gamma", 0.9) == ("gamma", 0.9)
     assert new_path("q_network", ("world", "env")) == ("environment", "env")
     assert new_metric("forgetful/success_rate") == "memory_ablation/success_rate"
     assert new_metric("eval/success_rate") == "eval/success_rate"
