@@ -14,7 +14,7 @@ from dqn_memory.train import Training
 MEMORY, FLAG = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 GOOD = f"""
 title = "Two worlds"
-kind = "dqn_memory.train"
+kind = "q_network"
 [base]
 config = "demo"
 total-steps = 500
@@ -108,8 +108,8 @@ def test_the_cut_replaces_axes_and_lays_settings_over():
     "old, new, told",
     [
         ("title =", "titel =", "unknown key 'titel'; did you mean 'title'?"),
-        ('kind = "dqn_memory.train"', "", "the key 'kind' is missing"),
-        ('"dqn_memory.train"', '"dqn_memory.trian"', "did you mean 'dqn_memory.train'?"),
+        ('kind = "q_network"', "", "the key 'kind' is missing"),
+        ('"q_network"', '"q_netwrok"', "did you mean 'q_network'?"),
         ("heads =", "haeds =", "unknown setting 'haeds'; did you mean 'heads'"),
         ("prior-mu", "prior-my", "unknown setting 'prior-my'"),
         ("heads = 2", 'heads = "two"', "network.heads must be an integer, not a string"),
@@ -177,7 +177,7 @@ def test_a_setting_has_several_names_and_none_for_two(monkeypatch):
 
 
 def test_a_prior_of_the_world_model_starts_where_its_own_command_line_starts_it():
-    text = GOOD.partition("[base]")[0].replace("dqn_memory.train", "world_models.unizero.train")
+    text = GOOD.partition("[base]")[0].replace("q_network", "unizero")
     text += '[axes]\nworld = ["CartPole-v1"]\nseed = [1]\n'
     text += 'architecture = [{ prior = "gaussian_adaptive" }, { prior = "adaptive", span = 3.0 }]'
     found = {run.axes["architecture"]: run.config.model.prior.span for run in runs(text)}
@@ -214,7 +214,7 @@ def test_every_shipped_study_expands(name):
 
 
 @pytest.mark.parametrize("smoke", [False, True])
-@pytest.mark.parametrize("name", [name for name in shipped() if read_definition(name).kind == "dqn_memory.train"])
+@pytest.mark.parametrize("name", [name for name in shipped() if read_definition(name).kind == "q_network"])
 def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
     definition = read_definition(name, smoke=smoke)
     axes = {axis: values if axis == "architecture" else values[:1] for axis, values in definition.axes.items()}
@@ -222,6 +222,32 @@ def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
         small = replace(run.config.replay, capacity=max(run.config.replay.learning_starts, 2_000))
         here = replace(run.config.compute, device="cpu", engine="eager")
         Training(replace(run.config, replay=small, compute=here))  # flags alone do not say whether a network is causal
+
+
+OLD = """
+title = "As before"
+kind = "dqn_memory.train"
+[base]
+batch = 8
+observe = "world"
+[axes]
+world = ["POMDP/CarFlag-v0"]
+architecture = ["dgfqn", { name = "narrow", architecture = "dgfqn", prior = "local", "prior.window" = 4 }]
+positions = ["newest", "all"]
+seed = [1]
+"""
+
+
+def test_a_definition_of_schema_1_is_read_with_its_names():
+    found = runs(OLD)
+    assert [(run.config.learner.loss_positions, run.axes["positions"]) for run in found[:2]] == [
+        ("newest", "newest"),
+        ("all", "all"),
+    ]
+    assert (found[2].config.network.prior.local_window, found[0].config.learner.batch_size) == (4, 8)
+    assert found[0].config.environment.observe == "observation" and "__positions-newest__" in found[0].name
+    assert "unknown setting 'batch'" in refused("schema = 2" + OLD.replace("dqn_memory.train", "q_network"))
+    assert "schema 3 is not known here; this version reads 1 and 2" in refused("schema = 3" + OLD)
 
 
 def test_an_unknown_study_names_the_near_one():
@@ -238,6 +264,6 @@ def test_a_cut_says_what_it_will_cost(name):
 
 
 def test_a_seed_has_no_name():
-    text = 'title = "x"\nkind = "dqn_memory.train"\n[axes]\nworld = ["POMDP/CarFlag-v0"]\narchitecture = ["dgfqn"]\n'
+    text = 'title = "x"\nkind = "q_network"\n[axes]\nworld = ["POMDP/CarFlag-v0"]\narchitecture = ["dgfqn"]\n'
     with pytest.raises(UserError, match=r"axes\.seed holds 'one', but a seed is a whole number"):
         parse_definition(text + 'seed = [{ name = "one", seed = 1 }]\n', "x.toml", "x")

@@ -15,7 +15,7 @@ from dqn_memory.runs.settings import Repeatable
 
 
 @dataclass(frozen=True)
-class World:
+class Environment:
     env: str = "POMDP/Hallway-v0"
 
 
@@ -33,7 +33,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    world: World = field(default_factory=World)
+    environment: Environment = field(default_factory=Environment)
     output: Output = field(default_factory=Output)
     compute: Compute = field(default_factory=Compute)
     seed: int = 1

@@ -456,7 +456,7 @@ def _layers(kind: str, presets: Iterable[str], settings: Mapping[Keys, Any], sou
 
 def _environment(config: Any) -> str:
     """Give the id of the environment that a run trains in."""
-    return str(config.world.env)
+    return str(config.environment.env)
 
 
 def check_environment(env: str) -> None:

@@ -32,8 +32,8 @@ def lead(data: Data) -> list[Words]:
         Words(source.about + cut),
         Words(
             f"{len(source.runs)} runs of `{script_of(source.kind)}` ({states}): "
-            f"{counted(len(source.worlds), 'world')}, {len(data.series)} series, {counted(seeds, 'seed')}; {len(data.entries)} are in this report. Where one "
-            f"number stands for a run it is the {HEADLINE} ({meaning(data, PREFERRED)}). All "
+            f"{counted(len(source.worlds), 'world')}, {len(data.series)} series, {counted(seeds, 'seed')}; "
+            f"{len(data.entries)} are in this report. Where one number stands for a run it is the {HEADLINE} ({meaning(data, PREFERRED)}). All "
             f"but the section {COST} depends on what the runs learned alone, not on when or where."
         ),
         Words(f"Made by {_commands(data)}."),

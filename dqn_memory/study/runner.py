@@ -504,7 +504,8 @@ class Drive:
 def _score(run: RunState) -> str:
     """What its last evaluation says, as the report will read it: success only of worlds that tell what it is."""
     final = final_metrics(run.folder)
-    env = tomllib.loads(run.config.read_text(encoding="utf-8"))["environment"]["env"]
+    config = tomllib.loads(run.config.read_text(encoding="utf-8"))
+    env = config.get("environment", config.get("world"))["env"]  # which a config of schema 1 calls world
     named = {"success": "final/success_rate"} if env.removeprefix("envs:") in WORLDS else {}
     named["return"] = "final/episodic_return"
     told = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]

@@ -50,10 +50,8 @@ def test_what_cannot_be_read_is_one_sentence(tree, message):
 
 
 def test_settings_of_studies_and_metrics():
-    assert (
-        new_setting("q_network", "worlds") == new_setting("q_network", "world-worlds") == ("environment.num_envs", None)
-    )
-    assert new_setting("q_network", "world.worlds") == ("environment.num_envs", None)
+    for key in ("worlds", "world-worlds", "world.worlds"):
+        assert new_setting("q_network", key, 4) == ("environment.num_envs", 4)
     assert new_setting("q_network", "gamma", 0.9) == ("gamma", 0.9)
     assert new_path("q_network", ("world", "env")) == ("environment", "env")
     assert new_metric("forgetful/success_rate") == "memory_ablation/success_rate"
