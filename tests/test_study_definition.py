@@ -233,7 +233,7 @@ observe = "world"
 [axes]
 world = ["POMDP/CarFlag-v0"]
 architecture = ["dgfqn", { name = "narrow", architecture = "dgfqn", prior = "local", "prior.window" = 4 }]
-positions = ["newest", "all"]
+positions = ["last", "all"]
 seed = [1]
 """
 
@@ -241,11 +241,11 @@ seed = [1]
 def test_a_definition_of_schema_1_is_read_with_its_names():
     found = runs(OLD)
     assert [(run.config.learner.loss_positions, run.axes["positions"]) for run in found[:2]] == [
-        ("newest", "newest"),
+        ("last", "last"),
         ("all", "all"),
     ]
     assert (found[2].config.network.prior.local_window, found[0].config.learner.batch_size) == (4, 8)
-    assert found[0].config.environment.observe == "observation" and "__positions-newest__" in found[0].name
+    assert found[0].config.environment.observe == "observation" and "__positions-last__" in found[0].name
     assert "unknown setting 'batch'" in refused("schema = 2" + OLD.replace("dqn_memory.train", "q_network"))
     assert "schema 3 is not known here; this version reads 1 and 2" in refused("schema = 3" + OLD)
 

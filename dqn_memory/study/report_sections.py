@@ -33,7 +33,8 @@ def lead(data: Data) -> list[Words]:
         Words(
             f"{len(source.runs)} runs of `{script_of(source.kind)}` ({states}): "
             f"{counted(len(source.worlds), 'world')}, {len(data.series)} series, {counted(seeds, 'seed')}; "
-            f"{len(data.entries)} are in this report. Where one number stands for a run it is the {HEADLINE} ({meaning(data, PREFERRED)}). All "
+            f"{len(data.entries)} are in this report. Where one number stands for a run it is the "
+            f"{HEADLINE} ({meaning(data, PREFERRED)}). All "
             f"but the section {COST} depends on what the runs learned alone, not on when or where."
         ),
         Words(f"Made by {_commands(data)}."),
