@@ -25,7 +25,7 @@ from dqn_memory.network import QNetwork
 from dqn_memory.observations import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Checkpoint, Run
-from dqn_memory.runs.kinds import Q_NETWORK, check_kind
+from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
@@ -98,7 +98,7 @@ def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, 
 
 
 def _config(run: Path, checkpoint: Checkpoint) -> TrainConfig:
-    check_kind(run, checkpoint, Q_NETWORK)
+    check_kind(run, checkpoint, "q_network")
     return from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
 
 

@@ -167,7 +167,7 @@ class BenchmarkCase:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             network = config.build(row.spec(), row.num_actions).to(device)
-        choice = backend.settle([network], "auto", torch.device(device))
+        choice = backend.resolve_backend([network], "auto", torch.device(device))
         return network, None if choice is None else choice.name
 
     def baseline(self) -> reference.BaselineNetwork:

@@ -18,6 +18,7 @@ from dqn_memory.network import NetworkConfig
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.checks import check_finite, check_least, check_parts, check_positive
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.settings import Repeatable
 from envs.atari import AtariConfig
 from envs.registry import WORLDS
@@ -143,6 +144,13 @@ class ComputeConfig:
             raise UserError(f"--threads {self.threads} must be at least 1")
         check_engine(self.engine, self.torch_device())
 
+    def start(self) -> torch.device:
+        """The device, after setting what float sums depend on: threads, and full float32 on an accelerator."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        set_tf32(False)
+        return self.torch_device()
+
     def torch_device(self) -> torch.device:
         """The device, or one sentence that says why it cannot be used."""
         if self.device == "auto":
@@ -228,6 +236,10 @@ class TrainConfig:
                 f"after {starts} steps (--learning-starts, --prepopulate), every {every} iterations (--update-every); "
                 "lower those or raise --total-steps"
             )
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Keywords of the environment's constructor, with the time limit of training or of evaluations."""
+        return self.world.kwargs(training)
 
     def arena(self, device: torch.device) -> Arena:
         """How this run's network is evaluated."""

@@ -11,8 +11,8 @@ from dqn_memory.learner import optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.runs.cuda_graph import make_update
 from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.resume import fresh
 from dqn_memory.td_loss import td_loss
+from dqn_memory.train import QTrainer
 
 CONFIG = LearnerConfig(batch_size=8, gamma=0.9, learning_rate=1e-2)
 
@@ -53,7 +53,7 @@ def test_the_compiler_sees_the_loss_in_one_piece(architecture):
 
 def test_training_computes_in_full_float32():
     torch.backends.cudnn.allow_tf32 = True  # torch's own choice for recurrent layers and convolutions
-    fresh(["--env", "POMDP/CarFlag-v0"])
+    QTrainer.configure(["--env", "POMDP/CarFlag-v0"]).compute.start()
     assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
 
 

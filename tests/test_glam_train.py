@@ -22,7 +22,7 @@ from dqn_memory.study.definition import read_definition
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.glam.config import FORMS, PRESETS, ModelConfig
-from world_models.glam.train import Training, main
+from world_models.glam.train import GlamTrainer, main
 from world_models.glam.train_config import CollectionConfig, TrainConfig
 
 refused = partial(run_folders.refused, script=main)
@@ -114,7 +114,7 @@ def test_an_evaluation_s_limit_cannot_lengthen_episodes(longest, steps):
 
 
 def test_warm_up_is_random_and_learns_nothing(tmp_path):
-    training = Training(read_config(TrainConfig, "glam/catch"))
+    training = GlamTrainer(read_config(TrainConfig, "glam/catch"))
     before = training.weights()["model.prior_head.linear.weight"].clone()
     for _ in range(30):
         training.iterate()
@@ -131,7 +131,7 @@ def test_what_is_stored_is_what_was_played():
     world = replace(config.environment, env="Pixel/BlinkingCatch-v0", num_envs=3)
     catch, model = replace(config.catch, grid=4, balls=2), replace(config.model, screen=8)
     config = replace(config, environment=world, model=model, catch=catch)
-    training = Training(config)
+    training = GlamTrainer(config)
     for _ in range(14):
         training.iterate()
     cells = {name: values[:14] for name, values in training.replay.cells.items()}
@@ -149,7 +149,7 @@ def test_both_step_sizes_fall_on_a_straight_line():
         collection=replace(config.collection, learning_starts=40),
         learner=replace(config.learner, final_lr_fraction=0.5), agent=replace(config.agent, final_rate=0.0),
     )  # fmt: skip
-    training = Training(config)
+    training = GlamTrainer(config)
     for _ in range(40):
         training.iterate()
     model, agent = (optimizer.param_groups[0]["lr"] for optimizer in training.optimizers)

@@ -15,7 +15,7 @@ from dqn_memory.network import NetworkConfig
 from dqn_memory.observations import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score
-from dqn_memory.train import Training
+from dqn_memory.train import QTrainer
 from envs import WORLDS
 from envs.registry import make_world
 
@@ -44,7 +44,7 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
         network=SMALL, replay=learning, learner=LearnerConfig(batch_size=2),
         exploration=ExplorationConfig(prepopulate=0),
     )  # fmt: skip
-    training = Training(made)
+    training = QTrainer(made)
     for _ in range(4):
         training.iterate()
     assert training.updates > 0 and training.fleet.observation_space == training.fleet.world.state_space

@@ -9,7 +9,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import from_toml, preset_names
 from dqn_memory.study.definition import expand, find_setting, parse_definition, read_definition, shipped
 from dqn_memory.study.trainers import TRAINERS, Names
-from dqn_memory.train import Training
+from dqn_memory.train import QTrainer
 
 MEMORY, FLAG = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 GOOD = f"""
@@ -221,7 +221,7 @@ def test_every_architecture_of_a_shipped_study_can_be_trained(name, smoke):
     for run in expand(replace(definition, axes=axes)):
         small = replace(run.config.replay, capacity=max(run.config.replay.learning_starts, 2_000))
         here = replace(run.config.compute, device="cpu", engine="eager")
-        Training(replace(run.config, replay=small, compute=here))  # flags alone do not say whether a network is causal
+        QTrainer(replace(run.config, replay=small, compute=here))  # flags alone do not say whether a network is causal
 
 
 OLD = """

@@ -188,12 +188,12 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
     flags += "--total-steps 120 --checkpoint-every 60 --evaluate-every 0 --final-episodes 4 --log-every 60 "
     flags += "--env POMDP/MemoryCards-v0"
     train.main([*flags.split(), "--run", str(tmp_path / "whole")])
-    evaluate = train.Training.evaluate
-    monkeypatch.setattr(train.Training, "evaluate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    evaluate = train.QTrainer.evaluate
+    monkeypatch.setattr(train.QTrainer, "evaluate", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         train.main([*flags.split(), "--run", str(tmp_path / "cut")])
     assert Run.open(tmp_path / "cut").load().step == 120 and not finished(tmp_path / "cut")
-    monkeypatch.setattr(train.Training, "evaluate", evaluate)
+    monkeypatch.setattr(train.QTrainer, "evaluate", evaluate)
     train.main(["--resume", str(tmp_path / "cut")])
     assert finished(tmp_path / "cut") and finished(tmp_path / "whole")
     whole, cut = (Run.open(tmp_path / name).metrics()[-1] for name in ("whole", "cut"))

@@ -23,7 +23,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
 from dqn_memory.runs.settings import parse
-from dqn_memory.train import Training, main
+from dqn_memory.train import QTrainer, main
 from envs import baselines
 from envs.registry import WORLDS
 
@@ -300,17 +300,17 @@ def test_a_killed_extension_goes_on_to_its_new_length(tmp_path, monkeypatch):
     more = ["--env", "POMDP/MemoryCards-v0", "--checkpoint-every", "40", "--final-lr-fraction", "0.1"]
     main(flags(whole, *more, steps=400))
     main(flags(run, *more, steps=200))
-    iterate = Training.iterate
+    iterate = QTrainer.iterate
 
     def dying(training):
         if training.steps == 300:
             raise KeyboardInterrupt
         iterate(training)
 
-    monkeypatch.setattr(Training, "iterate", dying)
+    monkeypatch.setattr(QTrainer, "iterate", dying)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         main(["--resume", str(run), "--total-steps", "400"])
-    monkeypatch.setattr(Training, "iterate", iterate)
+    monkeypatch.setattr(QTrainer, "iterate", iterate)
     main(["--resume", str(run)])
     assert Run.open(run).load().step == 400
     assert (run / "config.toml").read_text() == (whole / "config.toml").read_text().replace(str(whole), str(run))
@@ -447,7 +447,7 @@ def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch)
     """And so is its judgement without a memory, which stands beside it."""
     seeds = []
     monkeypatch.setattr("dqn_memory.train.evaluate", lambda network, arena, episodes, seed: seeds.append(seed))
-    training = Training(tyro_config(*SMALL, "--env", "POMDP/CarFlag-v0"))
+    training = QTrainer(tyro_config(*SMALL, "--env", "POMDP/CarFlag-v0"))
     for training.solved in (False, True):
         for final, forget in ((False, False), (True, False), (True, True)):
             training.evaluate(final, forget)
@@ -456,5 +456,5 @@ def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch)
 
 
 def test_the_target_network_has_no_dropout():
-    training = Training(tyro_config(*SMALL, "--dropout", "0.5"))
+    training = QTrainer(tyro_config(*SMALL, "--dropout", "0.5"))
     assert training.network.training and not training.target.training

@@ -222,7 +222,7 @@ def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monk
     monkeypatch.setattr(train, "make_learn", learning)
     config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
     compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
-    run = train.Training(replace(config, compute=compute))
+    run = train.UniZeroTrainer(replace(config, compute=compute))
     while run.updates < 2:
         run.iterate()
     assert engines == ["compile", "compile"] and calls["learn"] == run.updates

@@ -19,7 +19,6 @@ from dqn_memory.inspect import main as inspect_network
 from dqn_memory.runs.folder import Run, Streams
 from dqn_memory.train import main as train_network
 from envs.gymnasium_fleet import GymnasiumFleet
-from world_models.unizero import train
 from world_models.unizero.acting import Arena, evaluate, load_model
 from world_models.unizero.analysis import (
     attention_maps,
@@ -31,6 +30,7 @@ from world_models.unizero.analysis import (
 )
 from world_models.unizero.evaluate import main as evaluate_model
 from world_models.unizero.inspect import main
+from world_models.unizero.train import UniZeroTrainer
 from world_models.unizero.train import main as train_model
 
 PICTURES = ["trajectory.png", "learned.png", "priors.png", "attention.png", "link.png"]
@@ -225,7 +225,7 @@ def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memo
 @pytest.mark.long
 def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path):
     def span(*flags):
-        prior = train.fresh([*flags, "--env", "CartPole-v1"])[0].model.prior
+        prior = UniZeroTrainer.configure([*flags, "--env", "CartPole-v1"]).model.prior
         return prior.kind, prior.mu, prior.sigma, prior.span, prior.weight
 
     assert span("--prior", "gaussian_adaptive") == ("gaussian_adaptive", 6.0, 1.0, 10.0, 0.025)
@@ -247,9 +247,7 @@ def test_each_script_names_the_right_one_for_a_run_of_the_other_kind(cart, netwo
         assert "world_models.unizero.inspect" in said and "world_models.unizero.evaluate" in said
     for script, argv in ((main, [network]), (evaluate_model, [network]), (train_model, ["--resume", network])):
         said = refused(capsys, script, *argv)
-        assert (
-            "kind is 'dqn-memory q-network'" in said and "dqn_memory.inspect" in said and "unizero.inspect" not in said
-        )
+        assert "kind is 'q_network'" in said and "dqn_memory.inspect" in said and "unizero.inspect" not in said
     assert (contents(cart), contents(network)) == before
 
 

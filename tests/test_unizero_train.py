@@ -28,7 +28,7 @@ from world_models.unizero.evaluate import Args, make_arena
 from world_models.unizero.evaluate import main as evaluate_main
 from world_models.unizero.networks import build
 from world_models.unizero.phases import PHASES
-from world_models.unizero.train import Training, main
+from world_models.unizero.train import UniZeroTrainer, main
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 SHORT = ("--time-limit", "12", "--max-episode-steps", "12")
@@ -141,7 +141,8 @@ def test_evaluations_begin_where_they_are_told_to(tmp_path):
 
 def test_whole_copies_of_the_target():
     start = read_config(TrainConfig, "unizero/smoke")
-    training = Training(replace(start, learner=replace(start.learner, target_update_rate=0.0, target_update_every=3)))
+    copies = replace(start.learner, target_update_rate=0.0, target_update_every=3)
+    training = UniZeroTrainer(replace(start, learner=copies))
     first = [value.clone() for value in training.target.parameters()]
     alike = []
     while training.updates < 6:
@@ -353,7 +354,7 @@ def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tm
     )
     for script, arguments in ((main, ["--resume", str(other)]), (evaluate_main, [str(other)])):
         error = refused(capsys, arguments, script)
-        assert "dqn-memory q-network" in error and "python -m dqn_memory" in error
+        assert "'q_network'" in error and "python -m dqn_memory" in error
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("width = 32", "width = 16"))
     assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "120"])
@@ -390,7 +391,7 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
 def test_random_steps_come_first_and_searches_know_what_they_saw():
     smoke = read_config(TrainConfig, "unizero/smoke")
     collection = replace(smoke.collection, prepopulate=48, learning_starts=1000)
-    training = Training(replace(smoke, collection=collection, total_steps=2000))
+    training = UniZeroTrainer(replace(smoke, collection=collection, total_steps=2000))
     while training.steps < 48:
         training.iterate()
     stored = training.replay.columns(0, training.iterations)
@@ -417,7 +418,7 @@ def test_a_run_resumes_in_the_middle_of_its_random_steps(tmp_path):
 
 @pytest.mark.parametrize("name", ["smoke", "cartpole", "memory-5x5"])
 def test_the_shipped_presets_can_be_built(name):
-    training = Training(read_config(TrainConfig, f"unizero/{name}"))
+    training = UniZeroTrainer(read_config(TrainConfig, f"unizero/{name}"))
     training.iterate()
     assert training.steps == training.config.environment.num_envs and len(training.replay) == training.steps
 
@@ -461,6 +462,6 @@ def test_the_papers_penalty_moves_the_spans_that_there_are(kind):
 def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     config = read_config(TrainConfig, "unizero/smoke")
     config = replace(config, evaluation=replace(config.evaluation, max_episode_steps=7))
-    training = Training(config)
+    training = UniZeroTrainer(config)
     same = make_arena(Args(run=None, env="CartPole-v1"), config, training.model)
     assert same.env_kwargs == Arena.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}

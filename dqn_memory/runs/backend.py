@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, TextIO
 
 import torch
@@ -10,12 +10,13 @@ from torch import nn
 
 from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers, set_scan
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.migration import BACKENDS
 
 Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
 FACT = "mamba_backend"  # its name in environment.json
 
 
-def settle(networks: Iterable[nn.Module], asked: str, device: torch.device) -> Choice | None:
+def resolve_backend(networks: Iterable[nn.Module], asked: str, device: torch.device) -> Choice | None:
     """Give every Mamba of `networks` the backend that was asked for; None where they hold no Mamba.
 
     Raises UserError where it cannot run on the device.
@@ -41,7 +42,9 @@ def refused(name: str, device: torch.device) -> str | None:
     return None
 
 
-def announce(choice: Choice | None, device: torch.device, began: str | None = None, to: TextIO | None = None) -> None:
+def log_backend(
+    choice: Choice | None, device: torch.device, began: str | None = None, to: TextIO | None = None
+) -> None:
     """Say which backend runs, where one does, and that a resumed run `began` on another (`to`: standard output)."""
     if choice is None:
         return
@@ -54,3 +57,9 @@ def announce(choice: Choice | None, device: torch.device, began: str | None = No
 def facts(choice: Choice | None) -> dict[str, Any]:
     """What environment.json, and what a script writes of a run, keep of it."""
     return {FACT: None if choice is None else choice.name}
+
+
+def recorded(environment: Mapping[str, Any]) -> str | None:
+    """The backend that an environment.json names; None where there was no Mamba."""
+    name: str | None = environment.get(FACT)
+    return None if name is None else BACKENDS.get(name, name)

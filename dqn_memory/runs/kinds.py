@@ -1,22 +1,51 @@
-"""Kinds of runs, as their checkpoints' headers say them, and the scripts that read each kind."""
+"""Kinds of runs, as their checkpoints' headers say them, and the trainers that stand behind them."""
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dqn_memory.runs.checkpoint import Checkpoint
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.migration import KINDS
 
-Q_NETWORK = "dqn-memory q-network"
-# the package of train, evaluate and inspect
-SCRIPTS = {Q_NETWORK: "dqn_memory", "unizero": "world_models.unizero", "glam": "world_models.glam"}
+if TYPE_CHECKING:
+    from dqn_memory.runs.trainer import Trainer
+
+TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
+
+
+def trainer_class(kind: str) -> type[Trainer[Any]]:
+    """The trainer of this kind, found through the entry points of what is installed.
+
+    Raises:
+        UserError: there is none, or its package cannot be imported here.
+    """
+    kind = KINDS.get(kind, kind)
+    found = {point.name: point for point in entry_points(group=TRAINERS)}
+    if kind not in found:
+        raise UserError(near_names("kind of run", kind, found))
+    try:
+        trainer: type[Trainer[Any]] = found[kind].load()
+    except ModuleNotFoundError as error:
+        raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
+    return trainer
+
+
+def kind_of(checkpoint: Checkpoint) -> str | None:
+    """The kind that a checkpoint's header says."""
+    kind = checkpoint.header.get("kind")
+    return None if kind is None else KINDS.get(kind, kind)
 
 
 def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
-    """A UserError, which names the right scripts, where a run's checkpoint is not of this kind."""
-    found = checkpoint.header.get("kind")
+    """A UserError, which names the right script, where a run's checkpoint is not of this kind."""
+    found = kind_of(checkpoint)
     if found == kind and "config" in checkpoint.header:
         return
-    package = SCRIPTS.get(str(found))
-    right = f"; use python -m {package}.train, {package}.evaluate or {package}.inspect" if package else ""
+    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
+    right = ""
+    if found in modules:
+        right = f"; use python -m {modules[found]} or {modules[found].rpartition('.')[0]}.inspect"
     raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")

@@ -95,12 +95,16 @@ PATHS: dict[str, dict[str, str]] = {
         "evaluation.stop_at": "evaluation.stop_at_return",
     },
 }
+BACKENDS = {"lanes": "simd"}  # of Mamba
 # Old path of a setting -> {old value: new value}.
 VALUES: dict[str, dict[str, dict[Any, Any]]] = {
-    kind: {"world.observe": {"world": "observation"}, "compute.backend": {"lanes": "simd"}} for kind in PATHS
+    kind: {"world.observe": {"world": "observation"}, "compute.backend": BACKENDS} for kind in PATHS
 }
 # How the names of old metrics began -> how the new ones begin.
 METRICS: dict[str, str] = {"forgetful/": "memory_ablation/"}
+
+# Keys of a checkpoint's trainer state, in all kinds of runs.
+STATE = {"meter": "stats", "optimizer": "optimizers"}
 
 
 def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -157,6 +161,14 @@ def new_metric(name: str) -> str:
         if name.startswith(old):
             return new + name.removeprefix(old)
     return name
+
+
+def migrate_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A trainer's saved state under this version's keys."""
+    new = {STATE.get(key, key): value for key, value in state.items()}
+    if isinstance(new.get("optimizers"), dict):  # schema 1 had one without a list around it
+        new["optimizers"] = [new["optimizers"]]
+    return new
 
 
 def _leaves(tree: Mapping[str, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, Any]]:

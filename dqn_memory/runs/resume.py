@@ -1,4 +1,4 @@
-"""What a training run is made from: flags and presets of a fresh one, the folder and few changes of a stopped one."""
+"""How a stopped run goes on: its folder, and the few settings that a resume may change."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
-import torch
-
-from dqn_memory.analysis.size import match
-from dqn_memory.config import TrainConfig
-from dqn_memory.observations import observation_spec
-from dqn_memory.runs.backend import FACT, Backend, refused
+from dqn_memory.runs.backend import Backend, recorded, refused
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import Q_NETWORK, check_kind
-from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.settings import from_record, load_plugins, parse
-from envs.fleet import make_fleet
 
 C = TypeVar("C", bound=Any)
 
@@ -41,24 +34,6 @@ class ResumeConfig:
     """Environment steps between log lines."""
     checkpoint_every: int | None = None
     """Environment steps between checkpoints."""
-
-
-def fresh(argv: Sequence[str]) -> tuple[TrainConfig, Path]:
-    """The config that flags and presets make, and the folder of its run."""
-    config = parse(TrainConfig, argv)
-    load_plugins(config.plugin)
-    config = with_whole_path(resolve(config))
-    set_arithmetic(config)
-    world = config.environment.env.replace("/", "-")
-    return config, Path(config.output.run or f"runs/{world}/{config.network.architecture}/seed_{config.seed}")
-
-
-def stopped(argv: Sequence[str]) -> tuple[TrainConfig, Run]:
-    """A run that exists, and its config with the few changes that a resume may make."""
-    config, run, backend = reopened(argv, TrainConfig, Q_NETWORK)
-    config = with_backend(config, run, backend)
-    set_arithmetic(config)
-    return config, run
 
 
 def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, Run, Backend | None]:
@@ -95,7 +70,7 @@ def with_backend(config: C, run: Run, asked: str | None = None) -> C:
 
     Raises UserError where that one cannot run on the config's device.
     """
-    began = run.environment.get(FACT)
+    began = recorded(run.environment)
     if asked is not None or began is None:
         return config
     refusal = refused(began, config.compute.torch_device())
@@ -120,29 +95,6 @@ def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
         raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
 
 
-def resolve(config: TrainConfig) -> TrainConfig:
-    """The config with `--match` turned into a width and a head width."""
-    if config.match is None:
-        return config
-    fleet = make_fleet(
-        config.environment.env, 1, 0, torch.device("cpu"),
-        observation_key=config.environment.observation_key, env_kwargs=config.environment.kwargs(),
-    )  # fmt: skip
-    spec = observation_spec(fleet.observation_space)
-    return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
-
-
-def with_whole_path(config: TrainConfig) -> TrainConfig:
-    """The config with a world's file named from the root, so that the run can be read from any folder."""
-    path = config.environment.path
-    if path is None or not Path(path).is_file():
-        return config  # none, or the name of a file that the world knows
-    return replace(config, environment=replace(config.environment, path=str(Path(path).resolve())))
-
-
-def set_arithmetic(config: TrainConfig) -> None:
-    """What float sums depend on: the thread count, and full float32 on an accelerator."""
-    config.compute.check()
-    if config.compute.threads is not None:
-        torch.set_num_threads(config.compute.threads)
-    set_tf32(False)
+def resumes(argv: Sequence[str]) -> bool:
+    """Whether a command line continues a run."""
+    return any(word == "--resume" or word.startswith("--resume=") for word in argv)

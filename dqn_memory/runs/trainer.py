@@ -1,152 +1,380 @@
-"""The course of a training run, the same for every trainer: iterate, log, evaluate, save; start anew or resume."""
+"""What every training script shares: the state of a run, its course, and how it is started, stopped and resumed.
+
+A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` makes networks and optimisers and whose
+`iterate` acts, stores and learns.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.runs import backend
 from dqn_memory.runs.checkpoint import Checkpoint
-from dqn_memory.runs.folder import Progress, Run
+from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.meter import Clock, Meter
-from dqn_memory.runs.progress import due
-from dqn_memory.runs.resume import check_unfinished
+from dqn_memory.runs.migration import migrate_state
+from dqn_memory.runs.progress import Progress, due
+from dqn_memory.runs.resume import check_unfinished, reopened, resumes, with_backend
 from dqn_memory.runs.score import SUCCESS, Score, success_word, tells_success
-from dqn_memory.runs.settings import to_toml
+from dqn_memory.runs.seeding import Streams, dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs.settings import load_plugins, parse, to_toml
+from envs.core import Step
+from envs.fleet import make_fleet
+from envs.seeding import restore_generator
+
+C = TypeVar("C", bound=Any)
+Metrics = Mapping[str, Tensor]
+TIMES = ("time/elapsed", "time/processor")
+RECENT = 100  # episodes behind charts/success_rate
 
 
-class Trainer(Protocol):
-    """What the class of a training script provides: one iteration of its algorithm, and all of its state."""
+class Trainer(ABC, Generic[C]):
+    """One run of one algorithm: all of its state, and its course from the command line to the last evaluation.
+
+    Attributes:
+        fleet: N environments, stepped at once.
+        updates: of the networks, so far.
+        solved: an evaluation reached the goal that the config sets.
+    """
 
     kind: ClassVar[str]
-    """What its checkpoints' headers say (dqn_memory.runs.kinds)."""
+    """Its name in checkpoints' headers, in studies and among the entry points."""
+    config_class: ClassVar[type[Any]]
     shown: ClassVar[Mapping[str, str]]
     """Words of the progress line, and the scalar that each stands for."""
-    config: Any
-    device: torch.device
-    fleet: Any
+    # What a checkpoint holds besides networks, optimisers, counters and replay, by the names of attributes:
+    stateful: ClassVar[tuple[str, ...]]
+    """Parts that have a state_dict of their own."""
+    generators: ClassVar[tuple[str, ...]]
+    """Random generators."""
+    tensors: ClassVar[tuple[str, ...]]
+    """Tensors that one iteration hands to the next."""
+
+    optimizers: Sequence[torch.optim.Optimizer]
+    backend: Choice | None = None
+    """What its Mamba runs on, where it has one."""
     replay: Any
-    updates: int
-    solved: bool
 
-    @property
-    def meter(self) -> Meter:
-        """Counts episodes and updates, and knows whether they stayed finite."""
+    def __init__(self, config: C) -> None:
+        config.check()
+        self.config = config
+        self.device: torch.device = config.compute.start()
+        self.streams = Streams.spawn(config.seed)
+        self.iterations = self.updates = 0
+        self.solved = False
+        self.stats = RunStats(self.device)
+        environment = config.environment
+        self.fleet = make_fleet(
+            environment.env, environment.num_envs, self.streams.worlds, self.device,
+            observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
+        )  # fmt: skip
 
-    @property
-    def steps(self) -> int:
-        """Environment steps taken."""
+    # ---- the algorithm: what a subclass provides -----------------------------------------------------------------
+    @abstractmethod
+    def begin(self) -> None:
+        """Start episodes in all environments, with nothing remembered."""
 
+    @abstractmethod
     def iterate(self) -> None:
-        """One step in every world, then this iteration's updates."""
+        """Take one step in every environment, then this iteration's updates."""
+
+    @abstractmethod
+    def networks(self) -> Mapping[str, nn.Module]:
+        """All networks that a checkpoint holds, by name."""
+
+    @abstractmethod
+    def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
+        """Play episodes without learning, more of them at the end of a run.
+
+        With `reset_memory` the agent forgets everything before each step.
+        """
+
+    @abstractmethod
+    def reached_goal(self, score: Score) -> bool:
+        """Whether an evaluation is as good as the config asks for to end the run."""
+
+    @abstractmethod
+    def summary(self, score: Score) -> str:
+        """What the script prints of the last evaluation."""
+
+    @classmethod
+    @abstractmethod
+    def variant(cls, config: C) -> str:
+        """The folder's name between environment and seed, such as the architecture's."""
+
+    @classmethod
+    def resolve(cls, config: C) -> C:
+        """A fresh run's config, with all that has to be computed for it."""
+        return config
 
     def scalars(self) -> dict[str, float]:
         """What a log line says; sums since the last line are cleared."""
+        return self.stats.scalars() | {"charts/updates": float(self.updates)}
 
-    def evaluate(self, final: bool = False, forget: bool = False) -> Score:
-        """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run.
+    # ---- state ---------------------------------------------------------------------------------------------------
+    @property
+    def steps(self) -> int:
+        """Environment steps taken."""
+        return self.iterations * self.fleet.num_envs
 
-        With `forget` the agent forgets everything before each step.
-        """
-
-    def judge(self, score: Score) -> None:
-        """Note whether an evaluation reached `--stop-at-success`."""
+    def evaluation_seed(self, final: bool) -> int:
+        """Seed of the evaluation at this step, from the run's own stream of evaluations."""
+        return episodes_seed(self.streams.evaluation, self.steps, final and self.solved)
 
     def weights(self) -> dict[str, Tensor]:
-        """All networks, by name."""
+        """All parameters and buffers, by network and name."""
+        networks = self.networks().items()
+        return {f"{part}.{name}": value for part, network in networks for name, value in network.state_dict().items()}
 
     def state_dict(self) -> dict[str, Any]:
         """Everything else that the future of the run depends on, but the replay."""
+        return {
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            **{name: getattr(self, name).state_dict() for name in ("fleet", "stats", *self.stateful)},
+            **{name: getattr(self, name).get_state() for name in self.generators},
+            **{name: getattr(self, name) for name in self.tensors},
+            **dropout_state(self.device),
+            "solved": self.solved, "iterations": self.iterations, "updates": self.updates,
+        }  # fmt: skip
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Continue where the checkpoint was made."""
+        """Continue where the checkpoint was made; a UserError where its networks are of another form."""
+        for part, network in self.networks().items():
+            checkpoint.fill(network, part)
+        state = migrate_state(checkpoint.trainer)
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            restore_optimizer(optimizer, saved)
+        for name in ("fleet", "stats", *self.stateful):
+            getattr(self, name).load_state_dict(state[name])
+        for name in self.generators:
+            restore_generator(getattr(self, name), state[name])
+        restore_dropout(state, self.device)
+        for name in self.tensors:
+            setattr(self, name, state[name].to(self.device))
+        for name in ("solved", "iterations", "updates"):
+            setattr(self, name, state[name])
+        if checkpoint.replay is None:
+            self.begin()  # an episode whose beginning is lost cannot be learned from, so all start anew
+        else:
+            self.replay.restore(checkpoint.replay.start, checkpoint.replay.data)
 
+    # ---- the course of a run -------------------------------------------------------------------------------------
+    @classmethod
+    def main(cls, argv: Sequence[str] | None = None) -> None:
+        """Start or resume a run as the command line says, and train it to its end."""
+        one_line_errors(cls._main)(argv)
 
-T = TypeVar("T", bound=Trainer)
+    @classmethod
+    def _main(cls, argv: Sequence[str] | None) -> None:
+        trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
+        with run:
+            score = trainer.train(run)
+        print(f"{run.path}: {trainer.summary(score)}")
 
+    @classmethod
+    def start(cls, argv: Sequence[str]) -> tuple[Self, Run]:
+        """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
+        if resumes(argv):
+            return cls._resume(argv)
+        config = cls.configure(argv)
+        trainer = cls(config)
+        backend.log_backend(trainer.backend, trainer.device)
+        facts = backend.facts(trainer.backend)
+        return trainer, Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
 
-def run_training(training: Trainer, run: Run) -> Score:
-    """Iterate to the end of the run; log, evaluate and save on the way."""
-    config = training.config
-    clock, began_at = Clock(run.metrics()), training.steps
-    with Progress(config.total_steps, training.steps, config.environment.env) as progress:
-        while training.steps < config.total_steps and not training.solved:
-            training.iterate()
-            if _due(training, config.output.log_every):
-                scalars = training.scalars()
-                scalars["charts/SPS"] = (training.steps - began_at) / clock.seconds
-                run.log(training.steps, scalars | clock.scalars())
-                progress.update(training.steps, **_shown(training, scalars))
-            else:
-                progress.update(training.steps)
-            if training.updates and _evaluates(training):
-                score = training.evaluate()
-                run.log(training.steps, score.scalars() | clock.scalars())
-                training.judge(score)
-            if _due(training, config.output.checkpoint_every):
-                save(training, run)
-    score = training.evaluate(final=True)
-    final = _named("final", score)
-    if config.evaluation.memory_ablation:
-        final |= _named("memory_ablation", training.evaluate(final=True, forget=True))
-    run.log(training.steps, final | clock.scalars())
-    save(training, run)
-    return score
+    @classmethod
+    def configure(cls, argv: Sequence[str]) -> C:
+        """The config of a fresh run, from flags and presets."""
+        config = parse(cls.config_class, argv)
+        if hasattr(config, "base"):  # what was chosen brings other defaults with it
+            config = parse(cls.config_class, argv, base=config.base())
+        load_plugins(config.plugin)
+        return cls.resolve(config)
+
+    @classmethod
+    def folder(cls, config: C) -> Path:
+        """Where a fresh run goes."""
+        env = config.environment.env.replace("/", "-")
+        return Path(config.output.run or f"runs/{env}/{cls.variant(config)}/seed_{config.seed}")
+
+    @classmethod
+    def _resume(cls, argv: Sequence[str]) -> tuple[Self, Run]:
+        """A stopped run at its last checkpoint.
+
+        Raises:
+            UserError: the checkpoint is of another kind or does not fit, or the run is complete.
+        """
+        config, run, asked = reopened(argv, cls.config_class, cls.kind)
+        config = with_backend(config, run, asked)
+        trainer = cls(config)
+        checkpoint = run.resume()
+        if checkpoint is None:
+            print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
+        else:
+            check_kind(run.path, checkpoint, cls.kind)
+            trainer.restore(checkpoint)
+            check_unfinished(run, config, trainer.steps, trainer.solved)
+            if checkpoint.replay is None:
+                lost = "without its replay: the continued run is not exact, episodes start anew"
+                print(f"resuming {run.path} {lost}", flush=True)
+        run.lengthen(config.total_steps)
+        backend.log_backend(trainer.backend, trainer.device, backend.recorded(run.environment))
+        return trainer, run
+
+    def train(self, run: Run) -> Score:
+        """Iterate to the end of the run; log, evaluate and save on the way."""
+        config, began_at = self.config, self.steps
+        clock = Clock(run.metrics())
+        with Progress(config.total_steps, self.steps, config.environment.env) as progress:
+            while self.steps < config.total_steps and not self.solved:
+                self.iterate()
+                if self._due(config.output.log_every):
+                    scalars = self.scalars()
+                    scalars["charts/SPS"] = (self.steps - began_at) / clock.seconds
+                    run.log(self.steps, scalars | clock.scalars())
+                    progress.update(self.steps, **self._shown(scalars))
+                else:
+                    progress.update(self.steps)
+                if self.updates and self._evaluation_due():
+                    score = self.evaluate()
+                    run.log(self.steps, score.scalars() | clock.scalars())
+                    self.solved = self.reached_goal(score)
+                if self._due(config.output.checkpoint_every):
+                    self.save(run)
+        score = self.evaluate(final=True)
+        final = _named("final", score)
+        if config.evaluation.memory_ablation:
+            final |= _named("memory_ablation", self.evaluate(final=True, reset_memory=True))
+        run.log(self.steps, final | clock.scalars())
+        self.save(run)
+        return score
+
+    def save(self, run: Run) -> None:
+        """One checkpoint; it becomes valid all at once."""
+        self.stats.check_finite()
+        replay = self.replay if self.config.output.checkpoint_replay == "full" else None
+        header = {"kind": self.kind, "config": to_toml(self.config)}
+        run.save(self.steps, self.weights(), self.state_dict(), replay, header)
+
+    def _due(self, every: int) -> bool:
+        return due(self.steps, every, self.fleet.num_envs)
+
+    def _evaluation_due(self) -> bool:
+        """Whether an evaluation is due; not every trainer's config puts the first one off."""
+        evaluation = self.config.evaluation
+        return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
+
+    def _shown(self, scalars: Mapping[str, float]) -> dict[str, float]:
+        names = {SUCCESS: success_word(tells_success(self.fleet))}
+        return {names.get(word, word): scalars[name] for word, name in self.shown.items() if name in scalars}
 
 
 def _named(kind: str, score: Score) -> dict[str, float]:
     return {f"{kind}/{name.split('/')[1]}": value for name, value in score.scalars().items()}
 
 
-def _due(training: Trainer, every: int) -> bool:
-    return due(training.steps, every, training.config.environment.num_envs)
+def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load a `state_dict` that was read onto a CPU; step sizes that are tensors go where a captured graph looks."""
+    optimizer.load_state_dict(state)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"] = group["lr"].to(group["params"][0].device)
 
 
-def _evaluates(training: Trainer) -> bool:
-    """Whether an evaluation is due; not every trainer's config puts the first one off."""
-    evaluation = training.config.evaluation
-    return training.steps >= getattr(evaluation, "evaluate_from", 0) and _due(training, evaluation.evaluate_every)
+class RunStats:
+    """Sums and counts of a run; its state is part of a checkpoint, so that a resumed run logs the same numbers."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        loss: str = "losses/td_loss",
+        norm: str = "grad/norm",
+        rate: str = "--learning-rate",
+    ) -> None:
+        self.loss, self.norm = loss, norm  # the metrics that must stay finite
+        self.rate = rate  # the flag of the step size behind them
+        self.recent: deque[float] = deque(maxlen=RECENT)
+        self.finished: list[list[float]] = []  # return, length of episodes since the last log line
+        self.sums: dict[str, Tensor] = {}
+        self.summed = 0
+        self.broken_at = torch.full((), -1, dtype=torch.int64, device=device)  # step of the first non-finite update
+
+    def count_update(self, metrics: Metrics, step: int) -> None:
+        """Add one update's metrics without waiting for the device."""
+        finite = torch.isfinite(metrics[self.loss]) & torch.isfinite(metrics[self.norm])
+        self.broken_at = torch.where(finite | (self.broken_at >= 0), self.broken_at, step)
+        self.sums = {name: self.sums.get(name, 0) + value for name, value in metrics.items()}
+        self.summed += 1
+
+    def count_episodes(self, step: Step) -> None:
+        """Add the episodes that ended with this step."""
+        rows = step.done.nonzero().flatten().tolist()
+        if rows:
+            returns, lengths = step.episode_return.tolist(), step.episode_length.tolist()
+            success = step.success.tolist()
+            self.finished += [[returns[row], float(lengths[row])] for row in rows]
+            self.recent.extend(float(success[row]) for row in rows)
+
+    def scalars(self) -> dict[str, float]:
+        """Means since the last call, which start anew, and the success rate of the newest episodes."""
+        self.check_finite()
+        scalars = {name: float(value) / self.summed for name, value in self.sums.items()}
+        if self.recent:
+            scalars["charts/success_rate"] = sum(self.recent) / len(self.recent)
+        if self.finished:
+            for entry, name in enumerate(("charts/episodic_return", "charts/episodic_length")):
+                scalars[name] = sum(episode[entry] for episode in self.finished) / len(self.finished)
+        self.sums, self.summed, self.finished = {}, 0, []
+        return scalars
+
+    def check_finite(self) -> None:
+        """Stop a run whose loss or gradient was not finite, before anything broken is saved."""
+        if int(self.broken_at) >= 0:
+            raise UserError(
+                f"the loss or its gradient was not finite at step {int(self.broken_at)}; the last checkpoint is "
+                f"kept: try a smaller {self.rate} in a new run"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors."""
+        return {
+            "recent": list(self.recent), "finished": self.finished, "sums": self.sums, "summed": self.summed,
+            "broken_at": self.broken_at,
+        }  # fmt: skip
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state_dict` was taken."""
+        device = self.broken_at.device
+        self.recent = deque(state["recent"], maxlen=RECENT)
+        self.finished, self.summed = state["finished"], state["summed"]
+        self.sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self.broken_at = state["broken_at"].to(device)
 
 
-def _shown(training: Trainer, scalars: Mapping[str, float]) -> dict[str, float]:
-    names = {SUCCESS: success_word(tells_success(training.fleet))}
-    return {names.get(word, word): scalars[name] for word, name in training.shown.items() if name in scalars}
+class Clock:
+    """Seconds of a run, those of its earlier processes included (`lines`: what it has logged so far)."""
 
+    def __init__(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        self._before = {name: max((line.get(name, 0.0) for line in lines), default=0.0) for name in TIMES}
+        self._began, self._busy = time.monotonic(), time.process_time()
 
-def save(training: Trainer, run: Run) -> None:
-    """One checkpoint; it becomes valid all at once."""
-    training.meter.check_finite()
-    replay = training.replay if training.config.output.checkpoint_replay == "full" else None
-    header = {"kind": training.kind, "config": to_toml(training.config)}
-    run.save(training.steps, training.weights(), training.state_dict(), replay, header)
+    @property
+    def seconds(self) -> float:
+        """Since this process took the run up."""
+        return time.monotonic() - self._began
 
-
-def resume(make: Callable[[Any], T], config: Any, run: Run) -> T:
-    """The training of a stopped run, at its last checkpoint.
-
-    Raises:
-        UserError: the checkpoint is of another kind or does not fit, or the run is complete.
-    """
-    training = make(config)
-    checkpoint = run.resume()
-    if checkpoint is None:
-        print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
-        run.lengthen(config.total_steps)
-        return training
-    check_kind(run.path, checkpoint, training.kind)
-    training.restore(checkpoint)
-    check_unfinished(run, config, training.steps, training.solved)
-    run.lengthen(config.total_steps)
-    if checkpoint.replay is None:
-        print(
-            f"resuming {run.path} without its replay: the continued run is not exact, episodes start anew", flush=True
-        )
-    return training
-
-
-def resumes(argv: Sequence[str]) -> bool:
-    """Whether a command line continues a run."""
-    return any(word == "--resume" or word.startswith("--resume=") for word in argv)
+    def scalars(self) -> dict[str, float]:
+        """Time on the wall, and that of the processors: what the run would have taken on a machine of its own."""
+        now = (self.seconds, time.process_time() - self._busy)
+        return {name: self._before[name] + value for name, value in zip(TIMES, now, strict=True)}

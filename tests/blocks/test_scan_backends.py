@@ -198,14 +198,14 @@ def test_every_mixer_is_equipped():
 
 
 def test_a_network_without_mamba_has_no_backend():
-    assert backend.settle([torch.nn.Linear(2, 2)], "triton", CPU) is None
+    assert backend.resolve_backend([torch.nn.Linear(2, 2)], "triton", CPU) is None
     assert backend.facts(None) == {"mamba_backend": None}
 
 
 def test_what_cannot_run_is_one_sentence(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(UserError, match=r"--backend triton of mamba cannot be used: .*; use --backend torch or auto"):
-        backend.settle([Mamba(8)], "triton", CPU)
+        backend.resolve_backend([Mamba(8)], "triton", CPU)
 
 
 def train(run, *more, steps=40):

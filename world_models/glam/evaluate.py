@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     folder, device = run_folder(args.folder, args.run), ComputeConfig(args.device, args.threads).start()
     found = chosen(args, load(folder, device))
-    backend.announce(found.backend, device, to=sys.stderr if args.format == "json" else None)
+    backend.log_backend(found.backend, device, to=sys.stderr if args.format == "json" else None)
     config = found.config
     arena = replace(Arena.of(config, device), forget=args.forget)
     score = evaluate(found.model, found.agent, arena, config, args.rows, args.quota, args.seed)

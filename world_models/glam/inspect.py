@@ -142,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     losses = all_losses(run, args.beside)
     device = ComputeConfig(args.device, args.threads).start()
     found = load(run, device)
-    backend.announce(found.backend, device)
+    backend.log_backend(found.backend, device)
     foreseen, forms, episode_return = imagine(args, found)
     config = found.config
     about = f"{config.model.sequence} in {config.environment.env} at step {found.step:,}"

@@ -65,7 +65,7 @@ def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
     load_plugins(config.plugin)
     actions = checkpoint.trainer["actions"]
     model, agent = build(config, actions, 0, device)
-    backend = backends.settle([model], "auto", device)
+    backend = backends.resolve_backend([model], "auto", device)
     checkpoint.fill(model, "model")
     checkpoint.fill(agent, "agent")
     return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)

@@ -139,7 +139,7 @@ class Phases:
         self.config = config = case.config()
         self.device = config.compute.start()
         self.model, self.agent = build(config, ACTIONS, 0, self.device)
-        self.backend = backend.settle([self.model], case.backend, self.device)
+        self.backend = backend.resolve_backend([self.model], case.backend, self.device)
         optimizers = make_optimizers(case.engine, self.model, self.agent, config.learner)
         self.execution = make_execution(
             case.engine, self.model, self.agent, optimizers, config.learner, config.imagination.begin
