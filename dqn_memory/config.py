@@ -239,7 +239,7 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the environment's constructor, with the time limit of training or of evaluations."""
-        return self.world.kwargs(training)
+        return self.environment.kwargs(training)
 
     def arena(self, device: torch.device) -> Arena:
         """How this run's network is evaluated."""
