@@ -20,7 +20,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
     """Attention maps of one window (T, ...) by layer number, each (H, T, T); layers without attention are left out."""
-    return {place: maps[0] for place, maps in _maps(network, observation[None], previous_action[None], None).items()}
+    return {index: maps[0] for index, maps in _maps(network, observation[None], previous_action[None], None).items()}
 
 
 def episode_attention(
@@ -37,9 +37,9 @@ def episode_attention(
     found: dict[int, list[Tensor]] = {}
     for ends in torch.arange(length, device=observation.device).split(rows):
         part = windows(network, observation, previous_action, ends, size, acting)
-        for place, maps in _newest_rows(network, part, acting).items():
-            found.setdefault(place, []).append(_on_steps(maps[..., :size], part, ends, length))
-    return {place: torch.cat(parts).transpose(0, 1) for place, parts in found.items()}
+        for index, maps in _newest_rows(network, part, acting).items():
+            found.setdefault(index, []).append(_on_steps(maps[..., :size], part, ends, length))
+    return {index: torch.cat(parts).transpose(0, 1) for index, parts in found.items()}
 
 
 def _newest_rows(network: QNetwork, part: Windows, acting: ActingMode) -> dict[int, Tensor]:
@@ -51,9 +51,9 @@ def _newest_rows(network: QNetwork, part: Windows, acting: ActingMode) -> dict[i
 
 def _on_steps(weights: Tensor, part: Windows, ends: Tensor, length: int) -> Tensor:
     """Weights (B, H, S) of places in windows, on the steps of the episode, (B, H, T)."""
-    place = torch.arange(weights.shape[-1], device=ends.device)
-    real = place < part.lengths[:, None]  # (B, S)
-    step = ((ends + 1 - part.lengths)[:, None] + place).clamp(max=length - 1)
+    index = torch.arange(weights.shape[-1], device=ends.device)
+    real = index < part.lengths[:, None]  # (B, S)
+    step = ((ends + 1 - part.lengths)[:, None] + index).clamp(max=length - 1)
     kept = weights * real[:, None]
     return torch.zeros(*weights.shape[:2], length, dtype=weights.dtype, device=weights.device).scatter_add(
         2, step[:, None].expand_as(kept), kept
@@ -65,10 +65,10 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     """Maps (B, H, T, T) of B windows by layer number."""
     x = network.positions(network.embed(observation, previous_action))  # (B, T, D)
     maps = {}
-    for place, layer in enumerate(network.layers):
+    for index, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
             first = cast(Sublayer, layer.sublayers[0])
-            maps[place] = layer.attention.weights(first._enter(x), lengths)  # in identity order it reads LN(x)
+            maps[index] = layer.attention.weights(first._enter(x), lengths)  # in identity order it reads LN(x)
         x = layer(x, lengths)
     return maps
 
@@ -103,18 +103,18 @@ def prior_tables(network: QNetwork) -> dict[str, tuple[str, Array]]:
     Plain causal attention has no table and is left out.
     """
     tables = {}
-    for place, prior in _priors(network).items():
+    for index, prior in _priors(network).items():
         scale, bias = prior.tables(network.config.context)
         if bias is not None:
-            tables[f"layer {place}"] = "bias", bias.exp().double().cpu().numpy()
+            tables[f"layer {index}"] = "bias", bias.exp().double().cpu().numpy()
         elif scale is not None:
-            tables[f"layer {place}"] = "scale", scale.double().cpu().numpy()
+            tables[f"layer {index}"] = "scale", scale.double().cpu().numpy()
     return tables
 
 
 def _priors(network: QNetwork) -> dict[int, Prior]:
     return {
-        place: layer.attention.prior
-        for place, layer in enumerate(network.layers)
+        index: layer.attention.prior
+        for index, layer in enumerate(network.layers)
         if isinstance(layer, EncoderLayer) and layer.attention is not None
     }

@@ -96,8 +96,8 @@ def _strip_width(frames: Sequence[Array], count: int, down: int) -> float:
     return float(np.clip(SIDE * down / count * width / height, 0.6, 2.4)) + 0.45
 
 
-def _film(figure: Figure, place: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
-    strip = place.subgridspec(len(steps), 1).subplots(squeeze=False)[:, 0]
+def _film(figure: Figure, slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
+    strip = slot.subgridspec(len(steps), 1).subplots(squeeze=False)[:, 0]
     for panel, step in zip(strip, steps.tolist(), strict=True):
         panel.imshow(frames[step], interpolation="nearest")
         panel.set_ylabel(f"step {step}", rotation=0, ha="right", va="center", fontsize=8)

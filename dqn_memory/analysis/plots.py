@@ -153,9 +153,9 @@ def decision(
     panel.set_xticks(*_step_labels(length, first_step, marks))
     panel.set_xlabel("step of the episode")
     panel.tick_params(length=0)
-    for place in sorted((step - first_step for step in marks), reverse=True):  # the last one lies below the others
-        edge = INK if place == length - 1 else MARK
-        box = Rectangle((place - 0.5, -0.5), 1, count, fill=False, edgecolor=edge, linewidth=1.8, clip_on=False)
+    for index in sorted((step - first_step for step in marks), reverse=True):  # the last one lies below the others
+        edge = INK if index == length - 1 else MARK
+        box = Rectangle((index - 0.5, -0.5), 1, count, fill=False, edgecolor=edge, linewidth=1.8, clip_on=False)
         panel.add_patch(box)
     if film:
         _numbers(panel, weights)

@@ -63,10 +63,10 @@ def _bars(panel: Axes, runs: Array) -> None:
     count, layers, heads = runs.shape
     width = 0.8 / layers
     for layer in range(layers):
-        place = np.arange(heads) + (layer - (layers - 1) / 2) * width
+        position = np.arange(heads) + (layer - (layers - 1) / 2) * width
         spread = runs[:, layer].std(0, ddof=1) if count > 1 else None
         bars: Any = {"color": COLOURS[layer % len(COLOURS)], "ecolor": INK, "capsize": 2, "error_kw": {"linewidth": 1}}
-        panel.bar(place, runs[:, layer].mean(0), 0.92 * width, yerr=spread, label=f"layer {layer}", **bars)
+        panel.bar(position, runs[:, layer].mean(0), 0.92 * width, yerr=spread, label=f"layer {layer}", **bars)
 
 
 @_styled
@@ -172,10 +172,10 @@ def _rewards(panel: Axes, reward: Array, predicted: Array, first_step: int, capt
 
 def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float, marked: Sequence[int] = ()) -> None:
     """Pictures centred on whole numbers, as wide as this share of the room between them; some are marked."""
-    for place, frame in enumerate(frames):
-        middle, half = first_step + place, 0.48 * share
+    for index, frame in enumerate(frames):
+        middle, half = first_step + index, 0.48 * share
         panel.imshow(frame, extent=(middle - half, middle + half, 0, 1), aspect="auto", interpolation="nearest")
-        edge: Any = {"edgecolor": MARK, "linewidth": 2} if place in marked else {"edgecolor": FAINT, "linewidth": 0.6}
+        edge: Any = {"edgecolor": MARK, "linewidth": 2} if index in marked else {"edgecolor": FAINT, "linewidth": 0.6}
         panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, fill=False, clip_on=False, **edge))
     panel.set_xlim(first_step - 0.5, first_step + len(frames) - 0.5)
     panel.set_ylim(0, 1)
@@ -193,14 +193,14 @@ def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], fir
     words = [names[i] if i < len(names) else f"action {i}" for i in range(actions)]
     panel.set_yticks(range(actions), words)
     panel.tick_params(length=0)
-    for place, taken in enumerate(action):
+    for index, taken in enumerate(action):
         edge: Any = {"fill": False, "edgecolor": MARK, "linewidth": 1.6, "clip_on": False}
-        panel.add_patch(Rectangle((first_step + place - 0.5, taken - 0.5), 1, 1, **edge))
+        panel.add_patch(Rectangle((first_step + index - 0.5, taken - 0.5), 1, 1, **edge))
     if actions <= MANY:
-        for (place, number), value in np.ndenumerate(policy):
+        for (index, number), value in np.ndenumerate(policy):
             colour = "white" if value > 0.55 else "#333333"
             where: Any = {"ha": "center", "va": "center", "fontsize": 7.5, "color": colour}
-            panel.text(first_step + place, number, f"{value:.2f}", **where)
+            panel.text(first_step + index, number, f"{value:.2f}", **where)
     return image
 
 
@@ -227,12 +227,12 @@ def link(
     panel.set_xlabel("key: step of the episode (latent, then action)")
     panel.set_ylabel("query: step of the episode")
     figure.colorbar(image, ax=panel, location="bottom", label="attention weight", aspect=40, shrink=0.7)
-    place = (first_step + key / 2, first_step + query / 2)
-    panel.add_patch(Rectangle(place, 0.5, 0.5, fill=False, edgecolor=MARK, linewidth=2.2))
+    corner = (first_step + key / 2, first_step + query / 2)
+    panel.add_patch(Rectangle(corner, 0.5, 0.5, fill=False, edgecolor=MARK, linewidth=2.2))
     shown = [figure.add_subplot(grid[1, 1]), figure.add_subplot(grid[2, 1])]
     for other, token, role in zip(shown, (key, query), ("key", "query"), strict=True):
         _picture(other, frames[token // 2], f"{role}: {_token(token, actions, first_step)}")
-        _join(figure, panel, other, place)
+        _join(figure, panel, other, corner)
     figure.suptitle(title)
     return figure
 
@@ -254,8 +254,8 @@ def _token(token: int, actions: Sequence[str], first_step: int) -> str:
     return f"the action at step {first_step + step}{done}"
 
 
-def _join(figure: Figure, panel: Axes, other: Axes, place: tuple[float, float]) -> None:
+def _join(figure: Figure, panel: Axes, other: Axes, corner: tuple[float, float]) -> None:
     """A line from the marked cell to a picture."""
     ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
     line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
-    figure.add_artist(ConnectionPatch((place[0] + 0.5, place[1] + 0.25), (0, 0.5), **ends, **line))
+    figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))

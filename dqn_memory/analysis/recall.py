@@ -99,7 +99,7 @@ def recall(
 
 
 def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
-    """Norm of dQ/de at every place e of each window, over all actions and features, (B, S).
+    """Norm of dQ/de at every position e of each window, over all actions and features, (B, S).
 
     Of a network that also sees previous actions, the observation's features alone.
     """
@@ -149,17 +149,17 @@ def occlusions(network: QNetwork, given: Windows, substitutes: Substitutes, acti
     before = q_values(network, given, acting)  # (B, A)
     changes, flips = [], []
     for age in range(int(given.lengths.max())):
-        place = (given.place - age).clamp(min=0)
-        after = torch.stack([q_values(network, _replaced(given, place, new), acting)
+        index = (given.place - age).clamp(min=0)
+        after = torch.stack([q_values(network, _replaced(given, index, new), acting)
                              for new in substitutes.draw(len(given))])  # (R, B, A)  # fmt: skip
         changes.append((after - before).abs().mean((0, 2)))
         flips.append((after.argmax(2) != before.argmax(1)).double().mean(0))
     return _known(changes, given), _known(flips, given)
 
 
-def _replaced(given: Windows, place: Tensor, new: Tensor) -> Windows:
+def _replaced(given: Windows, index: Tensor, new: Tensor) -> Windows:
     observation = given.observation.clone()
-    observation[torch.arange(len(given), device=place.device), place] = new.to(observation.dtype)
+    observation[torch.arange(len(given), device=index.device), index] = new.to(observation.dtype)
     return replace(given, observation=observation)
 
 
@@ -171,7 +171,7 @@ def _known(columns: list[Tensor], given: Windows) -> Array:
 
 
 def _by_age(values: Tensor, given: Windows) -> Array:
-    """Values (B, S) by place as values by age, (B, S)."""
+    """Values (B, S) by position as values by age, (B, S)."""
     ages = torch.arange(int(given.lengths.max()), device=values.device)
     columns = values.gather(1, (given.place[:, None] - ages).clamp(min=0))
     return _known(list(columns.unbind(1)), given)

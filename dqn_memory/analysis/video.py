@@ -112,9 +112,9 @@ def _moment(
     _text(draw, left, 3, f"return so far: {episode.reward[:step].sum():.2f}", FAINT)
     _text(draw, left, 4, "Q-values", FAINT)
     low, high = float(episode.q.min()), float(episode.q.max())
-    for place, value in enumerate(episode.q[step]):
+    for index, value in enumerate(episode.q[step]):
         share = (float(value) - low) / (high - low) if high > low else 0.0
-        _bar(draw, left, 5 + place, _name(place, actions), float(value), share, place == action)
+        _bar(draw, left, 5 + index, _name(index, actions), float(value), share, index == action)
 
 
 def _ending(draw: ImageDraw.ImageDraw, left: int, episode: Episode, number: int) -> None:

@@ -65,12 +65,12 @@ def logits_at(
     """Row `index` (B,) of `logits` alone: q (B, H, hd), k (B, H, T, hd) -> (B, H, T)."""
     time = torch.arange(key.shape[-2], device=key.device)
     distance = index[:, None] - time  # (B, T)
-    future, place = distance[:, None] < 0, distance.clamp(min=0)
+    future, past = distance[:, None] < 0, distance.clamp(min=0)
     scores = (key @ query[..., None]).squeeze(-1) / math.sqrt(query.shape[-1])
     if scale is not None:
-        scores = scores * scale.to(scores.dtype)[:, place].transpose(0, 1).masked_fill(future, 0.0)
+        scores = scores * scale.to(scores.dtype)[:, past].transpose(0, 1).masked_fill(future, 0.0)
     if bias is not None:
-        scores = scores + bias.to(scores.dtype)[:, place].transpose(0, 1).masked_fill(future, 0.0)
+        scores = scores + bias.to(scores.dtype)[:, past].transpose(0, 1).masked_fill(future, 0.0)
     if not future_logit_zero:
         return scores.masked_fill(future, -math.inf)
     hidden = time >= (len(time) if lengths is None else lengths.clamp(min=1)[:, None])
@@ -99,15 +99,15 @@ def attend(
         return F.scaled_dot_product_attention(query, key, value, is_causal=True, dropout_p=dropout)
     with torch.autocast(query.device.type, enabled=False):
         kind = torch.promote_types(query.dtype, torch.float32)
-        wide = (query.to(kind), key.to(kind), value.to(kind))
+        upcast = (query.to(kind), key.to(kind), value.to(kind))
         if window is not None and is_local_faster(query.shape[-2], window):
-            mixed = local_attention(*wide, window, dropout)
+            mixed = local_attention(*upcast, window, dropout)
         elif scale is None and bias is not None and not future_logit_zero:
             mask = toeplitz(bias.to(kind), -math.inf)
-            mixed = F.scaled_dot_product_attention(*wide, attn_mask=mask, dropout_p=dropout)
+            mixed = F.scaled_dot_product_attention(*upcast, attn_mask=mask, dropout_p=dropout)
         else:
-            weights = logits(*wide[:2], scale, bias, lengths, future_logit_zero).softmax(-1)
-            mixed = F.dropout(weights, dropout) @ wide[2]
+            weights = logits(*upcast[:2], scale, bias, lengths, future_logit_zero).softmax(-1)
+            mixed = F.dropout(weights, dropout) @ upcast[2]
         return mixed.to(value.dtype)
 
 
@@ -254,8 +254,8 @@ def _pairs(x: Tensor, size: int, rest: int) -> Tensor:
 
 def _band(blocks: int, size: int, window: int, like: Tensor) -> Tensor:
     """0 for keys 0 .. w back and -inf for others, the zeros before the first position among them: (n, c, 2c)."""
-    place = torch.arange(2 * size, device=like.device)
-    distance = place[size:, None] - place  # (c, 2c)
+    index = torch.arange(2 * size, device=like.device)
+    distance = index[size:, None] - index  # (c, 2c)
     seen = (distance >= 0) & (distance <= window)
-    real = (torch.arange(blocks, device=like.device) > 0)[:, None] | (place >= size)  # (n, 2c)
+    real = (torch.arange(blocks, device=like.device) > 0)[:, None] | (index >= size)  # (n, 2c)
     return like.new_zeros(()).masked_fill(~(seen & real[:, None]), -math.inf)

@@ -128,7 +128,7 @@ class EncoderLayer(Block):
         self.config = config
         self.sublayers = nn.ModuleList(sublayers)
         self.stateful = all(part.stateful for part in sublayers)
-        self.last_mixing = max((place for place, part in enumerate(sublayers) if not part.pointwise), default=0)
+        self.last_mixing = max((index for index, part in enumerate(sublayers) if not part.pointwise), default=0)
 
     @property
     def causal(self) -> bool:
@@ -161,7 +161,7 @@ class EncoderLayer(Block):
     def supports_prefixes(self) -> bool:
         """True when one sublayer at most reads ahead, knows its ends, and mixes its positions last."""
         parts = self._parts()
-        first = next((place for place, part in enumerate(parts) if not part.causal), len(parts) - 1)
+        first = next((index for index, part in enumerate(parts) if not part.causal), len(parts) - 1)
         return parts[first].supports_prefixes and all(part.pointwise for part in parts[first + 1 :])
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

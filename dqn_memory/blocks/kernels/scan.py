@@ -107,10 +107,10 @@ def _forward_block(
     kept = torch.empty_like(state)
     # Every view is made before the loop, where it would cost as much as the arithmetic.
     steps, pushes, outs = (x.unsqueeze(2).unbind(1) for x in (delta, u * delta, leave))  # (R, 1, E), (R, 1, N)
-    for step, push, into, out, place in zip(steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, strict=True):
+    for step, push, into, out, y_t in zip(steps, pushes, enter.unsqueeze(3).unbind(1), outs, y, strict=True):
         torch.mul(step, decay, out=kept)
         state.mul_(kept.exp_()).addcmul_(push, into)
-        torch.bmm(out, state, out=place)
+        torch.bmm(out, state, out=y_t)
     return y.squeeze(2).transpose(0, 1), state.mT
 
 

@@ -72,14 +72,14 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     state = tl.load(tape + (row * (time + 1) + time) * channels * STATES + cell, both, other=0.0)
     for back in range(time):
         t = time - 1 - back
-        wide, narrow, place = (row * time + t) * channels + e, (row * time + t) * STATES + n, (part + t) * STATES + n
+        wide, narrow, index = (row * time + t) * channels + e, (row * time + t) * STATES + n, (part + t) * STATES + n
         of_y = tl.load(grad + wide, here, other=0.0)
         step, value = tl.load(delta + wide, here, other=0.0), tl.load(u + wide, here, other=0.0)
         into, out = tl.load(enter + narrow, real, other=0.0), tl.load(leave + narrow, real, other=0.0)
         before = tl.load(tape + (row * (time + 1) + t) * channels * STATES + cell, both, other=0.0)
         total += of_y[:, None] * out[None, :]
-        tl.store(to_leave + place, tl.sum(of_y[:, None] * state, 0), real)
-        tl.store(to_enter + place, tl.sum((step * value)[:, None] * total, 0), real)
+        tl.store(to_leave + index, tl.sum(of_y[:, None] * state, 0), real)
+        tl.store(to_enter + index, tl.sum((step * value)[:, None] * total, 0), real)
         driven = tl.sum(total * into[None, :], 1)
         total *= tl.exp(step[:, None] * rate)
         exponent = total * before
@@ -119,7 +119,7 @@ def backward(
     time, channels = u.shape[1:]
     tape = u.new_empty(rows, time + 1, *decay.shape)
     forward_kernel[rows, parts](*inputs, tape, tape, tape, time, channels, **constants, RECORD=True)
-    to_u, to_delta, to_initial = (torch.empty_like(inputs[place]) for place in (0, 1, 5))
+    to_u, to_delta, to_initial = (torch.empty_like(inputs[index]) for index in (0, 1, 5))
     to_decay = u.new_empty(rows, *decay.shape)
     to_enter, to_leave = u.new_empty(2, parts, *enter.shape)
     backward_kernel[rows, parts](
