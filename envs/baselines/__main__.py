@@ -1,7 +1,7 @@
 """How good is good: `python -m envs.baselines`.
 
-Computes, for every world, what random actions reach and the best that is known, and writes results/baselines.md,
-.csv and .json. Rows that are not asked for by --only keep their place in the files.
+Computes, for every environment, what random actions reach and the best that is known, and writes
+results/baselines.md, .csv and .json. Rows that are not asked for by --only keep their place in the files.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 import tyro
 
 from envs.baselines import report
-from envs.baselines.bounds import SCRIPTED, Best, Effort, best, random_level
+from envs.baselines.bounds import SCRIPTED, Best, Budget, best, random_level
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines, plain
 from envs.baselines.report import Record, as_json, read
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
@@ -36,21 +36,21 @@ class Args:
     """Measure random actions and the best known players, and write the table of both."""
 
     only: tuple[str, ...] = ()
-    """Ids of the worlds to compute (none given: all that need no file)."""
+    """Ids of the environments to compute (none given: all that need no file)."""
     options: Options = ()
-    """Keywords of the one world that --only names and their values, such as path my.pomdp; it has a row of its own."""
+    """Keywords and values of the one environment that --only names, such as path my.pomdp; it has a row of its own."""
     plugin: Plugins = ()
-    """A module that registers worlds of your own, by its name without .py; repeatable."""
+    """A module that registers environments of your own, by its name without .py; repeatable."""
     episodes: int = 4_000
-    """Episodes of random actions, and of all that plays many at once."""
+    """Episodes of random actions, and of players that act on all episodes at once."""
     scripted_episodes: int = 1_000
-    """Episodes of the scripted players of rooms and Keydoor, which take turns."""
+    """Episodes of the scripted players of rooms and Keydoor, which act on one episode at a time."""
     seed: int = 0
-    """Seed of worlds and players."""
+    """Seed of environments and players."""
     gap: float = 0.01
-    """Difference between the bounds on a tabular world's discounted value at which the search for it ends."""
+    """Difference between the bounds on the discounted value of a tabular environment at which their search ends."""
     size: int = 2_500
-    """Vectors and points of these bounds after which the search for it gives up; Hallway's gap closes slowly."""
+    """Vectors and points of these bounds after which their search gives up; Hallway's gap closes slowly."""
     folder: str = "results"
     """Where baselines.md, .csv and .json go."""
     write: bool = True
@@ -59,7 +59,11 @@ class Args:
     """Also write lines.toml in the package, which scripts read to print the two lines beside their scores."""
 
     def check(self) -> None:
-        """One sentence for what cannot work."""
+        """Refuse what cannot work.
+
+        Raises:
+            UserError: one sentence that names the flag.
+        """
         for flag, value in (("episodes", self.episodes), ("scripted-episodes", self.scripted_episodes)):
             if value < 2:
                 raise UserError(f"--{flag} {value} must be at least 2, for a standard error.")
@@ -70,17 +74,17 @@ class Args:
         for id in self.only:
             check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
-            raise UserError("--options belong to one world; name it with --only.")
+            raise UserError("--options belong to one environment; name it with --only.")
         if self.ship and (self.options or self.plugin):
-            raise UserError("--ship writes the lines of the package's own worlds; leave out --options and --plugin.")
+            raise UserError("--ship writes lines of the package's own environments; leave out --options and --plugin.")
 
     def ids(self) -> list[str]:
-        """What is to be computed, in the order of the table; worlds that are made from a file have no one answer."""
+        """List what is to be computed, in the order of the table; environments made from a file have no one answer."""
         wanted = [id.removeprefix("envs:") for id in self.only]
         return [id for id in WORLDS if id in wanted or (not wanted and id not in FROM_FILES)]
 
     def worlds(self) -> dict[str, World[Any]]:
-        """The same as worlds by the names of their rows, made and looked at before any of them is computed."""
+        """Make all of them, by the names of their rows, and check them before any is computed."""
         given = keywords(self.options)
         made = {named(id, given): make_world(id, **given) for id in self.ids()}
         for world in made.values():
@@ -89,12 +93,12 @@ class Args:
 
 
 def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
-    """The record of one world: without bounds, and with one line that says why, where nobody has a player for it."""
+    """Compute one row; without bounds, and with a printed reason, where nobody has a player for the environment."""
     begin = time.perf_counter()
-    effort = Effort(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
-    random = random_level(world, effort)
+    budget = Budget(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
+    random = random_level(world, budget)
     try:
-        found = best(world, effort)
+        found = best(world, budget)
     except UserError as error:
         if args.ship:  # a line of the package would be gone
             raise
@@ -116,7 +120,7 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Compute, print, write after every world, so that nothing is lost when it is stopped."""
+    """Compute, print, and write after every environment, so that nothing is lost when it is stopped."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.baselines")
     load_plugins(args.plugin)
@@ -137,12 +141,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def ordered(records: Mapping[str, Record]) -> dict[str, Record]:
-    """In the order of the registry; behind it rows with options, and of worlds that no module has registered now."""
+    """Sort rows as the registry does; rows with options, and of environments not registered now, come last."""
     return {id: records[id] for id in [*(id for id in WORLDS if id in records), *sorted(set(records) - set(WORLDS))]}
 
 
 def write(folder: Path, records: dict[str, Record], ship: bool) -> None:
-    """The three files, and the shipped one."""
+    """Write the three files, and with `ship` the one in the package."""
     write_text(folder / "baselines.json", as_json(records))
     write_text(folder / "baselines.csv", report.as_csv(records))
     write_text(folder / "baselines.md", report.markdown(records))

@@ -1,4 +1,4 @@
-"""The best that is known of each world: a lower and an upper bound on success and on return, and of what kind."""
+"""The best that is known of each environment: a lower and an upper bound on success and on return, and their kinds."""
 
 from __future__ import annotations
 
@@ -28,83 +28,83 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
-class Effort:
+class Budget:
     """How much is computed."""
 
-    episodes: int  # of players that act on tensors
-    scripted: int  # of players that are asked row by row
+    episodes: int  # of players that act on all rows at once
+    scripted: int  # episodes of players that act on one row at a time
     seed: int
-    gap: float  # between the bounds on a tabular world's discounted value
-    size: int  # of the bounds, after which the search for it gives up
+    gap: float  # between the bounds on the discounted value of a tabular environment, at which their search ends
+    size: int  # vectors and points of these bounds, at which their search gives up
 
 
 @dataclass(frozen=True)
 class Best:
-    """Bounds on the best success and the best return; of a tabular world also on the discounted value."""
+    """Bounds on the best success and the best return; of a tabular environment also on the discounted value."""
 
     lower: Level
     upper: Level
     discounted: dict[str, float] | None = None
 
 
-def random_level(world: World[Any], effort: Effort) -> Level:
-    """A uniformly random policy, measured."""
-    player = random_player(world.num_actions, effort.seed + 1, world.device)
-    return level(play(world, player, effort.episodes, effort.seed), "measured")
+def random_level(world: World[Any], budget: Budget) -> Level:
+    """Measure a uniformly random policy."""
+    player = random_player(world.num_actions, budget.seed + 1, world.device)
+    return level(play(world, player, budget.episodes, budget.seed), "measured")
 
 
-def best(world: World[Any], effort: Effort) -> Best:
-    """The best that is known of a world, found by what the world is made of: see `BOUNDS`, to which a module may add.
+def best(world: World[Any], budget: Budget) -> Best:
+    """Find the best that is known of a world by its class: see `BOUNDS`, to which a module may add.
 
     Raises:
         UserError: nobody has written a player for such a world.
     """
     for kind in type(world).__mro__:  # the nearest class first, so that a subclass may have a player of its own
         if kind in BOUNDS:
-            return BOUNDS[kind](world, effort)
+            return BOUNDS[kind](world, budget)
     name = type(world).__name__
     raise UserError(
         f"No player is known for {name}; give one with envs.baselines.bounds.BOUNDS[{name}] = f, where "
-        "f(world, effort) returns a Best, or make it a subclass of envs.worlds.tabular.Tabular."
+        "f(world, budget) returns a Best, or make it a subclass of envs.worlds.tabular.Tabular."
     )
 
 
-def of_car(world: CarFlag, effort: Effort) -> Best:
-    """The signpost player wins from every start, and nobody gets more than 1."""
+def of_car(world: CarFlag, budget: Budget) -> Best:
+    """Play the signpost player, who wins from every start; nobody gets more than 1."""
     outcomes = players.every_start(world)
     found = exactly(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
     upper = exactly(1.0, 1.0, EXACT)
     return Best(found if found == upper else level(outcomes, SCRIPTED), upper)
 
 
-def of_cards(world: MemoryCards, effort: Effort) -> Best:
-    """The exact optimum with a perfect memory."""
+def of_cards(world: MemoryCards, budget: Budget) -> Best:
+    """Compute the exact optimum with a perfect memory."""
     success, returns = cards.solve(world.pairs, world.time_limit).best(world.pairs)
     optimum = exactly(min(success, 1.0), returns, EXACT)
     return Best(optimum, optimum)
 
 
-def of_catch(world: BlinkingCatch, effort: Effort) -> Best:
-    """Whoever remembers catches every ball, and nobody gets more."""
-    outcomes = play(world, players.catcher(world), effort.episodes, effort.seed)
+def of_catch(world: BlinkingCatch, budget: Budget) -> Best:
+    """Play whoever remembers: it catches every ball, and nobody gets more."""
+    outcomes = play(world, players.catcher(world), budget.episodes, budget.seed)
     optimum = exactly(1.0, float(world.balls), EXACT)
     return Best(optimum if bool(outcomes.success.all()) else level(outcomes, SCRIPTED), optimum)
 
 
-def of_tables(world: Tabular, effort: Effort) -> Best:
-    """The policy of the discounted lower bound, played, below the undiscounted player who sees the state.
+def of_tables(world: Tabular, budget: Budget) -> Best:
+    """Play the policy of the discounted lower bound; above it is the undiscounted player who sees the state.
 
     Where chance ends with the start, the undiscounted optimum is found exactly instead.
     """
-    model, found, discounted = tabular.solved(world.tables, effort.gap, effort.size)
+    model, found, discounted = tabular.solved(world.tables, budget.gap, budget.size)
     if world.initial_draws() is not None:
         return replace(of_few_starts(world), discounted=discounted)
-    outcomes = play(world, tabular.belief_player(model, found), effort.episodes, effort.seed)
+    outcomes = play(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
     return Best(level(outcomes, POINT_BASED), exactly(1.0, full_state(model, world.time_limit), FULL_STATE), discounted)
 
 
-def of_grid(world: GridWorld, effort: Effort) -> Best:
-    """By the layout: an exact search where there are few initial states, a scripted player elsewhere.
+def of_grid(world: GridWorld, budget: Budget) -> Best:
+    """Search exactly where there are few initial states, and play a scripted player elsewhere.
 
     Raises:
         UserError: a scripted player would have to read another observation than the published one, or other rewards
@@ -117,14 +117,14 @@ def of_grid(world: GridWorld, effort: Effort) -> Best:
         if not _published(world):
             raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
     if isinstance(layout, Scattered):
-        return _scattered(world, layout, effort)
+        return _scattered(world, layout, budget)
     if isinstance(layout, LockedRoom):
-        return _keydoor(world, layout, effort)
+        return _keydoor(world, layout, budget)
     return of_few_starts(world)
 
 
 def of_few_starts(world: World[Any]) -> Best:
-    """The optimal policy on beliefs, played from every initial state.
+    """Play the optimal policy on beliefs from every initial state.
 
     It is optimal in return; who gives some of it up may win more often, unless it always wins.
     """
@@ -141,23 +141,23 @@ def _published(world: GridWorld) -> bool:
     return world.encoding == "summed" and not world.dictionary and (world.view.rows, world.view.columns) == (2, 3)
 
 
-def _scattered(world: GridWorld, layout: Scattered, effort: Effort) -> Best:
-    """A gambler for the success, a patient seeker for the return."""
-    drawn = maps.scattered(layout, world.phantoms)
+def _scattered(world: GridWorld, layout: Scattered, budget: Budget) -> Best:
+    """Play a gambler for the success, a patient seeker for the return."""
+    drawn = maps.room_maps(layout, world.phantoms)
     gambler, patient = (
-        play(world, crowd(partial(players.Seeker, drawn, bold)), effort.scripted, effort.seed) for bold in (True, False)
+        play(world, crowd(partial(players.Seeker, drawn, bold)), budget.scripted, budget.seed) for bold in (True, False)
     )
     lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
-    return Best(lower, level(shortest.way_out(world, effort.episodes, effort.seed), FULL_STATE))
+    return Best(lower, level(shortest.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
-def _keydoor(world: GridWorld, layout: LockedRoom, effort: Effort) -> Best:
-    drawn = maps.keydoor(layout)
-    outcomes = play(world, crowd(partial(players.Opener, drawn)), effort.scripted, effort.seed)
+def _keydoor(world: GridWorld, layout: LockedRoom, budget: Budget) -> Best:
+    drawn = maps.keydoor_maps(layout)
+    outcomes = play(world, crowd(partial(players.Opener, drawn)), budget.scripted, budget.seed)
     return Best(level(outcomes, SCRIPTED), exactly(*shortest.keydoor(world.height), FULL_STATE))
 
 
-BOUNDS: dict[type[Any], Callable[[Any, Effort], Best]] = {
+BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     CarFlag: of_car,
     MemoryCards: of_cards,
     BlinkingCatch: of_catch,

@@ -42,7 +42,7 @@ BOUNDLESS = {"lower": UNKNOWN, "upper": UNKNOWN}
 
 @dataclass(frozen=True)
 class Lines:
-    """What is known of a world: `lower` and `upper` bound the best expected success and the best expected return.
+    """What is known of an environment: `lower` and `upper` bound the best expected success and return.
 
     The best success and the best return need not be one player's. Both bounds are UNKNOWN where nobody has a player.
     """
@@ -60,12 +60,12 @@ class Lines:
 
     @property
     def bounded(self) -> bool:
-        """Whether anything is known but random actions."""
+        """Tell whether anything is known but random actions."""
         return self.lower.kind != UNKNOWN.kind
 
     @property
     def words(self) -> str:
-        """Success in a few words: "random 0.45, best known 1.00", or "... 0.35 to 0.99" where it is only bounded."""
+        """Put the success in words: "random 0.45, best known 1.00", or "... 0.35 to 0.99" where it is only bounded."""
         if not self.bounded:
             return f"random {self.random.success.mean:.2f}"
         lower, upper = (f"{level.success.mean:.2f}" for level in (self.lower, self.upper))
@@ -74,45 +74,45 @@ class Lines:
 
 
 def lines(id: str) -> Lines | None:
-    """The shipped lines of a world with its default options; None where there are none."""
+    """Return the shipped lines of an environment with its default options; None where there are none."""
     return shipped().get(id.removeprefix("envs:"))
 
 
 @cache
 def shipped() -> Mapping[str, Lines]:
-    """All shipped lines by id."""
+    """Return all shipped lines by id."""
     return parse(SHIPPED.read_text(encoding="utf-8"))
 
 
 def relative(score: float, lines: Lines) -> str:
-    """The two lines, to stand beside a success rate, with a remark where it does not rise above the lower one."""
+    """Put the two lines in words, with a remark where a success rate does not rise above the lower one."""
     return lines.words if above(score, lines) else f"{lines.words}: not above random"
 
 
 def above(score: float, lines: Lines) -> bool:
-    """Whether a success rate is above that of random actions by more than the latter's error."""
+    """Tell whether a success rate is above that of random actions by more than the latter's error."""
     return score > lines.random.success.mean + DOUBT * lines.random.success.error
 
 
 def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = None) -> str:
-    """`relative` in brackets with a space before it; empty where nothing is known of the world with such options."""
+    """Return " (random 0.45, best known 1.00)" for a score; empty where no lines are known for such options."""
     known = None if options else lines(id)
     return "" if known is None else f" ({relative(score, known)})"
 
 
 def parse(text: str) -> dict[str, Lines]:
-    """Lines from the text of `lines.toml`."""
+    """Read the text of `lines.toml`."""
     return {id: from_plain(id, entry) for id, entry in tomllib.loads(text).items()}
 
 
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
-    """Lines from plain dicts and numbers, as `plain` gives them."""
+    """Make lines from plain dicts and numbers, as `plain` gives them."""
     fields: dict[str, Any] = {name: _level(value) if name in LEVELS else value for name, value in entry.items()}
     return Lines(id=id, **(fields if {"lower", "upper"} & set(fields) else fields | BOUNDLESS))
 
 
 def plain(lines: Lines) -> dict[str, Any]:
-    """Plain dicts and numbers, without the id."""
+    """Turn lines into plain dicts and numbers, without the id."""
     entry = dataclasses.asdict(lines)
     empty = {"id"} if lines.bounded else {"id", *BOUNDLESS}
     return {name: value for name, value in entry.items() if name not in empty and value is not None}

@@ -1,7 +1,8 @@
-"""The map that a scripted player draws of a grid world from the 2 x 3 windows it has seen.
+"""What a scripted player knows of a grid: the maps there may be, and the map that it draws of what it has seen.
 
-Places are integers relative to the start, `y * ROW + x`, headings 0..3 clockwise from the first one: a player knows
-neither where it stands nor where north is, but it knows its own moves.
+A player knows neither where it stands nor where north is, but it knows its own moves. So cells of its chart are
+integers relative to the start, `y * ROW + x`, and headings 0..3 are clockwise from the first one. What it observes are
+the published 2 x 3 windows.
 """
 
 from __future__ import annotations
@@ -19,148 +20,44 @@ from envs.gridverse.objects import DOOR, EXIT, FLOOR, WALL
 from envs.gridverse.rules import BACKWARD, FORWARD, LEFT, LEFT_TURN, RIGHT, RIGHT_TURN
 from envs.gridverse.view import Phantoms
 
-ROW = 256  # more than any chart is wide
-
-
-CUE_VALUE = 0  # observed value of a floor that is marked by nothing at all
-
-
-KEY_VALUE = 10  # and of a key; beacons are greater, and all of them can be walked on
-
-
-STEPS = (-ROW, 1, ROW, -1)  # by heading
-
-
-Pose = tuple[int, int]  # place, heading
-
-
+Array = np.ndarray[Any, np.dtype[Any]]
+Pose = tuple[int, int]  # cell, heading
 Route = list[int]  # actions
 
-
-def window(heading: int) -> tuple[int, ...]:
-    """Offsets of the six cells, in the order of the observation."""
-    ahead, right = STEPS[heading], STEPS[(heading + 1) % 4]
-    return ahead - right, ahead, ahead + right, -right, 0, right
-
-
-WINDOWS = tuple(window(heading) for heading in range(4))
-
-
+ROW = 256  # more than any chart is wide
+STEPS = (-ROW, 1, ROW, -1)  # by heading
+CUE_VALUE = 0  # observed value of a floor that is marked by nothing at all
+KEY_VALUE = 10  # and of a key; beacons are greater, and all of them can be walked on
+ON_THE_WAY = 0.1  # worth of seeing a cell that holds nothing and leads on
+NEVER, ALWAYS, PERHAPS = 0, 1, 2  # whether a cell looks like a wall
 ACTIONS = (FORWARD, LEFT, RIGHT, BACKWARD, LEFT_TURN, RIGHT_TURN)
-
-
 CHANGES = {
     action: tuple((STEPS[(h + turn) % 4] if turn is not None else 0, (h + spin) % 4) for h in range(4))
     for action, turn, spin in (
         (FORWARD, 0, 0), (RIGHT, 1, 0), (BACKWARD, 2, 0), (LEFT, 3, 0), (LEFT_TURN, None, 3), (RIGHT_TURN, None, 1),
     )
-}  # by action and heading: change of place, new heading  # fmt: skip
-
-
+}  # by action and heading: change of cell, new heading  # fmt: skip
 FOLLOWERS = tuple(tuple((action, *CHANGES[action][h]) for action in ACTIONS) for h in range(4))  # the same by heading
 
 
+def _window(heading: int) -> tuple[int, ...]:
+    """List the offsets of the six cells of a window, in the order of the observation."""
+    ahead, right = STEPS[heading], STEPS[(heading + 1) % 4]
+    return ahead - right, ahead, ahead + right, -right, 0, right
+
+
+WINDOWS = tuple(_window(heading) for heading in range(4))
+
+
 def moved(pose: Pose, action: int) -> Pose:
-    """The pose after an action that meets no wall."""
+    """Return the pose after an action that meets no wall."""
     change, heading = CHANGES[action][pose[1]]
     return pose[0] + change, heading
 
 
-class Chart:
-    """What has been seen so far, and ways through it."""
-
-    def __init__(self, clear: Callable[[int], bool]) -> None:
-        self.clear = clear  # whether a cell never seen is certainly free
-        self.seen: dict[int, int] = {}  # observed value of each cell
-        self.place, self.heading = 0, 0
-        self.open: set[int] = set()  # cells to walk on
-        self.doubtful: set[int] = set()  # cells that look like walls and may let pass, which shows from a floor only
-
-    def add(self, observation: Sequence[int]) -> list[tuple[int, int]]:
-        """Enter the window (6,) seen from where the player stands; returns place and value of what is new."""
-        shown = ((self.place + offset, value) for offset, value in zip(WINDOWS[self.heading], observation, strict=True))
-        new = [(place, value) for place, value in shown if self.seen.get(place) != value]
-        self.seen.update(new)
-        self.open.update(place for place, value in new if value in (CUE_VALUE, FLOOR) or value >= KEY_VALUE)
-        return new
-
-    def move(self, action: int) -> None:
-        """Follow one's own action, which must be possible."""
-        self.place, self.heading = moved((self.place, self.heading), action)
-
-    def end(self, route: Route) -> Pose:
-        """Where a route ends."""
-        return reduce(moved, route, (self.place, self.heading))
-
-    def is_wall(self, place: int) -> bool:
-        """Whether a cell was seen to be a wall."""
-        return self.seen.get(place) == WALL
-
-    def ahead(self, pose: Pose) -> int:
-        """The cell in front of a pose."""
-        return pose[0] + STEPS[pose[1]]
-
-    def possible(self, pose: Pose, action: int, also: int | None = None) -> bool:
-        """Whether an action leads from a pose where it should, as far as one knows.
-
-        Cells never seen are entered in sight only, that is not backwards: something may lie there.
-        """
-        target = moved(pose, action)[0]
-        if target == pose[0] or target == also or target in self.open:
-            return True
-        if target not in self.seen:
-            return action != BACKWARD and self.clear(target)
-        return target in self.doubtful and not self.is_wall(pose[0])
-
-    def route(self, wanted: Callable[[Pose], float], also: int | None = None, slack: int = 0) -> Route | None:
-        """The way to a near pose that is wanted more than 0, over free cells and perhaps the cell `also`.
-
-        Poses up to `slack` steps beyond the first wanted one are compared by what they are worth a step.
-        """
-        start = (self.place, self.heading)
-        before: dict[Pose, tuple[Pose, int]] = {start: (start, -1)}
-        level, found, distance, last = [start], (0.0, start), 0, 1_000_000
-        while level and distance <= last:
-            best = max((wanted(pose), pose) for pose in level)
-            if best[0] > 0.0:
-                last = min(last, distance + slack)
-                found = max(found, (best[0] / max(distance, 1), best[1]), key=lambda pair: pair[0])
-            level, distance = self._next(level, before, also), distance + 1
-        return _back(before, found[1]) if found[0] > 0.0 else None
-
-    def _next(self, level: list[Pose], before: dict[Pose, tuple[Pose, int]], also: int | None) -> list[Pose]:
-        """Poses one action away from those of the level, not met before."""
-        ahead = []
-        for pose in level:
-            for action, change, heading in FOLLOWERS[pose[1]]:
-                new = (pose[0] + change, heading)
-                if new not in before and (new[0] in self.open or self.possible(pose, action, also)):
-                    before[new] = (pose, action)
-                    ahead.append(new)
-        return ahead
-
-
-def _back(before: dict[Pose, tuple[Pose, int]], pose: Pose) -> Route:
-    """Actions from the start to a pose."""
-    route: Route = []
-    while before[pose][1] >= 0:
-        pose, action = before[pose]
-        route.append(action)
-    return route[::-1]
-
-
-Array = np.ndarray[Any, np.dtype[Any]]
-
-
-ON_THE_WAY = 0.1  # worth of seeing a cell that holds nothing and leads on
-
-
-NEVER, ALWAYS, PERHAPS = 0, 1, 2  # whether a cell looks like a wall
-
-
 @dataclass(frozen=True)
-class Plan:
-    """V equally likely plans of H x W cells, but for what is drawn on them."""
+class Maps:
+    """V equally likely maps of H x W cells, but for what is drawn on them."""
 
     wall: Array  # (V, H, W) int64, NEVER, ALWAYS or PERHAPS
     start: Array  # (V, H, W) bool, where an episode may begin
@@ -169,7 +66,7 @@ class Plan:
 
     @cached_property
     def tables(self) -> dict[str, Array]:
-        """Everything as flat tables of the plans with a margin as wide as they are, which nothing can leave."""
+        """Flatten everything into tables of the maps with a margin as wide as they are, which nothing can leave."""
         clear = self.wall == NEVER
         named = {"wall": self.wall, "porous": self.porous, "clear": clear, "inside": clear | True, **self.marks}
         margin = ((0, 0), (self.wall.shape[1],) * 2, (self.wall.shape[2],) * 2)
@@ -177,20 +74,20 @@ class Plan:
 
     @cached_property
     def row(self) -> int:
-        """Cells in a row of the tables."""
+        """Count the cells in a row of the tables."""
         return 3 * self.wall.shape[2]
 
     @cached_property
     def poses(self) -> tuple[Array, Array]:
-        """Every start: cell (C,) in the tables, and true heading (C,), clockwise from north, of the first heading."""
+        """List every start: cell (C,) in the tables, and true heading (C,), clockwise from north."""
         _, height, width = self.wall.shape
         variant, y, x = np.nonzero(self.start)
         cells = (variant * 3 * height + height + y) * self.row + width + x
         return np.tile(cells, 4), np.repeat(np.arange(4), len(cells))
 
 
-def scattered(layout: Scattered, phantoms: Phantoms | None) -> Plan:
-    """Agent and objects anywhere on a floor, between walls with openings or between phantom walls.
+def room_maps(layout: Scattered, phantoms: Phantoms | None) -> Maps:
+    """Describe rooms: agent and objects anywhere on the floor, between walls with openings or phantom walls.
 
     Raises:
         UserError: there are openings and phantom walls, which could hide them.
@@ -210,84 +107,167 @@ def scattered(layout: Scattered, phantoms: Phantoms | None) -> Plan:
     start = np.isin(np.arange(len(base)), floor) | (wall == PERHAPS)
     porous = ~real & (wall == ALWAYS)
     wall, start, porous, worth = (each.reshape(1, *shape) for each in (wall, start, porous, worth))
-    return Plan(wall, start, porous, {"object": worth})
+    return Maps(wall, start, porous, {"object": worth})
 
 
 def porous_walls(phantoms: Phantoms | None) -> bool:
-    """Whether some floor looks like a wall."""
+    """Tell whether some floor looks like a wall."""
     return phantoms is not None and phantoms.look >> 5 == WALL
 
 
-def keydoor(layout: LockedRoom) -> Plan:
-    """A wall with a door, both anywhere, the key left of it, and the exit in the far corner."""
+def keydoor_maps(layout: LockedRoom) -> Maps:
+    """Describe Keydoor: a wall with a door, both anywhere, the key left of it, and the exit in the far corner."""
     kind = layout.grids.cpu().numpy().reshape(-1, layout.height, layout.width) >> 5  # (V, H, W)
     column = (kind == DOOR).argmax(2).max(1)  # (V,), of the wall
     left = (kind == FLOOR) & (np.arange(layout.width) < column[:, None, None])
     marks = {"key": left, "door": kind == DOOR, "exit": kind == EXIT}
     wall = np.where(kind == WALL, ALWAYS, NEVER)
-    return Plan(wall, left, np.zeros_like(left), {name: mark.astype(float) for name, mark in marks.items()})
+    return Maps(wall, left, np.zeros_like(left), {name: mark.astype(float) for name, mark in marks.items()})
 
 
 def _segments(layout: Scattered) -> tuple[list[int], list[int], list[int]]:
-    """First cell, stride and number of cells of every wall segment that has an opening."""
+    """List first cell, stride and number of cells of every wall segment that has an opening."""
     first, stride, counts = layout.first.tolist(), layout.stride.tolist(), layout.counts.tolist()
     return first, stride, counts[: len(first)]
 
 
 class Whereabouts:
-    """All plans, places and headings of the start that fit what has been seen since, equally likely."""
+    """All maps, cells and headings of the start that fit what has been seen since, equally likely."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.tables = plan, plan.tables
-        self.origin, self.turn = plan.poses  # (C,), see there
+    def __init__(self, maps: Maps) -> None:
+        self.maps, self.tables = maps, maps.tables
+        self.origin, self.turn = maps.poses  # (C,), see there
         self.known: dict[tuple[str, int], float] = {}
 
-    def cells(self, place: int) -> Array:
-        """The cell (C,) in the tables that a charted place is for each candidate."""
-        ahead, right = -((place + ROW // 2) // ROW), (place + ROW // 2) % ROW - ROW // 2
-        north, east = ahead * self.plan.row, right * self.plan.row
+    def candidates(self, cell: int) -> Array:
+        """Return the cell (C,) in the tables that a cell of the chart is for each candidate."""
+        ahead, right = -((cell + ROW // 2) // ROW), (cell + ROW // 2) % ROW - ROW // 2
+        north, east = ahead * self.maps.row, right * self.maps.row
         return self.origin + np.array([right - north, ahead + east, north - right, -ahead - east])[self.turn]
 
-    def saw(self, place: int, value: int) -> None:
-        """Keep the candidates for which a place may look so."""
-        cells = self.cells(place)
+    def saw(self, cell: int, value: int) -> None:
+        """Keep the candidates for which a cell may look so."""
+        cells = self.candidates(cell)
         unlike = NEVER if value == WALL else ALWAYS
         self._keep(self.tables["inside"][cells] & (self.tables["wall"][cells] != unlike))
 
-    def found(self, mark: str, place: int) -> None:
-        """Keep the candidates that have a mark at a place."""
-        self._keep(self.tables[mark][self.cells(place)] > 0.0)
+    def found(self, mark: str, cell: int) -> None:
+        """Keep the candidates that have a mark at a cell."""
+        self._keep(self.tables[mark][self.candidates(cell)] > 0.0)
 
-    def passed(self, place: int, through: bool) -> None:
-        """Keep the candidates for which a place that looks like a wall lets pass, or does not."""
-        self._keep(self.tables["porous"][self.cells(place)] == through)
+    def passed(self, cell: int, through: bool) -> None:
+        """Keep the candidates for which a cell that looks like a wall lets pass, or does not."""
+        self._keep(self.tables["porous"][self.candidates(cell)] == through)
 
-    def worth(self, mark: str, place: int) -> float:
-        """The mean of a table over the candidates: what seeing a place is worth, or the chance that it is so."""
-        if (mark, place) not in self.known:
-            self.known[mark, place] = float(self.tables[mark][self.cells(place)].mean())
-        return self.known[mark, place]
+    def worth(self, mark: str, cell: int) -> float:
+        """Average a table over the candidates: what seeing a cell is worth, or the chance that it is so."""
+        if (mark, cell) not in self.known:
+            self.known[mark, cell] = float(self.tables[mark][self.candidates(cell)].mean())
+        return self.known[mark, cell]
 
-    def porous(self, place: int) -> float:
-        """The chance that a place that looks like a wall lets pass."""
-        return self.worth("porous", place)
+    def porous(self, cell: int) -> float:
+        """Return the chance that a cell that looks like a wall lets pass."""
+        return self.worth("porous", cell)
 
-    def clear(self, place: int) -> bool:
-        """Whether a place is certainly no wall."""
-        return self.worth("clear", place) == 1.0
+    def clear(self, cell: int) -> bool:
+        """Tell whether a cell is certainly no wall."""
+        return self.worth("clear", cell) == 1.0
 
     def certain(self, mark: str) -> int | None:
-        """The one place that a mark has for all candidates, each of which has it once; None where they differ."""
-        size = 3 * self.plan.wall.shape[1] * self.plan.row  # of one plan's table
+        """Return the one cell of a mark, which each candidate has once; None where the candidates differ."""
+        size = 3 * self.maps.wall.shape[1] * self.maps.row  # of one map's table
         where = np.flatnonzero(self.tables[mark] > 0.0)  # (V,)
-        (goal_y, goal_x), (y, x) = (divmod(each, self.plan.row) for each in (where[self.origin // size], self.origin))
+        (goal_y, goal_x), (y, x) = (divmod(each, self.maps.row) for each in (where[self.origin // size], self.origin))
         south, east = goal_y - y, goal_x - x
         ahead = np.choose(self.turn, (-south, east, south, -east))
         right = np.choose(self.turn, (east, south, -east, -south))
-        places = np.unique(right - ahead * ROW)
-        return int(places[0]) if len(places) == 1 else None
+        cells = np.unique(right - ahead * ROW)
+        return int(cells[0]) if len(cells) == 1 else None
 
     def _keep(self, fits: Array) -> None:
         if not fits.all():
             self.origin, self.turn = self.origin[fits], self.turn[fits]
             self.known.clear()
+
+
+class Chart:
+    """What has been seen so far, and ways through it."""
+
+    def __init__(self, clear: Callable[[int], bool]) -> None:
+        self.clear = clear  # whether a cell never seen is certainly free
+        self.seen: dict[int, int] = {}  # observed value of each cell
+        self.cell, self.heading = 0, 0
+        self.open: set[int] = set()  # cells to walk on
+        self.doubtful: set[int] = set()  # cells that look like walls and may let pass, which shows from a floor only
+
+    def add(self, observation: Sequence[int]) -> list[tuple[int, int]]:
+        """Enter the window (6,) seen from where the player stands; returns cell and value of what is new."""
+        shown = ((self.cell + offset, value) for offset, value in zip(WINDOWS[self.heading], observation, strict=True))
+        new = [(cell, value) for cell, value in shown if self.seen.get(cell) != value]
+        self.seen.update(new)
+        self.open.update(cell for cell, value in new if value in (CUE_VALUE, FLOOR) or value >= KEY_VALUE)
+        return new
+
+    def move(self, action: int) -> None:
+        """Follow one's own action, which must be possible."""
+        self.cell, self.heading = moved((self.cell, self.heading), action)
+
+    def end(self, route: Route) -> Pose:
+        """Return where a route ends."""
+        return reduce(moved, route, (self.cell, self.heading))
+
+    def is_wall(self, cell: int) -> bool:
+        """Tell whether a cell was seen to be a wall."""
+        return self.seen.get(cell) == WALL
+
+    def ahead(self, pose: Pose) -> int:
+        """Return the cell in front of a pose."""
+        return pose[0] + STEPS[pose[1]]
+
+    def possible(self, pose: Pose, action: int, also: int | None = None) -> bool:
+        """Tell whether an action leads from a pose where it should, as far as one knows.
+
+        Cells never seen are entered in sight only, that is not backwards: something may lie there.
+        """
+        target = moved(pose, action)[0]
+        if target == pose[0] or target == also or target in self.open:
+            return True
+        if target not in self.seen:
+            return action != BACKWARD and self.clear(target)
+        return target in self.doubtful and not self.is_wall(pose[0])
+
+    def route(self, wanted: Callable[[Pose], float], also: int | None = None, slack: int = 0) -> Route | None:
+        """Find the way to a near pose that is wanted more than 0, over free cells and perhaps the cell `also`.
+
+        Poses up to `slack` steps beyond the first wanted one are compared by what they are worth a step.
+        """
+        start = (self.cell, self.heading)
+        before: dict[Pose, tuple[Pose, int]] = {start: (start, -1)}
+        level, found, distance, last = [start], (0.0, start), 0, 1_000_000
+        while level and distance <= last:
+            best = max((wanted(pose), pose) for pose in level)
+            if best[0] > 0.0:
+                last = min(last, distance + slack)
+                found = max(found, (best[0] / max(distance, 1), best[1]), key=lambda pair: pair[0])
+            level, distance = self._next(level, before, also), distance + 1
+        return _back(before, found[1]) if found[0] > 0.0 else None
+
+    def _next(self, level: list[Pose], before: dict[Pose, tuple[Pose, int]], also: int | None) -> list[Pose]:
+        """List poses one action away from those of the level, not met before."""
+        ahead = []
+        for pose in level:
+            for action, change, heading in FOLLOWERS[pose[1]]:
+                new = (pose[0] + change, heading)
+                if new not in before and (new[0] in self.open or self.possible(pose, action, also)):
+                    before[new] = (pose, action)
+                    ahead.append(new)
+        return ahead
+
+
+def _back(before: dict[Pose, tuple[Pose, int]], pose: Pose) -> Route:
+    """List the actions from the start to a pose."""
+    route: Route = []
+    while before[pose][1] >= 0:
+        pose, action = before[pose]
+        route.append(action)
+    return route[::-1]

@@ -141,17 +141,14 @@ def test_a_score_is_put_beside_the_two_lines():
     assert baselines.relative(0.8, example(lower=0.991)) == "random 0.45, best known 0.99"
     assert baselines.relative(0.46, example()) == "random 0.45, best known 0.90 to 0.99: not above random"
     assert baselines.baseline_summary(1.0, "envs:Gridverse/Memory-7x7-v0").endswith(", best known 1.00)")
-    assert (
-        baselines.baseline_summary(1.0, "CartPole-v1")
-        == baselines.baseline_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9})
-        == ""
-    )
+    assert baselines.baseline_summary(1.0, "CartPole-v1") == ""
+    assert baselines.baseline_summary(1.0, "POMDP/CarFlag-v0", {"time_limit": 9}) == ""
     assert baselines.lines("CartPole-v1") is None
 
 
 def test_published_scores_below_random_are_marked():
     assert set(published()) == set(RANDOM) - {PAIRS[1][0]}
-    page = report.published_table(list(known.shipped().values()))
+    page = report.published_table(list(known.shipped().values())).markdown()
     rows = {line.split(" | ")[0][2:]: line for line in page.splitlines()}
     assert rows["Gridverse/Memory-SixteenRooms-21x21-v0"].count("▼") == 4
     assert rows["Gridverse/Memory-5x5-v0"].count("▼") == 1 and "**0.3365** ▼" in rows["Gridverse/Memory-5x5-v0"]
@@ -171,7 +168,7 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     assert rows["POMDP/CarFlag-v0"]["command"].endswith(f"--only POMDP/CarFlag-v0 --episodes 40 --folder {tmp_path}")
     assert len((tmp_path / "baselines.csv").read_text().splitlines()) == 3
     page = (tmp_path / "baselines.md").read_text()
-    assert "| Gridverse/Memory-5x5-v0 | 40 | - | 3 |" in page and "belief-optimal" in page
+    assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
 
 
 @pytest.mark.parametrize(

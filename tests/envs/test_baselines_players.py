@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from cards_player import memory_player
 from test_baselines import apart
 
 from envs.baselines import cards, maps, players, playing, search, shortest, tabular
@@ -65,7 +66,7 @@ def test_the_memory_perfect_optimum_is_that_of_brute_force(pairs, horizon):
 
 def test_the_memory_perfect_player_reaches_the_optimum():
     solution = cards.solve(4, 50)
-    outcomes = playing.play(MemoryCards(pairs=4), cards.memory_player(solution, 4), 1_000, 0)
+    outcomes = playing.play(MemoryCards(pairs=4), memory_player(solution, 4), 1_000, 0)
     measure = playing.measure(outcomes.returns)
     assert outcomes.success.all()
     assert abs(measure.mean - solution.best(4)[1]) < 4 * measure.error
@@ -186,7 +187,7 @@ def test_a_model_without_a_discount_is_refused():
 
 def seekers(id, episodes, gambler=True, seed=0):
     world = make_world(id)
-    drawn = maps.scattered(world.task.layout, world.phantoms)
+    drawn = maps.room_maps(world.task.layout, world.phantoms)
     outcomes = playing.play(world, playing.crowd(lambda: players.Seeker(drawn, gambler)), episodes, seed)
     return world, outcomes
 
@@ -217,7 +218,7 @@ def test_a_gambler_wins_more_often_and_a_patient_seeker_gets_more():
 
 def test_where_the_seeker_may_stand_always_holds_the_truth():
     world = make_world("Gridverse/Memory-SixteenRooms-15x15-v0")
-    drawn = maps.scattered(world.task.layout, world.phantoms)
+    drawn = maps.room_maps(world.task.layout, world.phantoms)
     state = world.reset(
         torch.rand(20, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     )
@@ -280,7 +281,7 @@ def test_the_full_state_keydoor_player_is_the_best_of_all():
 @pytest.mark.parametrize("size", [5, 9])
 def test_the_scripted_opener_always_gets_out(size):
     world = make_world(f"Gridverse/Keydoor-{size}x{size}-v0")
-    drawn = maps.keydoor(world.task.layout)
+    drawn = maps.keydoor_maps(world.task.layout)
     outcomes = playing.play(world, playing.crowd(lambda: players.Opener(drawn)), 100, 0)
     above = shortest.keydoor(size)[1]
     measure = playing.measure(outcomes.returns)

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from envs.baselines import search, tabular
-from envs.baselines.bounds import Effort, best
+from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.registry import make_world
 
-EFFORT = Effort(episodes=200, scripted=20, seed=0, gap=0.01, size=300)
+BUDGET = Budget(episodes=200, scripted=20, seed=0, gap=0.01, size=300)
 
 # Waiting pays 1 in every step, cashing pays 10 once: whoever waits till the end and cashes last gets most.
 CASH = """
@@ -61,12 +61,12 @@ def world(tmp_path, text, **kwargs):
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 250])
 def test_a_plan_knows_how_many_steps_are_left(tmp_path, limit):
-    known = best(world(tmp_path, CASH, time_limit=limit), EFFORT)
+    known = best(world(tmp_path, CASH, time_limit=limit), BUDGET)
     assert known.lower.returns.mean == known.upper.returns.mean == limit - 1 + 10
 
 
 def test_the_most_paying_plan_bounds_no_success(tmp_path):
-    known = best(world(tmp_path, GAMBLE), EFFORT)
+    known = best(world(tmp_path, GAMBLE), BUDGET)
     assert (known.lower.success.mean, known.lower.returns.mean) == (0.5, 4.5)
     assert (known.upper.success.mean, known.upper.returns.mean) == (1.0, 4.5)
     assert known.upper.kind == "return belief-optimal, success at most 1"
@@ -77,7 +77,7 @@ def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
     described = tabular.Model.of(thirds.tables)
     assert tabular.full_state(described, 250) == pytest.approx(250, abs=1e-9)
     assert np.allclose(tabular.blind(described), 10, atol=1e-9, rtol=0)
-    known = best(thirds, EFFORT)
+    known = best(thirds, BUDGET)
     assert known.lower.returns.mean <= known.upper.returns.mean + 1e-9
 
 
@@ -103,12 +103,12 @@ def test_a_success_of_another_rule_is_refused(tmp_path):
 
 def test_players_of_rooms_know_no_files():
     with pytest.raises(UserError, match="know the registered worlds only, not Yaml"):
-        best(make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7"), EFFORT)
+        best(make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7"), BUDGET)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 8, 500])
 def test_seeing_the_state_is_never_worse_than_standing_still(limit):
     rooms = make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit)
-    known = best(rooms, EFFORT)
+    known = best(rooms, BUDGET)
     assert known.upper.returns.mean >= -0.05 * limit - 1e-9
     assert known.upper.returns.mean >= known.lower.returns.mean - 4 * known.lower.returns.error - 1e-9

@@ -6,11 +6,12 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from catch_rules import Rule, by_rule, memoryless
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.baselines import players
-from envs.baselines.bounds import Effort, best
+from envs.baselines.bounds import Budget, best
 from envs.baselines.playing import play, random_player
 from envs.errors import UserError
 from envs.registry import make_world
@@ -66,7 +67,7 @@ def test_pictures_show_the_paddle_always_and_the_ball_on_schedule(size, grid, bl
     state = start(world, columns)
     for step in range(balls * (grid - 1) + 1):
         ball, row = divmod(step, grid - 1)
-        paddle, *seen = (int(each) for each in players.seen(world, state.observation))
+        paddle, *seen = (int(each) for each in players.read_picture(world, state.observation))
         shown = ball < balls and row % blink == 0
         assert seen == ([row, columns[ball]] if shown else [-1, -1])
         assert paddle == int(state.paddle)
@@ -102,7 +103,7 @@ def test_who_remembers_catches_every_ball(grid, blink):
     assert outcomes.success.all()
     assert (outcomes.returns == 4).all()
     assert (outcomes.lengths == 4 * (grid - 1)).all()
-    assert best(world, Effort(50, 0, 0, 0.0, 0)).lower.returns.mean == 4
+    assert best(world, Budget(50, 0, 0, 0.0, 0)).lower.returns.mean == 4
 
 
 def test_random_actions_catch_one_ball_in_eight():
@@ -114,12 +115,12 @@ def test_random_actions_catch_one_ball_in_eight():
 def test_a_fixed_rule_is_worth_what_the_docstring_says():
     """The bound is reached by the rule itself, so it is the best one's value."""
     world = make_world("Pixel/BlinkingCatch-v0", size=8)
-    rule = players.memoryless(world)
+    rule = memoryless(world)
     assert rule.bound == pytest.approx(4.26, abs=0.005)
-    returns = play(world, players.by_rule(world, rule), 4_000, 3).returns
+    returns = play(world, by_rule(world, rule), 4_000, 3).returns
     assert float(returns.mean()) == pytest.approx(rule.bound, abs=4 * float(returns.std()) / 4_000**0.5)
-    only_seen = players.Rule(np.zeros(8, np.int64), np.broadcast_to(towards(8), (8, 8, 8)).copy(), 0.0)
-    returns = play(world, players.by_rule(world, only_seen), 4_000, 4).returns
+    only_seen = Rule(np.zeros(8, np.int64), np.broadcast_to(towards(8), (8, 8, 8)).copy(), 0.0)
+    returns = play(world, by_rule(world, only_seen), 4_000, 4).returns
     assert float(returns.mean()) == pytest.approx(2.02, abs=4 * float(returns.std()) / 4_000**0.5)
 
 
@@ -129,9 +130,9 @@ def towards(grid):
 
 
 def test_a_ball_that_is_always_seen_needs_no_memory():
-    assert players.memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3
+    assert memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3
     with pytest.raises(ValueError, match="at most 9"):
-        players.memoryless(BlinkingCatch(16, 10))
+        memoryless(BlinkingCatch(16, 10))
 
 
 def test_the_state_tells_of_the_ball_also_where_it_is_unseen():

@@ -6,9 +6,9 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from catch_rules import memoryless
 from torch import Tensor
 
-from envs.baselines import players
 from envs.baselines.playing import finish, play, random_player
 from envs.baselines.search import explore
 from envs.core import State, World
@@ -190,9 +190,7 @@ def test_the_best_rule_of_catch_is_found():
     world = make_world("Pixel/BlinkingCatch-v0", grid=3, size=3, balls=2, blink=2)
     game = SampledGame(world, 200, 0, 5_000)
     climbed = search_tables(game, RETURN, ARGS)
-    assert game.judge(as_policy(climbed.best, 3))[RETURN].item() == pytest.approx(
-        players.memoryless(world).bound, abs=0.15
-    )
+    assert game.judge(as_policy(climbed.best, 3))[RETURN].item() == pytest.approx(memoryless(world).bound, abs=0.15)
 
 
 def test_cells_tell_signs_and_zero_apart():

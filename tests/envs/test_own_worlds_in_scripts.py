@@ -141,7 +141,7 @@ def test_a_player_of_a_subclass_comes_before_that_of_its_base(monkeypatch):
 
     world, mine = make_world("POMDP/File-v0", path=TIGER), bounds.Best(known.UNKNOWN, known.UNKNOWN)
     monkeypatch.setitem(bounds.BOUNDS, MyTables, lambda world, effort: mine)
-    assert bounds.best(MyTables(world.tables), bounds.Effort(2, 2, 0, 0.1, 10)) is mine
+    assert bounds.best(MyTables(world.tables), bounds.Budget(2, 2, 0, 0.1, 10)) is mine
 
 
 def test_no_shipped_line_is_lost_for_want_of_a_player(tmp_path, monkeypatch):
@@ -214,6 +214,6 @@ def test_wrong_options_are_one_sentence(options, message, tmp_path):
 
 def test_options_belong_to_one_world(tmp_path):
     for only in ([], ["--only", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"]):
-        with pytest.raises(UserError, match="--options belong to one world; name it with --only"):
+        with pytest.raises(UserError, match="--options belong to one environment; name it with --only"):
             baselines([*only, "--options", "time_limit", "5", *few(tmp_path)])
     assert not list(tmp_path.iterdir())
