@@ -21,8 +21,7 @@ import torch
 
 from dqn_memory.acting import Actor, make_actor
 from dqn_memory.config import TrainConfig
-from dqn_memory.network import QNetwork
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Checkpoint, Run
 from dqn_memory.runs.kinds import check_kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 
 
 class Context:

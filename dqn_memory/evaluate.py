@@ -21,8 +21,7 @@ from dqn_memory.agent import Interface, load_network, run_folder
 from dqn_memory.analysis.video import check_target, save_video
 from dqn_memory.config import ComputeConfig, TrainConfig
 from dqn_memory.evaluation import Arena, evaluate
-from dqn_memory.network import QNetwork
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.playing import action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.precision import set_tf32

@@ -6,10 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import gymnasium
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
 from dqn_memory.blocks.block import select
 from dqn_memory.blocks.contract import build_memory
@@ -17,8 +18,6 @@ from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.priors import PriorConfig
-from dqn_memory.embeddings import ActionHistoryEmbedding, observation_embedding
-from dqn_memory.observations import ObservationSpec
 from dqn_memory.runs.errors import UserError, near_names
 
 HEADS = ("mlp", "linear")
@@ -278,3 +277,189 @@ def _head(config: NetworkConfig, row: Architecture, num_actions: int) -> nn.Modu
         return nn.Linear(config.width, num_actions)
     hidden = config.head_width or config.width
     return nn.Sequential(nn.Linear(config.width, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
+
+
+CONTINUOUS_PADDING = -5.0  # below every observation of the published worlds (specified by the reference)
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """One observation's form. `vocabulary` counts the padding token; it is 0 unless `kind` is discrete."""
+
+    kind: Literal["discrete", "continuous", "image"]
+    shape: tuple[int, ...]
+    vocabulary: int = 0
+    dtype: torch.dtype = torch.float32  # as kept in the replay
+
+    @property
+    def padding(self) -> float:
+        """The value that stands behind the last real observation of a window."""
+        if self.kind == "discrete":
+            return self.vocabulary - 1
+        return CONTINUOUS_PADDING if self.kind == "continuous" else 0
+
+
+def observation_spec(space: gymnasium.Space) -> ObservationSpec:
+    """The spec of a Discrete, MultiDiscrete or Box space; a UserError names what else was given.
+
+    Vocabularies follow the reference: Discrete(n) has n + 1 tokens, MultiDiscrete(nvec) max(nvec) + 2 (one row
+    is never used), in both the last one being padding.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return _tokens(1, int(space.n) + 1)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
+        return ObservationSpec("image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype)
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+        return ObservationSpec("continuous", tuple(space.shape))
+    raise UserError(
+        f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
+    )
+
+
+def _tokens(components: int, vocabulary: int) -> ObservationSpec:
+    dtype = torch.uint8 if vocabulary <= 256 else torch.int32
+    return ObservationSpec("discrete", (components,), vocabulary, dtype)
+
+
+class TokenEmbedding(nn.Module):
+    """d tokens through one shared table, flattened, then Linear(8 d, D): 8 V + 8 d D + D parameters."""
+
+    def __init__(self, vocabulary: int, components: int, width: int, token_width: int = 8) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, token_width)
+        self.linear = nn.Linear(components * token_width, width)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
+        tokens = self.table(observation.int())  # (B, T, d, 8)
+        return self.linear(tokens.flatten(-2))
+
+
+class VectorEmbedding(nn.Module):
+    """A real vector through Linear(d, D)."""
+
+    def __init__(self, components: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(components, width)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
+        return self.linear(observation.to(self.linear.weight.dtype))
+
+
+class ImageEmbedding(nn.Module):
+    """A convolutional encoder: two 3x3 layers below 36 pixels, the 8-4-3 stack of DQN (Mnih et al. 2015) above."""
+
+    def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
+        super().__init__()
+        self.channels_last = shape[-1] <= shape[0]
+        height, wide, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
+        self.scale = 1 / 255 if integer else 1.0
+        self.convolutions = _convolutions(channels, min(height, wide))
+        with torch.device("meta"):
+            probe = _convolutions(channels, min(height, wide))(torch.empty(1, channels, height, wide))
+        self.linear = nn.Linear(probe.numel(), width)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)
+        frames = observation.flatten(0, 1).to(self.linear.weight.dtype) * self.scale
+        if self.channels_last:
+            frames = frames.permute(0, 3, 1, 2)
+        return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])
+
+
+def _convolutions(channels: int, side: int) -> nn.Sequential:
+    layers: list[nn.Module]
+    if side < 36:
+        layers = [nn.Conv2d(channels, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
+    else:
+        layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
+        layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
+    """The embedding that fits the observation's kind."""
+    if spec.kind == "discrete":
+        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
+    if spec.kind == "continuous":
+        return VectorEmbedding(spec.shape[0], width)
+    return ImageEmbedding(spec.shape, width, integer=not spec.dtype.is_floating_point)
+
+
+class ActionHistoryEmbedding(nn.Module):
+    """The action that led to each observation, `a_{t-1}`, as a vector; index `num_actions` means "none" and is zero.
+
+    Replay, acting and evaluation store the previous action beside its observation, so training and acting see the
+    same pair (the reference rolled once too often when acting).
+    """
+
+    def __init__(self, num_actions: int, width: int) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        self.table = nn.Embedding(num_actions, width)
+
+    def forward(self, previous_action: Tensor) -> Tensor:  # (B, T) -> (B, T, width)
+        known = previous_action < self.num_actions
+        vectors = self.table(previous_action.clamp(max=self.num_actions - 1).int())
+        return vectors * known.unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a Q-network is put together; every field is a word of the grammar in `blocks` and `networks`.
+
+    `wrapped` False means the bare memory block, without gate and LayerNorm around it (the recurrent baselines).
+    `published` says that the paper or its reference prints a parameter count for this form.
+    """
+
+    memory: str = "feedforward_x4"
+    attention: bool = True
+    layers: int = 2
+    wrapped: bool = True
+    gate: str = "residual"
+    order: Literal["post", "identity"] = "post"
+    activation: Literal["relu", "none"] = "relu"
+    positions: str = "learned"
+    final_norm: bool = True
+    head: Literal["mlp", "linear"] = "mlp"
+    action_embedding: int = 0
+    published: bool = False
+
+
+def _paper(memory: str) -> Architecture:
+    return Architecture(memory=memory, published=True)
+
+
+def _recurrent_baseline(memory: str, action_embedding: int = 0, published: bool = False) -> Architecture:
+    return Architecture(
+        memory=memory, attention=False, layers=1, wrapped=False, positions="none", final_norm=False,
+        action_embedding=action_embedding, published=published,
+    )  # fmt: skip
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    # DTQN (Esslinger et al. 2022) with a feed-forward sublayer of k D hidden units, and the paper's recurrent ones
+    "dtqn1": _paper("feedforward_x1"),
+    "dtqn2": _paper("feedforward_x2"),
+    "dtqn3": _paper("feedforward_x3"),
+    "dtqn4": _paper("feedforward_x4"),
+    "drfqn": _paper("rnn"),
+    "dlfqn": _paper("lstm"),
+    "dgfqn": _paper("gru"),
+    "dbrfqn": _paper("birnn"),
+    "dblfqn": _paper("bilstm"),
+    "dbgfqn": _paper("bigru"),
+    # the two controls that research question 1 asks for: one D-to-D layer, and attention alone
+    "dtqn_linear": Architecture(memory="linear"),
+    "dtqn_attention": Architecture(memory="none"),
+    "dtqn_mamba": Architecture(memory="mamba"),
+    # baselines
+    "dqn": Architecture(memory="none", attention=False, layers=0, positions="none", final_norm=False),
+    "drqn": _recurrent_baseline("lstm", published=True),
+    "adrqn": _recurrent_baseline("lstm", action_embedding=16),
+    "darqn": _recurrent_baseline("darqn"),
+    "darqn_released": _recurrent_baseline("darqn_released"),
+    "mamba": _recurrent_baseline("mamba"),
+    "attn": Architecture(layers=1, positions="sinusoidal", final_norm=False, head="linear"),
+    "gtrxl": Architecture(gate="gru", order="identity"),
+}

@@ -37,12 +37,10 @@ from dqn_memory.analysis.size import (
     world_row,
 )
 from dqn_memory.analysis.timing import full_replay, machine_facts
-from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.learner import optimizer_for, sample, update
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
 

@@ -19,8 +19,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.evaluation import evaluate
 from dqn_memory.exploration import Explorer
 from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
-from dqn_memory.network import QNetwork
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import make_update

@@ -7,10 +7,9 @@ import torch
 from helpers import NUM_ACTIONS, TOKENS, network
 from torch import Tensor
 
-from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import MEMORY
 from dqn_memory.blocks.block import Block
-from dqn_memory.network import QNetwork
+from dqn_memory.network import ARCHITECTURES, Architecture, QNetwork
 from dqn_memory.playing import Episode
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.replay import Replay
 
 TOKENS = ObservationSpec("discrete", (2,), 40, torch.uint8)

@@ -8,8 +8,8 @@ from helpers import network
 
 from dqn_memory.analysis import memory_plots
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
-from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PriorConfig
+from dqn_memory.network import ARCHITECTURES
 
 CAUSAL = [name for name in ARCHITECTURES if not name.startswith("db")]
 BIDIRECTIONAL = [name for name in ARCHITECTURES if name.startswith("db")]

@@ -14,7 +14,7 @@ from dqn_memory.agent import load_network
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
 from dqn_memory.evaluation import Arena, evaluate
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import observation_spec
 from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
 from dqn_memory.runs.score import mean_interval
 from dqn_memory.runs.settings import parse

@@ -11,8 +11,7 @@ from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, o
 from dqn_memory.config import EnvironmentConfig, TrainConfig
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.network import NetworkConfig
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score
 from dqn_memory.train import QTrainer

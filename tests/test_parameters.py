@@ -24,10 +24,8 @@ from dqn_memory.analysis.size import (
     part_counts,
     world_row,
 )
-from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.network import NetworkConfig
-from dqn_memory.observations import ObservationSpec, observation_spec
+from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, observation_spec
 from dqn_memory.parameters import main, make_row, markdown_page, milliseconds_per_update, read_table3, table_of
 from dqn_memory.runs.errors import UserError
 from envs.registry import WORLDS, make_world

@@ -15,10 +15,10 @@ import torch
 from run_folders import assert_equal, assert_same_run, metrics, refused
 
 from dqn_memory.agent import load_network
-from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluation import evaluate
+from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
@@ -378,7 +378,7 @@ def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypat
     (tmp_path / "my_plugin.py").write_text(
         "from torch import nn\n"
         "import envs\n"
-        "from dqn_memory.architectures import ARCHITECTURES, Architecture\n"
+        "from dqn_memory.network import ARCHITECTURES, Architecture\n"
         "from dqn_memory.blocks import MEMORY\n"
         "from dqn_memory.blocks.block import Block\n"
         "class Scale(Block):\n"

@@ -7,7 +7,7 @@ import unizero_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.replay_chunks import Columns, columns_from, live_start, next_span
 from world_models.unizero.acting import is_due, reanalysed, search_again, windows

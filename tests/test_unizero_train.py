@@ -15,7 +15,7 @@ import torch
 from run_folders import assert_same_run, metrics
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import from_record, parse, read_config, to_toml

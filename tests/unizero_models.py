@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from world_models.unizero.config import EncoderConfig, ModelConfig
 from world_models.unizero.networks import Window, WorldModel, build
 

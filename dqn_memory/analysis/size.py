@@ -17,13 +17,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import dqn_memory.blocks.kernels.cpu_attention
 import dqn_memory.blocks.kernels.gru  # registers operators that are counted below
 import dqn_memory.blocks.kernels.scan  # noqa: F401
-from dqn_memory.architectures import ARCHITECTURES
 from dqn_memory.blocks import Attention
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.positions import Positions
-from dqn_memory.embeddings import ImageEmbedding
-from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.observations import ObservationSpec, observation_spec
+from dqn_memory.network import ARCHITECTURES, ImageEmbedding, NetworkConfig, ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError, near_names
 from envs.registry import WORLDS, make_world
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from dqn_memory.analysis.size import world_row
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.machine import describe_environment
 from envs.fleet import make_fleet

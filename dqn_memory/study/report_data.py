@@ -214,7 +214,7 @@ def count_parameters(source: Source, run: RunState, config: Any) -> int | None:
         return _saved_parameters(run)
     from dqn_memory.agent import Interface
     from dqn_memory.analysis.size import on_meta
-    from dqn_memory.observations import observation_spec
+    from dqn_memory.network import observation_spec
 
     world = config.environment
     interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)

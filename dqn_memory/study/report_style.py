@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from dqn_memory.analysis.plots import COLOURS
-from dqn_memory.architectures import ARCHITECTURES
+from dqn_memory.network import ARCHITECTURES
 
 # Seven colours, so that the paper's twelve recurrent and feed-forward rows that stand beside each other differ; the
 # eighth of the palette is too near to the second.

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from dqn_memory.architectures import ARCHITECTURES, Architecture
 from dqn_memory.blocks import MEMORY, PRIORS, Block, Prior, PriorConfig
 from dqn_memory.blocks.contract import check_memory, check_prior
-from dqn_memory.network import NetworkConfig
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ARCHITECTURES, Architecture, NetworkConfig, ObservationSpec
 from dqn_memory.runs.errors import UserError
 
 SPEC = ObservationSpec("discrete", (2,), 5, torch.uint8)

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import observation_spec
 from dqn_memory.runs.folder import Run, Streams, generator
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Score, Tally, tells_success

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks.feed_forward import Gelu
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm
 from world_models.unizero.config import GROUP, EncoderConfig

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from dqn_memory.agent import run_folder
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.score import Score, fields, lines, place
 from world_models.unizero.acting import Arena, evaluate, load_model

@@ -12,7 +12,7 @@ from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.blocks.initialise import DEVIATION
 from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.priors import PENALTIES
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import ValueCode, simnorm
 from world_models.unizero.config import GROUP, ModelConfig

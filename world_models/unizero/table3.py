@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.flops import FORMS, Counter, count
 from world_models.unizero.layers import AttentionStack

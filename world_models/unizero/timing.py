@@ -12,7 +12,7 @@ from torch import Tensor
 from dqn_memory.analysis.timing import Timing, Work
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.blocks.attention import attend
-from dqn_memory.observations import ObservationSpec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.precision import set_tf32
 from envs.atari import AtariConfig

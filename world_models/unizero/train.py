@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from dqn_memory.observations import observation_spec
+from dqn_memory.network import observation_spec
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import RunStats, Trainer
