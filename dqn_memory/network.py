@@ -1,4 +1,10 @@
-"""The Q-network: embedding -> positions -> encoder layers -> LayerNorm -> head, at every position of a window."""
+"""The Q-network: embedding -> position encoding -> encoder layers -> LayerNorm -> head, at every position of a window.
+
+From top to bottom: what an observation is, how it becomes a vector, the table of named architectures, the config, and
+the network. The encoder layers and all memories are in `dqn_memory.blocks`.
+
+Shapes: B windows, T positions of a window (T <= K, the context length), D model width, A actions.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +27,199 @@ from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
 
 HEADS = ("mlp", "linear")
+CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
+
+
+@dataclass(frozen=True)
+class ObservationSpec:
+    """What a network and a replay must know of one observation."""
+
+    kind: Literal["discrete", "continuous", "image"]
+    shape: tuple[int, ...]
+    vocabulary: int = 0  # number of tokens, the padding token included; 0 unless the kind is discrete
+    dtype: torch.dtype = torch.float32  # as stored in the replay
+
+    @property
+    def padding(self) -> float:
+        """Value of the padding behind the last observation of a window."""
+        if self.kind == "discrete":
+            return self.vocabulary - 1
+        return CONTINUOUS_PADDING if self.kind == "continuous" else 0
+
+
+def observation_spec(space: gymnasium.Space) -> ObservationSpec:
+    """Describe the observations of a Discrete, MultiDiscrete or Box space.
+
+    Vocabularies follow the published code: Discrete(n) has n + 1 tokens, MultiDiscrete(nvec) has max(nvec) + 2 (one of
+    them is never used); the last one is the padding token.
+
+    Raises:
+        UserError: the space is of another kind.
+    """
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return _tokens(1, int(space.n) + 1)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
+        return ObservationSpec("image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype)
+    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
+        return ObservationSpec("continuous", tuple(space.shape))
+    raise UserError(
+        f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
+    )
+
+
+def _tokens(components: int, vocabulary: int) -> ObservationSpec:
+    dtype = torch.uint8 if vocabulary <= 256 else torch.int32
+    return ObservationSpec("discrete", (components,), vocabulary, dtype)
+
+
+class TokenEmbedding(nn.Module):
+    """Embed d tokens by one shared table, concatenate, then Linear(8 d, D): 8 V + 8 d D + D parameters."""
+
+    def __init__(self, vocabulary: int, components: int, width: int, token_width: int = 8) -> None:
+        super().__init__()
+        self.table = nn.Embedding(vocabulary, token_width)
+        self.linear = nn.Linear(components * token_width, width)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
+        tokens = self.table(observation.int())  # (B, T, d, 8)
+        return self.linear(tokens.flatten(-2))
+
+
+class VectorEmbedding(nn.Module):
+    """Embed a real vector by Linear(d, D)."""
+
+    def __init__(self, components: int, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(components, width)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
+        return self.linear(observation.to(self.linear.weight.dtype))
+
+
+class ImageEmbedding(nn.Module):
+    """Embed an image: two 3x3 convolutions below 36 pixels, else the 8-4-3 stack of DQN (Mnih et al. 2015)."""
+
+    def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
+        super().__init__()
+        self.channels_last = shape[-1] <= shape[0]
+        height, wide, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
+        self.scale = 1 / 255 if integer else 1.0
+        self.convolutions = _convolutions(channels, min(height, wide))
+        with torch.device("meta"):
+            probe = _convolutions(channels, min(height, wide))(torch.empty(1, channels, height, wide))
+        self.linear = nn.Linear(probe.numel(), width)
+
+    def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)
+        frames = observation.flatten(0, 1).to(self.linear.weight.dtype) * self.scale
+        if self.channels_last:
+            frames = frames.permute(0, 3, 1, 2)
+        return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])
+
+
+def _convolutions(channels: int, side: int) -> nn.Sequential:
+    layers: list[nn.Module]
+    if side < 36:
+        layers = [nn.Conv2d(channels, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
+    else:
+        layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
+        layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
+    """Make the embedding for a kind of observation."""
+    if spec.kind == "discrete":
+        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
+    if spec.kind == "continuous":
+        return VectorEmbedding(spec.shape[0], width)
+    return ImageEmbedding(spec.shape, width, integer=not spec.dtype.is_floating_point)
+
+
+class ActionHistoryEmbedding(nn.Module):
+    """Embed the action that led to each observation, a_{t-1}; index A means "no action yet" and gives zeros.
+
+    Replay and acting both store the previous action beside its observation, so that training and acting see the same
+    pairs (the published code shifts them once too often when acting).
+    """
+
+    def __init__(self, num_actions: int, width: int) -> None:
+        super().__init__()
+        self.num_actions = num_actions
+        self.table = nn.Embedding(num_actions, width)
+
+    def forward(self, previous_action: Tensor) -> Tensor:  # (B, T) -> (B, T, width)
+        known = previous_action < self.num_actions
+        vectors = self.table(previous_action.clamp(max=self.num_actions - 1).int())
+        return vectors * known.unsqueeze(-1)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How a Q-network is put together. A new architecture is a new row of ARCHITECTURES, not a new class."""
+
+    memory: str = "feedforward_x4"  # the memory sublayer, a name of `blocks.MEMORY`
+    attention: bool = True  # whether an attention sublayer comes before it
+    layers: int = 2
+    wrapped: bool = True  # False: the bare memory block, without gate and LayerNorm (the recurrent baselines)
+    gate: str = "residual"  # how a sublayer's output joins its input, a name of `blocks.GATES`
+    order: Literal["post", "identity"] = "post"  # place of the LayerNorms
+    activation: Literal["relu", "none"] = "relu"  # on each sublayer's output
+    positions: str = "learned"  # the position encoding, a name of `blocks.POSITIONS`
+    final_norm: bool = True  # a LayerNorm before the head
+    head: Literal["mlp", "linear"] = "mlp"
+    action_embedding: int = 0  # features of D that hold the previous action
+    published: bool = False  # whether the paper or its code prints a parameter count for this form
+
+
+def _paper(memory: str) -> Architecture:
+    """A form of the paper: attention and one memory in each of two layers."""
+    return Architecture(memory=memory, published=True)
+
+
+def _recurrent_baseline(memory: str, action_embedding: int = 0, published: bool = False) -> Architecture:
+    """One bare recurrence between embedding and head."""
+    return Architecture(
+        memory=memory, attention=False, layers=1, wrapped=False, positions="none", final_norm=False,
+        action_embedding=action_embedding, published=published,
+    )  # fmt: skip
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    # DTQN (Esslinger et al. 2022) with k D hidden units in its feed-forward sublayer, then a recurrence in its place
+    "dtqn1": _paper("feedforward_x1"),
+    "dtqn2": _paper("feedforward_x2"),
+    "dtqn3": _paper("feedforward_x3"),
+    "dtqn4": _paper("feedforward_x4"),
+    "drfqn": _paper("rnn"),
+    "dlfqn": _paper("lstm"),
+    "dgfqn": _paper("gru"),
+    "dbrfqn": _paper("birnn"),
+    "dblfqn": _paper("bilstm"),
+    "dbgfqn": _paper("bigru"),
+    # controls of research question 1: one D-to-D layer in its place, and attention alone
+    "dtqn_linear": Architecture(memory="linear"),
+    "dtqn_attention": Architecture(memory="none"),
+    "dtqn_mamba": Architecture(memory="mamba"),
+    # baselines
+    "dqn": Architecture(memory="none", attention=False, layers=0, positions="none", final_norm=False),
+    "drqn": _recurrent_baseline("lstm", published=True),
+    "adrqn": _recurrent_baseline("lstm", action_embedding=16),
+    "darqn": _recurrent_baseline("darqn"),
+    "darqn_released": _recurrent_baseline("darqn_released"),
+    "mamba": _recurrent_baseline("mamba"),
+    "attn": Architecture(layers=1, positions="sinusoidal", final_norm=False, head="linear"),
+    "gtrxl": Architecture(gate="gru", order="identity"),
+}
 
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """A named architecture, its size, and what to change in its row. None means: as the row says."""
+    """A named architecture, its sizes, and changes of its row. None means: as the row says."""
 
     architecture: str = "dgfqn"
-    """Row of the architecture table, such as dtqn4, dgfqn, dbgfqn or drqn."""
+    """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn."""
     width: int = 64
     """Model width D."""
     heads: int = 8
@@ -43,9 +234,9 @@ class NetworkConfig:
     gate: str | None = None
     """Combine gate: residual or gru."""
     norm_order: Literal["post", "identity"] | None = None
-    """Place of the LayerNorms: post (DTQN) or identity (GTrXL's identity-map reordering)."""
+    """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL's identity-map reordering)."""
     position_encoding: str | None = None
-    """Positions: learned, sinusoidal or none."""
+    """Encoding of positions: learned, sinusoidal or none."""
     action_embedding: int | None = None
     """Features of D that hold the embedded previous action (0: no action input)."""
     head_width: int | None = None
@@ -60,8 +251,8 @@ class NetworkConfig:
     prior: PriorConfig = field(default_factory=PriorConfig)
 
     def row(self) -> Architecture:
-        """The architecture's row with this config's changes; a UserError names an unknown word."""
-        _known("architecture", self.architecture, ARCHITECTURES)
+        """Give the architecture's row with this config's changes; a UserError names an unknown architecture."""
+        _check_known("architecture", self.architecture, ARCHITECTURES)
         row: object = ARCHITECTURES[self.architecture]
         if not isinstance(row, Architecture):  # a plugin can put anything there
             kind = type(row).__name__
@@ -79,15 +270,15 @@ class NetworkConfig:
         return row
 
     def check(self) -> None:
-        """One sentence for every combination that cannot be built."""
+        """Raise a UserError for a combination that cannot be built."""
         self._check_sizes()
         row = self.row()
-        _known("gate", row.gate, GATES)
-        _known("position encoding", row.positions, POSITIONS)
-        _known("head", row.head, HEADS)
-        _known("prior", self.prior.kind, PRIORS)
+        _check_known("gate", row.gate, GATES)
+        _check_known("position encoding", row.positions, POSITIONS)
+        _check_known("head", row.head, HEADS)
+        _check_known("prior", self.prior.kind, PRIORS)
         if row.memory != "none":
-            _known("memory", row.memory, MEMORY)
+            _check_known("memory", row.memory, MEMORY)
         elif row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
         if row.attention and self.width % self.heads:
@@ -123,29 +314,29 @@ class NetworkConfig:
                 )
 
     def build(self, spec: ObservationSpec, num_actions: int) -> QNetwork:
-        """The network for one world, initialised from the global generator (fork and seed it outside)."""
+        """Make the network, initialised from torch's global generator (fork and seed it outside)."""
         self.check()
         try:
             return QNetwork(self, spec, num_actions)
-        except ValueError as error:  # the blocks know nothing of command lines; their sentence serves as it is
+        except ValueError as error:  # blocks know no UserError, but their sentence is one
             raise UserError(str(error)) from error
 
 
-def _known(what: str, name: str, table: Collection[str]) -> None:
+def _check_known(what: str, name: str, table: Collection[str]) -> None:
     if name not in table:
         raise UserError(near_names(what, name, table))
 
 
 class QNetwork(nn.Module):
-    """Q-values of every position of a window (DTQN section 3; DBGFQN Algorithm 1).
+    """Q-values at every position of a window (DTQN, section 3; DBGFQN, Algorithm 1).
 
-    `forward(observation[B, T, ...], previous_action[B, T], lengths[B] | None) -> (B, T, A)`, T <= K.
+    Methods take `observation` (B, T, ...), `previous_action` (B, T), the action that led to each observation, and
+    `lengths` (B,), the number of real positions of each window, or None where padding is to count as real.
     """
 
     def __init__(self, config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> None:
         super().__init__()
-        row = config.row()
-        width = config.width
+        row, width = config.row(), config.width
         self.config, self.spec, self.num_actions = config, spec, num_actions
         self.observation_embedding = observation_embedding(spec, width - row.action_embedding, config.token_width)
         self.action_embedding = (
@@ -159,58 +350,34 @@ class QNetwork(nn.Module):
         if config.initialisation == "paper":
             initialise(self)
 
-    @property
-    def causal(self) -> bool:
-        """Whether Q at t depends on observations up to t alone."""
-        return all(layer.causal for layer in self.layers)
+    def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Compute Q at every position, (B, T, A)."""
+        return self.head(self.encode(observation, previous_action, lengths))
 
-    @property
-    def supports_prefixes(self) -> bool:
-        """Whether `at_every_prefix` works: all layers but the last are causal, and that one knows its ends."""
-        return all(layer.causal for layer in self.layers[:-1]) and all(
-            layer.supports_prefixes for layer in self.layers[-1:]
-        )
-
-    @property
-    def stateful(self) -> bool:
-        """Whether the network can act step by step from a carried state."""
-        return all(layer.stateful for layer in self.layers)
+    def encode(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Compute what the head reads, (B, T, D)."""
+        x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
+        for layer in self.layers:
+            x = layer(x, lengths)
+        return self.norm(x)
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
-        """(B, T, ...), (B, T) -> (B, T, D), before positions."""
+        """Embed observations and previous actions, (B, T, D), without their positions."""
         x = self.observation_embedding(observation)  # (B, T, D - a)
         if self.action_embedding is not None:
             x = torch.cat([self.action_embedding(previous_action), x], -1)  # (B, T, D)
         return x
 
-    def encode(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """What the head reads, (B, T, D)."""
-        x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
-        for layer in self.layers:
-            x = layer(x, lengths)
-        return self.norm(x)
-
-    def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        return self.head(self.encode(observation, previous_action, lengths))  # (B, T, A)
-
-    def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Every position as the newest of its own window, (B, T, A): what acting reads at each step of one episode.
-
-        Of a causal network that is `forward`. Where the last layer alone is bidirectional it costs no more, as its
-        backward direction has made one step only at a window's newest position (where `supports_prefixes`).
-        """
-        x = self.dropout(self.positions(self.embed(observation, previous_action)))  # (B, T, D)
-        for layer in self.layers:
-            x = layer.at_every_prefix(x, lengths)  # type: ignore[operator]
-        return self.head(self.norm(x))
+    def _tokens(self, embedded: Tensor) -> Tensor:
+        return self.dropout(self.positions(embedded))  # (B, T, D)
 
     def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Q-values of one position a row, (B, A); `index` is (B,). The last layer computes no other position."""
+        """Compute Q at one position of each window, (B, A), given by `index` (B,); the last layer skips all others."""
         return self.at_embedded(self.embed(observation, previous_action), lengths, index)
 
-    def at_embedded(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """`at`, from what `embed` gives, (B, T, D)."""
-        x = self.dropout(self.positions(x))  # (B, T, D)
+    def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
+        """Compute `at` from what `embed` gives, (B, T, D)."""
+        x = self._tokens(embedded)
         if not len(self.layers):
             return self.head(self.norm(select(x, index)))
         for layer in self.layers[:-1]:
@@ -218,48 +385,76 @@ class QNetwork(nn.Module):
         x = self.layers[-1].at(x, lengths, index)  # type: ignore[operator]  # (B, D)
         return self.head(self.norm(x))
 
-    def initial_state(self, batch: int, device: torch.device) -> list[Any]:
-        """Carried states of all layers for B fresh episodes (stateful networks only)."""
-        dtype = next(self.parameters()).dtype
-        return [layer.initial_state(batch, device, dtype) for layer in self.layers]  # type: ignore[operator]
+    def at_every_prefix(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Compute Q at every position as if it were the newest of its window, (B, T, A), which is what acting reads.
+
+        For a causal network that is `forward`. Where the last layer alone is bidirectional (`supports_prefixes`) it
+        costs no more: at the newest position of a window its backward direction has made one step only.
+        """
+        x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
+        for layer in self.layers:
+            x = layer.at_every_prefix(x, lengths)  # type: ignore[operator]
+        return self.head(self.norm(x))
 
     def step(
         self, observation: Tensor, previous_action: Tensor, state: list[Any], reset: Tensor
     ) -> tuple[Tensor, list[Any]]:
-        """One step of B episodes, (B, ...) -> Q (B, A); rows where `reset` is True start from a fresh state."""
+        """Compute Q (B, A) of one step of B episodes from carried states; rows with `reset` start from a fresh one."""
         x = self.embed(observation.unsqueeze(1), previous_action.unsqueeze(1)).squeeze(1)  # (B, D)
-        carried = []
+        after = []
         for layer, before in zip(self.layers, state, strict=True):
-            x, after = layer.step(x, before, reset)  # type: ignore[operator]
-            carried.append(after)
-        return self.head(self.norm(x)), carried
+            x, carried = layer.step(x, before, reset)  # type: ignore[operator]
+            after.append(carried)
+        return self.head(self.norm(x)), after
+
+    def initial_state(self, batch: int, device: torch.device) -> list[Any]:
+        """Make the carried states of all layers for B fresh episodes (stateful networks only)."""
+        dtype = next(self.parameters()).dtype
+        return [layer.initial_state(batch, device, dtype) for layer in self.layers]  # type: ignore[operator]
+
+    @property
+    def causal(self) -> bool:
+        """Whether Q at a position depends on no later observation."""
+        return all(layer.causal for layer in self.layers)
+
+    @property
+    def supports_prefixes(self) -> bool:
+        """Whether `at_every_prefix` works: all layers but the last are causal, and the last one supports it."""
+        before, last = self.layers[:-1], self.layers[-1:]
+        return all(layer.causal for layer in before) and all(layer.supports_prefixes for layer in last)
+
+    @property
+    def stateful(self) -> bool:
+        """Whether the network can act step by step from a carried state."""
+        return all(layer.stateful for layer in self.layers)
 
     def regularisation(self) -> Tensor:
-        """Sum of the blocks' penalties on learned spans, a scalar."""
+        """Sum the penalties on learned spans, a scalar."""
         zero = next(self.parameters()).new_zeros(())
         return sum((layer.regularisation() for layer in self.layers), zero)  # type: ignore[operator]
 
     def project(self) -> None:
-        """Pull learned spans back inside their bounds; call it after each optimiser step."""
+        """Pull learned spans back inside their bounds, as due after each step of the optimiser."""
         for layer in self.layers:
             layer.project()  # type: ignore[operator]
 
     def memory_scalars(self) -> dict[str, float]:
-        """What each head's attention prior has learned: `memory/<layer>.<head>.<mu | sigma | span>`."""
+        """Give what each head's attention prior has learned, as `memory/<layer>.<head>.<mu | sigma | span>`."""
         return {
-            f"memory/{place}.{head}.{name}": value
-            for place, layer in enumerate(self.layers)
+            f"memory/{index}.{head}.{name}": value
+            for index, layer in enumerate(self.layers)
             if isinstance(layer, EncoderLayer) and layer.attention is not None
             for name, values in layer.attention.prior.learned().items()
             for head, value in enumerate(values.detach().tolist())
         }
 
     def prior_parameters(self) -> list[nn.Parameter]:
-        """The learned parameters of attention priors (they may have a learning rate of their own)."""
-        return [p for name, p in self.named_parameters() if ".prior." in name]
+        """List the learned parameters of attention priors, which may have a learning rate of their own."""
+        return [parameter for name, parameter in self.named_parameters() if ".prior." in name]
 
 
 def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
+    """One encoder layer, or the bare memory block of a recurrent baseline."""
     projection = config.form == "paper_equations"
     if not row.wrapped:
         return build_memory(row.memory, config.width, config.dropout, projection)
@@ -271,195 +466,10 @@ def _layer(config: NetworkConfig, row: Architecture) -> nn.Module:
 
 
 def _head(config: NetworkConfig, row: Architecture, num_actions: int) -> nn.Module:
+    """From the last encoding (..., D) to Q-values (..., A)."""
     if config.form == "paper_equations":
         return nn.Linear(config.width, num_actions, bias=False)  # Eq. 22
     if row.head == "linear" and config.head_width is None:
         return nn.Linear(config.width, num_actions)
     hidden = config.head_width or config.width
     return nn.Sequential(nn.Linear(config.width, hidden), nn.ReLU(), nn.Linear(hidden, num_actions))
-
-
-CONTINUOUS_PADDING = -5.0  # below every observation of the published worlds (specified by the reference)
-
-
-@dataclass(frozen=True)
-class ObservationSpec:
-    """One observation's form. `vocabulary` counts the padding token; it is 0 unless `kind` is discrete."""
-
-    kind: Literal["discrete", "continuous", "image"]
-    shape: tuple[int, ...]
-    vocabulary: int = 0
-    dtype: torch.dtype = torch.float32  # as kept in the replay
-
-    @property
-    def padding(self) -> float:
-        """The value that stands behind the last real observation of a window."""
-        if self.kind == "discrete":
-            return self.vocabulary - 1
-        return CONTINUOUS_PADDING if self.kind == "continuous" else 0
-
-
-def observation_spec(space: gymnasium.Space) -> ObservationSpec:
-    """The spec of a Discrete, MultiDiscrete or Box space; a UserError names what else was given.
-
-    Vocabularies follow the reference: Discrete(n) has n + 1 tokens, MultiDiscrete(nvec) max(nvec) + 2 (one row
-    is never used), in both the last one being padding.
-    """
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return _tokens(1, int(space.n) + 1)
-    if isinstance(space, gymnasium.spaces.MultiDiscrete):
-        return _tokens(int(np.prod(space.shape)), int(space.nvec.max()) + 2)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 3:
-        return ObservationSpec("image", tuple(space.shape), 0, torch.from_numpy(np.zeros(1, space.dtype)).dtype)
-    if isinstance(space, gymnasium.spaces.Box) and len(space.shape) == 1:
-        return ObservationSpec("continuous", tuple(space.shape))
-    raise UserError(
-        f"observation space {space} cannot be embedded; use Discrete, MultiDiscrete, a 1-D Box or an image Box"
-    )
-
-
-def _tokens(components: int, vocabulary: int) -> ObservationSpec:
-    dtype = torch.uint8 if vocabulary <= 256 else torch.int32
-    return ObservationSpec("discrete", (components,), vocabulary, dtype)
-
-
-class TokenEmbedding(nn.Module):
-    """d tokens through one shared table, flattened, then Linear(8 d, D): 8 V + 8 d D + D parameters."""
-
-    def __init__(self, vocabulary: int, components: int, width: int, token_width: int = 8) -> None:
-        super().__init__()
-        self.table = nn.Embedding(vocabulary, token_width)
-        self.linear = nn.Linear(components * token_width, width)
-
-    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
-        tokens = self.table(observation.int())  # (B, T, d, 8)
-        return self.linear(tokens.flatten(-2))
-
-
-class VectorEmbedding(nn.Module):
-    """A real vector through Linear(d, D)."""
-
-    def __init__(self, components: int, width: int) -> None:
-        super().__init__()
-        self.linear = nn.Linear(components, width)
-
-    def forward(self, observation: Tensor) -> Tensor:  # (B, T, d) -> (B, T, D)
-        return self.linear(observation.to(self.linear.weight.dtype))
-
-
-class ImageEmbedding(nn.Module):
-    """A convolutional encoder: two 3x3 layers below 36 pixels, the 8-4-3 stack of DQN (Mnih et al. 2015) above."""
-
-    def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
-        super().__init__()
-        self.channels_last = shape[-1] <= shape[0]
-        height, wide, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
-        self.scale = 1 / 255 if integer else 1.0
-        self.convolutions = _convolutions(channels, min(height, wide))
-        with torch.device("meta"):
-            probe = _convolutions(channels, min(height, wide))(torch.empty(1, channels, height, wide))
-        self.linear = nn.Linear(probe.numel(), width)
-
-    def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)
-        frames = observation.flatten(0, 1).to(self.linear.weight.dtype) * self.scale
-        if self.channels_last:
-            frames = frames.permute(0, 3, 1, 2)
-        return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])
-
-
-def _convolutions(channels: int, side: int) -> nn.Sequential:
-    layers: list[nn.Module]
-    if side < 36:
-        layers = [nn.Conv2d(channels, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
-    else:
-        layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
-        layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
-    return nn.Sequential(*layers)
-
-
-def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
-    """The embedding that fits the observation's kind."""
-    if spec.kind == "discrete":
-        return TokenEmbedding(spec.vocabulary, spec.shape[0], width, token_width)
-    if spec.kind == "continuous":
-        return VectorEmbedding(spec.shape[0], width)
-    return ImageEmbedding(spec.shape, width, integer=not spec.dtype.is_floating_point)
-
-
-class ActionHistoryEmbedding(nn.Module):
-    """The action that led to each observation, `a_{t-1}`, as a vector; index `num_actions` means "none" and is zero.
-
-    Replay, acting and evaluation store the previous action beside its observation, so training and acting see the
-    same pair (the reference rolled once too often when acting).
-    """
-
-    def __init__(self, num_actions: int, width: int) -> None:
-        super().__init__()
-        self.num_actions = num_actions
-        self.table = nn.Embedding(num_actions, width)
-
-    def forward(self, previous_action: Tensor) -> Tensor:  # (B, T) -> (B, T, width)
-        known = previous_action < self.num_actions
-        vectors = self.table(previous_action.clamp(max=self.num_actions - 1).int())
-        return vectors * known.unsqueeze(-1)
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How a Q-network is put together; every field is a word of the grammar in `blocks` and `networks`.
-
-    `wrapped` False means the bare memory block, without gate and LayerNorm around it (the recurrent baselines).
-    `published` says that the paper or its reference prints a parameter count for this form.
-    """
-
-    memory: str = "feedforward_x4"
-    attention: bool = True
-    layers: int = 2
-    wrapped: bool = True
-    gate: str = "residual"
-    order: Literal["post", "identity"] = "post"
-    activation: Literal["relu", "none"] = "relu"
-    positions: str = "learned"
-    final_norm: bool = True
-    head: Literal["mlp", "linear"] = "mlp"
-    action_embedding: int = 0
-    published: bool = False
-
-
-def _paper(memory: str) -> Architecture:
-    return Architecture(memory=memory, published=True)
-
-
-def _recurrent_baseline(memory: str, action_embedding: int = 0, published: bool = False) -> Architecture:
-    return Architecture(
-        memory=memory, attention=False, layers=1, wrapped=False, positions="none", final_norm=False,
-        action_embedding=action_embedding, published=published,
-    )  # fmt: skip
-
-
-ARCHITECTURES: dict[str, Architecture] = {
-    # DTQN (Esslinger et al. 2022) with a feed-forward sublayer of k D hidden units, and the paper's recurrent ones
-    "dtqn1": _paper("feedforward_x1"),
-    "dtqn2": _paper("feedforward_x2"),
-    "dtqn3": _paper("feedforward_x3"),
-    "dtqn4": _paper("feedforward_x4"),
-    "drfqn": _paper("rnn"),
-    "dlfqn": _paper("lstm"),
-    "dgfqn": _paper("gru"),
-    "dbrfqn": _paper("birnn"),
-    "dblfqn": _paper("bilstm"),
-    "dbgfqn": _paper("bigru"),
-    # the two controls that research question 1 asks for: one D-to-D layer, and attention alone
-    "dtqn_linear": Architecture(memory="linear"),
-    "dtqn_attention": Architecture(memory="none"),
-    "dtqn_mamba": Architecture(memory="mamba"),
-    # baselines
-    "dqn": Architecture(memory="none", attention=False, layers=0, positions="none", final_norm=False),
-    "drqn": _recurrent_baseline("lstm", published=True),
-    "adrqn": _recurrent_baseline("lstm", action_embedding=16),
-    "darqn": _recurrent_baseline("darqn"),
-    "darqn_released": _recurrent_baseline("darqn_released"),
-    "mamba": _recurrent_baseline("mamba"),
-    "attn": Architecture(layers=1, positions="sinusoidal", final_norm=False, head="linear"),
-    "gtrxl": Architecture(gate="gru", order="identity"),
-}
