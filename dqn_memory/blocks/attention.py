@@ -34,7 +34,7 @@ def logits(
     lengths: Tensor | None = None,
     future_logit_zero: bool = False,
 ) -> Tensor:
-    """Scores scale * S + bias, S = q k^T / sqrt(hd), before the softmax: q, k (B, H, T, hd) -> (B, H, T, T).
+    """Compute the scores scale * S + bias, S = q k^T / sqrt(hd): q, k (B, H, T, hd) -> (B, H, T, T).
 
     Future keys are -inf, or exactly 0 with `future_logit_zero` (then keys at or after `lengths` are -inf).
     Without it no key mask is needed: left-aligned padding lies in the future of every real query.
@@ -62,7 +62,7 @@ def logits_at(
     lengths: Tensor | None = None,
     future_logit_zero: bool = False,
 ) -> Tensor:
-    """Row `index` (B,) of `logits` alone: q (B, H, hd), k (B, H, T, hd) -> (B, H, T)."""
+    """Compute row `index` (B,) of `logits` alone: q (B, H, hd), k (B, H, T, hd) -> (B, H, T)."""
     time = torch.arange(key.shape[-2], device=key.device)
     distance = index[:, None] - time  # (B, T)
     future, past = distance[:, None] < 0, distance.clamp(min=0)
@@ -89,7 +89,7 @@ def attend(
     dropout: float = 0.0,
     window: int | None = None,
 ) -> Tensor:
-    """Values mixed by softmax(scale * S + bias): q, k, v (B, H, T, hd), tables (H, T) -> (B, H, T, hd).
+    """Mix values by softmax(scale * S + bias): q, k, v (B, H, T, hd), tables (H, T) -> (B, H, T, hd).
 
     A prior's tables are used in float32, or in the inputs' precision if wider, also under autocast: a bias of
     some hundreds has no correct digit after the point in bfloat16. `window` says that the bias is 0 for the keys
@@ -151,25 +151,25 @@ class Attention(Block):
         return self._attend(self._heads(packed), tables, lengths)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """One query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
+        """Attend with one query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
         return self.query_at(select(x, index), self.keys_values(x), lengths, index)
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """Keys and values of x (B, T, D), each (B, H, T, hd)."""
+        """Project x (B, T, D) to keys and values, each (B, H, T, hd)."""
         width = x.shape[-1]
         packed = F.linear(x, self.project_in.weight[width:], self.project_in.bias[width:])
         key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
         return (rotate(key) if self.rotary else key), value
 
     def query_at(self, x: Tensor, memory: KeysValues, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """One query a row, of x (B, D) at position `index` (B,), into keys and values -> (B, D)."""
+        """Attend from x (B, D) at position `index` (B,) to given keys and values -> (B, D)."""
         width = x.shape[-1]
         query = F.linear(x, self.project_in.weight[:width], self.project_in.bias[:width])
         return self._mix(self._turned(query.unflatten(-1, (self.heads, -1)), index), memory, lengths, index)
 
     @torch.no_grad()
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Attention maps (B, H, T, T) for drawing: rows are queries, and rows of padding are zero."""
+        """Compute attention maps (B, H, T, T) for drawing: rows are queries, and rows of padding are zero."""
         query, key, _ = self._heads(self.project_in(x))
         tables = self.prior.tables(x.shape[1])
         maps = logits(query, key, *tables, lengths, self.prior.future_logit_zero).softmax(-1)
@@ -194,7 +194,7 @@ class Attention(Block):
         return query, key, value  # each (B, H, T, hd)
 
     def _turned(self, x: Tensor, index: Tensor) -> Tensor:
-        """Heads x (B, H, hd) of position `index` (B,), rotated where the block is rotary."""
+        """Rotate heads x (B, H, hd) to position `index` (B,) where the block is rotary."""
         return rotate(x[:, :, None], index[:, None, None])[:, :, 0] if self.rotary else x
 
     def _mix(self, query: Tensor, memory: KeysValues, lengths: Tensor | None, index: Tensor) -> Tensor:
@@ -221,17 +221,17 @@ FEWEST_BLOCKS = 8  # below so many blocks the copies cost more than the scores t
 
 
 def block_size(window: int) -> int:
-    """Positions of a block: at least w, so that no query sees past the block before its own."""
+    """Choose the positions of a block: at least w, so that no query sees past the block before its own."""
     return max(-window // MULTIPLE * -MULTIPLE, MULTIPLE)
 
 
 def is_local_faster(length: int, window: int) -> bool:
-    """Whether a sequence is so much longer than the window that blocks are faster than masked scores."""
+    """Tell whether a sequence is so much longer than the window that blocks are faster than masked scores."""
     return length >= FEWEST_BLOCKS * block_size(window)
 
 
 def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int, dropout: float = 0.0) -> Tensor:
-    """Values mixed by softmax(q k^T / sqrt(hd)) over the keys 0 .. w positions back; all (B, H, T, hd).
+    """Mix values by softmax(q k^T / sqrt(hd)) over the keys 0 .. w positions back; all (B, H, T, hd).
 
     Equal to the form that masks T x T scores. `dropout` acts on the weights; give 0 outside training.
     """

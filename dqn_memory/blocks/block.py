@@ -39,16 +39,16 @@ class Block(nn.Module, ABC):
         """Encode x (B, T, D) whose first `lengths` (B,) positions are real; returns (B, T, D)."""
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Output at position `index` (B,) alone, (B, D); equal to `forward`, cheaper where a block knows how."""
+        """Compute the output at position `index` (B,) alone, (B, D): equal to `forward`, and cheaper in some blocks."""
         return select(self(x, lengths), index)
 
     @property
     def supports_prefixes(self) -> bool:
-        """True when `at_every_prefix` knows a way."""
+        """True when `at_every_prefix` can be computed."""
         return self.causal
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Every position as the last of the sequence that ends there: forward(x[:, : t + 1]) at t, (B, T, D)."""
+        """Encode every position as the last of the sequence that ends there: forward(x[:, : t + 1]) at t, (B, T, D)."""
         if not self.causal:
             raise TypeError(f"{type(self).__name__} reads ahead; encode each sequence by itself instead")
         return self(x, lengths)
@@ -56,7 +56,7 @@ class Block(nn.Module, ABC):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """State before the first position: a tuple of tensors, batch first."""
+        """Make the state before the first position: a tuple of tensors, batch first."""
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
@@ -64,7 +64,7 @@ class Block(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
     def regularisation(self) -> Tensor:
-        """Scalar to be added to the loss; 0 unless the block says otherwise."""
+        """Compute the scalar to be added to the loss; 0 unless the block says otherwise."""
         first = next(self.parameters(), None)
         return torch.zeros(()) if first is None else first.new_zeros(())
 
@@ -74,12 +74,12 @@ class Block(nn.Module, ABC):
 
 
 def select(x: Tensor, index: Tensor) -> Tensor:
-    """One position a row: x (B, T, D), index (B,) -> (B, D)."""
+    """Select one position a row: x (B, T, D), index (B,) -> (B, D)."""
     return x[torch.arange(x.shape[0], device=x.device), index]
 
 
 def lookup(registry: Mapping[str, Entry], name: str, what: str) -> Entry:
-    """The entry called `name`; raises ValueError naming the nearest entries when there is none."""
+    """Look up the entry called `name`; raise ValueError naming the nearest entries when there is none."""
     if name in registry:
         return registry[name]
     near = difflib.get_close_matches(name, registry, n=3) or sorted(registry)

@@ -23,7 +23,7 @@ TOLERANCE = 1e-4  # of the largest output: in float32 two ways to compute a bloc
 
 
 def build_memory(name: str, width: int, dropout: float, projection: bool) -> Block:
-    """The memory block called `name`; ValueError says what is wrong with the name, or with a block from outside."""
+    """Build the memory block called `name`; ValueError says what is wrong with the name or with a plugin's block."""
     builder = lookup(MEMORY, name, "memory")
     if SHIPPED.get(name) is not builder:
         check_memory(name, builder, width, projection)

@@ -37,7 +37,7 @@ class LayerConfig:
     dropout: float = 0.0
 
     def build(self, width: int, max_length: int) -> EncoderLayer:
-        """A layer of `width` for windows of at most `max_length`; ValueError says what cannot work."""
+        """Build a layer of `width` for windows of at most `max_length`; ValueError says what cannot work."""
         if self.order not in ("post", "identity"):
             raise ValueError(f"layer order is {self.order!r}; it must be post or identity")
         if self.activation not in ("relu", "none"):
@@ -175,7 +175,7 @@ class EncoderLayer(Block):
     def initial_state(
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
-        """The state of the memory sublayer."""
+        """Make the state of the memory sublayer."""
         return self._only().initial_state(batch, device, dtype)
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:

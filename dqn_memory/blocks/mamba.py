@@ -73,7 +73,7 @@ class Mamba(Block):
         return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=wide)
 
     def prefill(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Outputs (B, T, D) of x (B, T, D), all of it real, that follows `state`, and the state after it."""
+        """Encode x (B, T, D), all of it real, that follows `state`; return (B, T, D) and the state after it."""
         u, gate = self.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
         past = u.new_zeros(len(u), self.inner, self.taps) if state is None else state[0].to(u.dtype)
         inputs = torch.cat([past, u.mT], -1)  # (B, E, W + T), raw inputs, oldest first
@@ -88,7 +88,7 @@ class Mamba(Block):
         return y.squeeze(1), after
 
     def _scan(self, u: Tensor, gate: Tensor, initial: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The selective state space over convolved inputs u (B, T, E): y (B, T, E) and the last state."""
+        """Run the selective state space over convolved inputs u (B, T, E); return y (B, T, E) and the last state."""
         low, enter, leave = self.x_proj(u).split([self.rank, self.states, self.states], dim=-1)
         delta = F.linear(low, self.dt_proj.weight)  # (B, T, E); its bias joins in float32
         decay = -torch.exp(self.A_log.to(torch.promote_types(self.A_log.dtype, torch.float32)))

@@ -192,7 +192,7 @@ class PriorConfig:
     """Bound c to which spans are projected after each step (None: no bound)."""
 
     def build(self, heads: int, max_length: int) -> Prior:
-        """A prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""
+        """Build a prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""
         self._check()
         build = lookup(PRIORS, self.kind, "prior")
         if SHIPPED.get(self.kind) is not build:

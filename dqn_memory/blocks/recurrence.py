@@ -14,7 +14,7 @@ CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "ls
 
 
 def run(cells: Sequence[nn.RNNBase], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs (B, T, H) of one-layer recurrences of the same kind and size, each over its own (B, T, D)."""
+    """Run one-layer recurrences of the same kind and size, each over its own (B, T, D); return their (B, T, H)."""
     grus = [cell for cell in cells if isinstance(cell, nn.GRU)]
     if len(grus) == len(cells) and inputs[0].device.type == "cpu":
         return scan(grus, inputs)
@@ -22,7 +22,7 @@ def run(cells: Sequence[nn.RNNBase], inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def reset_rows(state: State, reset: Tensor) -> State:
-    """The state with rows where `reset` (B,) is true set to zero, as before the first position."""
+    """Set the rows where `reset` (B,) is true to zero, the state before the first position."""
     return tuple(part.masked_fill(reset[:, None], 0.0) for part in state)
 
 

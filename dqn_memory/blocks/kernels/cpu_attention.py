@@ -137,7 +137,7 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
 
 @compiled
 def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):
-    """The same, from the gradient of `out` to that of `packed`. The last queries come first: they read all keys."""
+    """Go from the gradient of `out` to that of `packed`; the last queries come first, as they read all keys."""
     width, scale, natural = heads * units, np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
     given = query + 4 * units * COUNT
     mixed = given + 4 * units * COUNT

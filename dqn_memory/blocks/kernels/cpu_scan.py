@@ -42,7 +42,7 @@ FORGOTTEN = 2.0**SMALLEST  # what stands for exp(-infinity); taken away again, w
 def forward(
     u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs y (B, T, E) and last state (B, E, N). Raises ValueError where the numbers are not float32."""
+    """Compute outputs y (B, T, E) and the last state (B, E, N); raise ValueError where the numbers are not float32."""
     _check(u)
     batch, time, channels = u.shape
     inputs = [_filled(u), _filled(delta), _exponent(decay), *(x.detach().contiguous() for x in (enter, leave, initial))]
@@ -85,7 +85,7 @@ def _filled(x: Tensor) -> Tensor:
 
 
 def _exponent(decay: Tensor) -> Tensor:
-    """A log2(e), (E, N), as (E/8, N, 8): powers are taken of 2."""
+    """Scale A (E, N) by log2(e), since powers are taken of 2, and arrange it as (E/8, N, 8)."""
     filled = F.pad(decay.detach() * LOG2_E, (0, 0, 0, -len(decay) % COUNT))
     return filled.unflatten(0, (-1, COUNT)).transpose(1, 2).contiguous()
 
@@ -108,7 +108,7 @@ def _gather(source, start, here, states, block):
 
 @compiled
 def _scatter(block, here, states, target, start):
-    """The way back."""
+    """Undo `_gather`."""
     for element in range(here):
         for n in range(states):
             put(target, start + element * states + n, get(block, n * COUNT + element))
@@ -139,7 +139,7 @@ def _forward(first, last, state, sizes, addresses):
 
 @compiled
 def _backward(first, last, held, sizes, addresses):
-    """Groups of rows, back. Room: states before each position and behind the last, factors, two sums, a gradient."""
+    """Go back over groups of rows; `scratch` holds states, factors, two sums and a gradient."""
     batch, time, channels, wide, states = sizes
     plane = states * COUNT
     kept = held + 4 * (time + 1) * plane

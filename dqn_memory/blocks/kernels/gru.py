@@ -24,7 +24,7 @@ NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
 
 def scan(cells: Sequence[nn.GRU], inputs: Sequence[Tensor]) -> list[Tensor]:
-    """Outputs (B, T, H) of one-layer GRUs of the same size, each over its own input (B, T, D), from zero."""
+    """Run one-layer GRUs of the same size from zero, each over its own (B, T, D); return their outputs (B, T, H)."""
     # (G, 3H, D), (G, 3H, H), (G, 3H), (G, 3H)
     weight_in, weight, bias_in, bias = (torch.stack([getattr(cell, name) for cell in cells]) for name in NAMES)
     width = cells[0].hidden_size
@@ -40,7 +40,9 @@ def scan(cells: Sequence[nn.GRU], inputs: Sequence[Tensor]) -> list[Tensor]:
 
 @torch.library.custom_op("dqn_memory::gru_scan", mutates_args=())
 def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The input's share of the gates (G, B, T, 3, H), recurrent weight (G, 3H, H), candidate's bias (G, H).
+    """Run the recurrence over the input's share of the gates (G, B, T, 3, H).
+
+    `weight` is the recurrent weight (G, 3H, H), `bias` the candidate's recurrent bias (G, H).
 
     Returns hidden (T, G, B, H), the three gates (T, 3, G, B, H), and the recurrent part of the candidate
     (T, G, B, H); the last two are for the backward pass.
@@ -105,7 +107,7 @@ def gru_scan_backward(
 
 
 def _steps_back(total: Tensor, change: Tensor, gates: Tensor, weight: Tensor) -> None:
-    """The loop from the last position, in place; see `gru_scan_backward`."""
+    """Loop from the last position to the first, in place; see `gru_scan_backward`."""
     totals, updates, steps = total.unbind(0), gates[:, 1].unbind(0), range(len(total) - 1, -1, -1)
     wide, changes, flat = (v.unbind(0) for v in (total.unsqueeze(3), change, change.flatten(3)))
     for t in steps:

@@ -36,7 +36,7 @@ Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 
 
 def operator(name: str, forward: Forward, backward: Backward) -> Scan:
-    """The scan that `forward` and `backward` compute, as operators `name` and `name`_backward."""
+    """Make the scan that `forward` and `backward` compute, as operators `name` and `name`_backward."""
     run = torch.library.custom_op(f"dqn_memory::{name}", forward, mutates_args=())
     differentiate = torch.library.custom_op(f"dqn_memory::{name}_backward", backward, mutates_args=())
     run.register_fake(_outputs)
@@ -91,7 +91,7 @@ def _blocks(decay: Tensor, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
 def forward(
     u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs y (B, T, E) and last state (B, E, N)."""
+    """Compute outputs y (B, T, E) and the last state (B, E, N)."""
     across = decay.mT.contiguous()  # (N, E)
     parts = [_forward_block(across, *block) for block in _blocks(decay, u, delta, enter, leave, initial)]
     y, last = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -183,7 +183,7 @@ def selective_scan(
     initial: Tensor | None = None,
     core: Scan = scan_torch,
 ) -> tuple[Tensor, Tensor]:
-    """Outputs (B, T, E) and last state (B, E, N) of a selective scan.
+    """Compute the outputs (B, T, E) and the last state (B, E, N) of a selective scan.
 
     Args:
         u: input, (B, T, E).

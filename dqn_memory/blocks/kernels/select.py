@@ -59,7 +59,7 @@ class Choice:
 
 
 def choose(asked: str, device: torch.device) -> Choice:
-    """The backend `asked` for, or with "auto" the first that works: on CUDA triton, then mamba_ssm, on a CPU simd.
+    """Choose the backend `asked` for, or with "auto" the first that works: on CUDA triton, mamba_ssm, on a CPU simd.
 
     Where none does it is torch. Triton comes before mamba_ssm because it alone computes initial states and gradients of
     last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
@@ -76,7 +76,7 @@ def choose(asked: str, device: torch.device) -> Choice:
 
 
 def load(name: str, device: torch.device) -> Scan:
-    """A backend by name, tried on the device; Unavailable says why not."""
+    """Load a backend by name and try it on the device; Unavailable says why it cannot run."""
     if name not in BACKENDS:
         raise Unavailable(f"there is no such backend; known: {', '.join(BACKENDS)}")
     if name == "torch":
@@ -99,7 +99,7 @@ def load(name: str, device: torch.device) -> Scan:
 
 
 def trial(scan: Scan, device: torch.device) -> float:
-    """The largest relative difference from torch on the CPU, over outputs and gradients of a small scan."""
+    """Measure the largest relative difference from torch on the CPU, over outputs and gradients of a small scan."""
     pairs = zip(_numbers(scan, device), _numbers(scan_torch, torch.device("cpu")), strict=True)
     return max(float((ours - known).abs().max() / known.abs().max()) for ours, known in pairs)
 

@@ -85,7 +85,7 @@ def _pointer(builder: Any, address: Any, index: Any, kind: Any = NUMBER) -> Any:
 
 @intrinsic
 def load(typing: Any, address: Any, index: Any) -> Any:
-    """The eight numbers from `index` on."""
+    """Load eight numbers from `index` on."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.load(_pointer(builder, values[0], values[1], FLOATS), align=4)
@@ -106,7 +106,7 @@ def store(typing: Any, address: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def get(typing: Any, address: Any, index: Any) -> Any:
-    """The number at `index`."""
+    """Load the number at `index`."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.load(_pointer(builder, *values), align=4)
@@ -127,7 +127,7 @@ def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
 
 @intrinsic
 def broadcast(typing: Any, address: Any, index: Any) -> Any:
-    """The number at `index`, eight times."""
+    """Load the number at `index` into all eight elements."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _broadcast(builder, builder.load(_pointer(builder, *values), align=4))
@@ -137,7 +137,7 @@ def broadcast(typing: Any, address: Any, index: Any) -> Any:
 
 @intrinsic
 def constant(typing: Any, value: Any) -> Any:
-    """One number, eight times."""
+    """Set all eight elements to one number."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _broadcast(builder, values[0])
@@ -147,7 +147,7 @@ def constant(typing: Any, value: Any) -> Any:
 
 @intrinsic
 def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
-    """The product of a and b, plus c."""
+    """Compute a b + c."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return _multiply_add(builder, *values)
@@ -157,7 +157,7 @@ def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
 
 @intrinsic
 def maximum(typing: Any, a: Any, b: Any) -> Any:
-    """The larger one in each element, or a if there is a NaN."""
+    """Take the larger one of each pair, or a if one is NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return builder.select(builder.fcmp_unordered(">", *values), *values)
@@ -167,7 +167,7 @@ def maximum(typing: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def replace_from(typing: Any, first: Any, value: Any, before: Any) -> Any:
-    """`value` in the elements from number `first` on, `before` in those before it."""
+    """Take `value` in the elements from number `first` on and `before` in those before it."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         bound = builder.trunc(values[0], ir.IntType(32))
@@ -182,7 +182,7 @@ def replace_from(typing: Any, first: Any, value: Any, before: Any) -> Any:
 
 @intrinsic
 def exp2(typing: Any, x: Any) -> Any:
-    """2^x, for x from -126 (smaller ones count as that) to 127; NaN for NaN."""
+    """Compute 2^x for x from -126 (smaller ones count as that) to 127; NaN for NaN."""
 
     def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         smallest = _same(SMALLEST)

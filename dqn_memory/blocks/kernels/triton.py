@@ -22,7 +22,7 @@ BLOCK = 32  # channels of a program
 
 
 def compiled(function: Callable) -> Any:
-    """A kernel, compiled when it first runs."""
+    """Compile a kernel when it first runs."""
     return triton.jit(function)
 
 
@@ -101,7 +101,7 @@ def _sizes(u: Tensor, decay: Tensor) -> tuple[tuple[int, int], dict[str, Any]]:
 def forward(
     u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Outputs y (B, T, E) and last state (B, E, N)."""
+    """Compute outputs y (B, T, E) and the last state (B, E, N)."""
     inputs = [x.contiguous() for x in (u, delta, decay, enter, leave, initial)]
     grid, constants = _sizes(u, decay)
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
