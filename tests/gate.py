@@ -96,6 +96,18 @@ FLAGS: dict[str, str] = {
     "world_models.unizero.train: --reanalyse": "--reanalyse-fraction",
     "world_models.unizero.train: --rows": "--num-eval-envs",
     "world_models.unizero.train: --longest": "--max-episode-steps",
+    "world_models.glam.train: --evaluation-rows": "--num-eval-envs",
+    "world_models.glam.train: --longest": "--max-episode-steps",
+    "world_models.glam.train: --imagination": "--imagination-memory",
+    "world_models.glam.train: --no-resets": "--no-reset-at-episode-start",
+    "world_models.glam.train: --warm-up": "--burn-in",
+    "world_models.glam.train: --begin": "--start-from",
+    "world_models.glam.train: --blind": "--act-before-observing",
+    "world_models.glam.train: --every": "--growth-every",
+    "world_models.glam.train: --model-ratio": "--model-replay-ratio",
+    "world_models.glam.train: --agent-ratio": "--agent-replay-ratio",
+    "world_models.glam.train: --batch": "--batch-size",
+    "world_models.glam.train: --rows": "--num-rollouts",
 }
 # Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
 METRICS: dict[str, str] = {"forgetful/": "memory_ablation/"}

@@ -8,7 +8,7 @@ from world_models.glam.train import main
 
 TINY = (
     "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
-    "--learning-starts 32 --evaluation-rows 1 --evaluate-every 0 --log-every 16 --longest 12"
+    "--learning-starts 32 --num-eval-envs 1 --evaluate-every 0 --log-every 16 --max-episode-steps 12"
 )
 
 

@@ -126,7 +126,7 @@ def test_long_gradients_are_clipped():
     """Adam's first step does not depend on the length of a gradient, but its second moment does."""
     norms = []
     for clip in (1e-3, 100.0):
-        agent = glam_models.agent(clip_norm=clip)
+        agent = glam_models.agent(max_grad_norm=clip)
         optimizer = optimizer_for(agent)
         reported = float(update(agent, optimizer, imagined())["grad/agent_norm"])
         seen = torch.cat([optimizer.state[p]["exp_avg"].flatten() for p in agent.trained()])
@@ -160,8 +160,8 @@ def test_an_agent_learns_which_action_pays():
 
 def test_configs_that_cannot_work_are_one_sentence():
     wrong = {
-        "gamma": 1.5, "lam": -0.1, "hidden": 0, "layers": 0, "bins": 1, "learning_rate": 0.0, "entropy": -1.0,
-        "slow_decay": 2.0, "clip_norm": 0.0,
+        "gamma": 1.5, "lam": -0.1, "hidden": 0, "layers": 0, "bins": 1, "learning_rate": 0.0, "entropy_weight": -1.0,
+        "slow_decay": 2.0, "max_grad_norm": 0.0,
     }  # fmt: skip
     for name, value in wrong.items():
         with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):

@@ -69,7 +69,7 @@ def test_an_update_moves_what_it_should_and_nothing_else():
 
 def test_the_gradient_is_clipped_and_frozen_weights_stay():
     model = glam_models.model("code").float()
-    config = LearnerConfig(learning_rate=1e-3, clip_norm=1e-9, epsilon=1.0)
+    config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
     optimizer = make_optimizers("eager", model, glam_models.agent().float(), config).model
     before = {name: p.clone() for name, p in model.named_parameters()}
     update(model, optimizer, config, lesson(), lesson().noise)
@@ -89,7 +89,7 @@ class Still:
 def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
     for module in (core_engine, glam_engine):
         monkeypatch.setattr(module, "capture", lambda work: (Still(), work()))
-    execution = parts("cudagraph", imagination=form)[3]
+    execution = parts("cudagraph", imagination_memory=form)[3]
     for horizon in (4, 5, 6):
         dreamt = execution.dream(seeds(horizon))
         execution.learn_agent(dreamt)
@@ -101,7 +101,10 @@ def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
 @CUDA
 @pytest.mark.parametrize("form", ["window", "carried"])
 def test_captured_execution_equals_eager(form):
-    eager, graphed = parts("eager", "cuda", imagination=form), parts("cudagraph", "cuda", imagination=form)
+    eager, graphed = (
+        parts("eager", "cuda", imagination_memory=form),
+        parts("cudagraph", "cuda", imagination_memory=form),
+    )
     for round in range(4):
         told, dreamt = lesson(round, "cuda"), seeds(4 + round // 2, round, "cuda")
         for execution in (eager[3], graphed[3]):

@@ -42,7 +42,7 @@ def tiny(**changes):
 
 
 def test_every_world_plays_its_quota():
-    score = played(tiny(longest=None), rows=3, quota=2)
+    score = played(tiny(max_episode_steps=None), rows=3, quota=2)
     assert isinstance(score, PolicyScore) and score.episodes == score.greedy.episodes == 6
     assert (score.lengths == 6).all() and set(score.returns) <= {-2.0, 0.0, 2.0}
     assert (score.success == (score.returns == 2)).all()

@@ -29,7 +29,7 @@ from world_models.glam.record import page, read
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("glam") / "run", "--imagination", "carried", steps=64)
+    return trained(tmp_path_factory.mktemp("glam") / "run", "--imagination-memory", "carried", steps=64)
 
 
 @pytest.fixture(scope="module")

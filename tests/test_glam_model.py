@@ -157,14 +157,14 @@ def test_the_random_projection_never_moves():
 
 def test_presets_differ_in_the_named_options_alone():
     paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
-    assert paper == ModelConfig(prior_head="mlp") and fast == replace(paper, imagination="carried")
-    assert (paper.batch_length, paper.warm_up, paper.context, paper.imagination) == (64, 3, 16, "window")
-    assert paper.post_norm and paper.resets and paper.variation_head == "shared"
+    assert paper == ModelConfig(prior_head="mlp") and fast == replace(paper, imagination_memory="carried")
+    assert (paper.batch_length, paper.burn_in, paper.context, paper.imagination_memory) == (64, 3, 16, "window")
+    assert paper.post_norm and paper.reset_at_episode_start and paper.variation_head == "shared"
     assert (paper.variation_target, paper.loss.variation_free_bits) == ("posterior", 1.0)
     changed = {field.name for field in fields(paper) if getattr(paper, field.name) != getattr(code, field.name)}
     assert changed == {
-        "post_norm", "chained", "variation_head", "variation_target", "resets", "warm_up", "batch_length", "context",
-        "loss", "prior_head",
+        "post_norm", "chained", "variation_head", "variation_target", "reset_at_episode_start", "burn_in",
+        "batch_length", "context", "loss", "prior_head",
     }  # fmt: skip
     assert code.loss == LossConfig(variation_free_bits=0.1)
 
@@ -182,11 +182,11 @@ def test_configs_go_through_toml(preset):
         ({"width": 0}, "--width 0 must be at least 1"),
         ({"classes": 1}, "--classes 1 must be at least 2"),
         ({"unimix": 1.0}, "--unimix 1.0 must be"),
-        ({"warm_up": 11}, "--warm-up 11 must be at least 0 and below --batch-length 12"),
+        ({"burn_in": 11}, "--burn-in 11 must be at least 0 and below --batch-length 12"),
         ({"sequence": "storm", "heads": 3}, "--heads 3 must divide --width 8"),
         ({"variation_head": "both"}, "unknown variation-head 'both'"),
         ({"variation_target": "posterior_"}, "did you mean 'posterior'?"),
-        ({"imagination": "windows"}, "did you mean 'window'?"),
+        ({"imagination_memory": "windows"}, "did you mean 'window'?"),
         ({"loss": LossConfig(reconstruction="square")}, "did you mean 'squared'?"),
         ({"loss": LossConfig(reward_weight=-1.0)}, "--reward-weight -1.0 must not be negative"),
     ],

@@ -132,7 +132,7 @@ def test_the_horizon_of_the_code(step, smooth):
 
 
 def test_horizons_that_cannot_work_are_one_sentence():
-    for wrong in ({"start": 0}, {"growth": -1}, {"every": 0}, {"maximum": 15}):
+    for wrong in ({"start": 0}, {"growth": -1}, {"growth_every": 0}, {"maximum": 15}):
         with pytest.raises(UserError, match="must be at least"):
             HorizonConfig(**wrong).check()
     HorizonConfig(start=16, maximum=16).check()

@@ -109,7 +109,7 @@ def test_every_named_form_exists():
 @pytest.mark.parametrize(("name", "layers"), EVERY)
 @pytest.mark.parametrize("preset", ["paper", "code"])
 def test_step_equals_sequence(preset, name, layers):
-    core, given = form(name, layers, preset, memory=5), inputs()  # the memory is shorter than the sequence
+    core, given = form(name, layers, preset, attention_window=5), inputs()  # the memory is shorter than the sequence
     whole, (said, _) = core(*given), stepped(core, *given)
     same(torch.stack([one.h for one in said], 1), whole.h)
     if whole.variation is not None:

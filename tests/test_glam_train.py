@@ -27,7 +27,9 @@ from world_models.glam.train_config import CollectionConfig, TrainConfig
 
 refused = partial(run_folders.refused, script=main)
 
-FORM_FLAGS = [("--sequence", form, "--imagination", "carried" if i % 2 else "window") for i, form in enumerate(FORMS)]
+FORM_FLAGS = [
+    ("--sequence", form, "--imagination-memory", "carried" if i % 2 else "window") for i, form in enumerate(FORMS)
+]
 
 
 @pytest.mark.parametrize("more", FORM_FLAGS)
@@ -47,9 +49,10 @@ def test_every_sequence_module_trains(tmp_path, more, capsys):
     "more",
     [
         ("--dropout", "0.2", "--sequence", "storm", "--evaluate-every", "36"),
-        ("--imagination", "carried", "--model-ratio", "0.5", "--agent-ratio", "0.25", "--capacity", "40"),
-        ("--begin", "prior", "--blind", "--no-resets", "--recent-windows", "2", "--horizon", "smooth",
-         "--growth", "1", "--every", "8", "--maximum", "8", "--returns", "released"),
+        ("--imagination-memory", "carried", "--model-replay-ratio", "0.5", "--agent-replay-ratio", "0.25",
+         "--capacity", "40"),
+        ("--start-from", "prior", "--act-before-observing", "--no-reset-at-episode-start", "--recent-windows", "2",
+         "--horizon", "smooth", "--growth", "1", "--growth-every", "8", "--maximum", "8", "--returns", "released"),
         ("--learner-bfloat16", "--agent-bfloat16"),
     ],
 )  # fmt: skip
@@ -67,7 +70,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
         "8",
         "--dropout",
         "0.1",
-        "--learner-final-rate",
+        "--learner-final-lr-fraction",
         "0.1",
         "--agent-final-lr-fraction",
         "0",
@@ -88,7 +91,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
 
 @pytest.mark.long
 def test_pong_trains_and_resumes(tmp_path):
-    game = ("--env", "ALE/Pong-v5", "--num-envs", "1", "--screen", "16", "--longest", "6")
+    game = ("--env", "ALE/Pong-v5", "--num-envs", "1", "--screen", "16", "--max-episode-steps", "6")
     whole, parts = trained(tmp_path / "whole", *game, steps=40), trained(tmp_path / "parts", *game, steps=36)
     main(["--resume", str(parts), "--total-steps", "40"])
     assert metrics(whole)[-1]["final/episodic_length"] == 6
@@ -109,7 +112,7 @@ def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
 
 @pytest.mark.parametrize(("longest", "steps"), [(7, 7), (1000, 500)])
 def test_an_evaluation_s_limit_cannot_lengthen_episodes(longest, steps):
-    config = parse(TrainConfig, ["--config", "glam/catch", "--longest", str(longest)])
+    config = parse(TrainConfig, ["--config", "glam/catch", "--max-episode-steps", str(longest)])
     assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
 
 
@@ -147,7 +150,7 @@ def test_both_step_sizes_fall_on_a_straight_line():
     config = replace(
         config, environment=replace(config.environment, env="Pixel/BlinkingCatch-v0"), total_steps=80,
         collection=replace(config.collection, learning_starts=40),
-        learner=replace(config.learner, final_lr_fraction=0.5), agent=replace(config.agent, final_rate=0.0),
+        learner=replace(config.learner, final_lr_fraction=0.5), agent=replace(config.agent, final_lr_fraction=0.0),
     )  # fmt: skip
     training = GlamTrainer(config)
     for _ in range(40):
@@ -161,13 +164,13 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
     step.reward, step.terminated = torch.tensor([-4.0, 0.0, 2.0, 1.0]), torch.tensor([False, True, False, False])
     step.truncated = torch.tensor([False, False, False, True])
     for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
-        collection = CollectionConfig(clip_rewards=wanted, life_ends=wanted)
+        collection = CollectionConfig(clip_rewards=wanted, terminal_on_life_loss=wanted)
         reward, terminated = collection.training_signal(step)
         assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
 
 
 def test_both_ratios_hold_from_their_own_start_on():
-    config = CollectionConfig(learning_starts=80, agent_starts=120, model_ratio=0.3, agent_ratio=1.0)
+    config = CollectionConfig(learning_starts=80, agent_starts=120, model_replay_ratio=0.3, agent_replay_ratio=1.0)
     due = [config.model_updates(iteration, 4) for iteration in range(1, 101)]
     assert due[:19] == [0] * 19 and sum(due) == int(400 * 0.3) - int(76 * 0.3)
     assert [config.agent_updates(iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
@@ -178,7 +181,7 @@ def test_every_keyword_of_a_game_is_said():
     config = read_config(TrainConfig, "glam/paper")
     wanted = {"frame_skip": 4, "sticky": 0.25, "noops": 0, "most_frames": 108_000, "size": 64, "grayscale": False}
     assert config.env_kwargs() == config.env_kwargs(training=False) == wanted
-    short = replace(config, evaluation=replace(config.evaluation, longest=50))
+    short = replace(config, evaluation=replace(config.evaluation, max_episode_steps=50))
     assert short.env_kwargs(training=False)["most_frames"] == 200 and short.env_kwargs()["most_frames"] == 108_000
 
 
@@ -187,10 +190,18 @@ def test_the_presets_of_paper_and_code_are_those_of_the_model():
         config = read_config(TrainConfig, f"glam/{name}")
         config.check()
         assert config.model == model
-        assert (config.learner.batch, config.imagination.rows, config.collection.learning_starts) == (32, 1024, 1024)
+        assert (config.learner.batch_size, config.imagination.num_rollouts, config.collection.learning_starts) == (
+            32,
+            1024,
+            1024,
+        )
     code = read_config(TrainConfig, "glam/code")
     assert (code.horizon.kind, code.horizon.maximum, code.replay.recent_windows) == ("smooth", 48, 5)
-    assert (code.imagination.begin, code.agent.returns, code.collection.blind) == ("prior", "released", True)
+    assert (code.imagination.start_from, code.agent.returns, code.collection.act_before_observing) == (
+        "prior",
+        "released",
+        True,
+    )
 
 
 def test_table_2_is_a_study_and_no_preset():
@@ -227,17 +238,17 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--env", "CartPole-v1"], "needs frames Box(0, 255, (3, 8, 8), uint8)"),
         (["--config", "glam/smok"], "glam/smoke"),
         (["--screen", "12"], "--screen 12 must be a power of two"),
-        (["--batch", "0"], "--batch 0"),
-        (["--rows", "0"], "--rows 0"),
+        (["--batch-size", "0"], "--batch-size 0"),
+        (["--num-rollouts", "0"], "--num-rollouts 0"),
         (["--capacity", "10"], "--capacity 10 is too small"),
         (["--maximum", "2"], "--maximum 2 must be at least --start 4"),
-        (["--learner-clip-norm", "-1"], "--learner-clip-norm -1.0 must"),
-        (["--agent-clip-norm", "0"], "--agent-clip-norm 0.0 must"),
+        (["--learner-max-grad-norm", "-1"], "--learner-max-grad-norm -1.0 must"),
+        (["--agent-max-grad-norm", "0"], "--agent-max-grad-norm 0.0 must"),
         (["--model-bins", "1"], "--model-bins 1 must"),
         (["--agent-bins", "1"], "--agent-bins 1 must"),
         (["--agent-learning-rate", "0"], "--agent-learning-rate 0.0 must"),
         (["--learner-learning-rate", "nan"], "--learner-learning-rate nan must be a finite number"),
-        (["--entropy", "nan"], "--entropy nan must be a finite number"),
+        (["--entropy-weight", "nan"], "--entropy-weight nan must be a finite number"),
         (["--reward-weight", "inf"], "--reward-weight inf must be a finite number"),
         (["--stop-at-return", "nan"], "--stop-at-return nan must be a finite number"),
         (["--threads", "0"], "--threads 0 must be at least 1"),
@@ -250,13 +261,13 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--env", "ALE/Pong-v5", "--frame-skip", "0"], "--frame-skip 0 must"),
         (["--learning-starts", "80"], "--total-steps 64 in --num-envs 2 would never update the world model"),
         (["--batch-length", "33"], "would never update the world model"),
-        (["--model-ratio", "0"], "would never update the world model"),
+        (["--model-replay-ratio", "0"], "would never update the world model"),
         (["--agent-starts", "65"], "would never update the agent"),
         (["--context", "40"], "would never update the agent"),
-        (["--model-ratio", "-1"], "--model-ratio -1"),
-        (["--quota", "0"], "--quota 0"),
+        (["--model-replay-ratio", "-1"], "--model-replay-ratio -1"),
+        (["--episodes-per-env", "0"], "--episodes-per-env 0"),
         (["--backend", "triton"], "--backend triton of mamba cannot be used"),
-        (["--learner-final-rate", "2"], "--learner-final-rate 2.0 must"),
+        (["--learner-final-lr-fraction", "2"], "--learner-final-lr-fraction 2.0 must"),
         (["--agent-final-lr-fraction", "2"], "--agent-final-lr-fraction 2.0 must"),
         (["--engine", "cudagraph", "--device", "cpu"], "--engine cudagraph needs --device cuda"),
         (["--device", "meta"], "--device meta cannot be used here"),
@@ -278,13 +289,13 @@ def test_the_agent_waits_for_windows_longer_than_the_model_s(tmp_path):
     logged = metrics(trained(tmp_path / "run", "--context", "20", "--learning-starts", "24", steps=64))
     began = {name: next(line["step"] for line in logged if name in line) for name in ("losses/total", "losses/agent")}
     assert began == {"losses/total": 32, "losses/agent": 48}  # 21 steps of each of two worlds
-    alone = metrics(trained(tmp_path / "alone", "--agent-ratio", "0"))
+    alone = metrics(trained(tmp_path / "alone", "--agent-replay-ratio", "0"))
     assert any("losses/total" in line for line in alone) and not any("losses/agent" in line for line in alone)
 
 
 def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys):
     for part in ("learner", "agent"):
-        broken = flags(tmp_path / part, f"--{part}-learning-rate", "1e30", f"--{part}-clip-norm", "1e30")
+        broken = flags(tmp_path / part, f"--{part}-learning-rate", "1e30", f"--{part}-max-grad-norm", "1e30")
         with pytest.raises(SystemExit):
             main(broken)
         assert f"try a smaller --{part}-learning-rate in" in capsys.readouterr().err

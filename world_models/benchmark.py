@@ -155,7 +155,7 @@ def of_glam_run(config: GlamConfig, lines: Lines) -> tuple[dict[str, Value], lis
     """What a GLAM run's speed depends on; its speed, returns of training, and its evaluations."""
     settings: dict[str, Value] = {
         "engine": config.compute.engine, "backend": config.compute.backend, "tf32": config.compute.tf32,
-        "bfloat16": config.learner.bfloat16, "imagination": config.model.imagination,
+        "bfloat16": config.learner.bfloat16, "imagination": config.model.imagination_memory,
     }  # fmt: skip
     training = [
         {"step": int(line["step"]), "return": float(line["charts/episodic_return"]),

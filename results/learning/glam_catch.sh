@@ -21,7 +21,7 @@ forms=${FORMS:-glam $(tr ' ' '\n' <<<"$rows" | grep -vx glam) $horizons $layers}
 
 changes() {
   case $1 in
-    horizon-*) echo "--start 16 --growth 8 --every 10000 --maximum ${1#horizon-}" ;;
+    horizon-*) echo "--start 16 --growth 8 --growth-every 10000 --maximum ${1#horizon-}" ;;
     G?-L?) echo "--global-layers ${1:1:1} --local-layers ${1:4:1}" ;;
     # the paper replaces STORM's Transformer by as many layers of LMamba, and that has two (--attention-layers)
     lmamba) echo "--sequence lmamba --local-layers 2" ;;

@@ -29,11 +29,11 @@ def test_presets_are_those_of_the_bars():
     tiny = TINY.network()
     assert tiny.config == model and sum(p.numel() for p in tiny.parameters()) > 200_000
     config = glam.Case("paper", "cuda").config()
-    assert (config.model.width, config.learner.batch, config.imagination.rows) == (256, 32, 1024)
+    assert (config.model.width, config.learner.batch_size, config.imagination.num_rollouts) == (256, 32, 1024)
     assert glam.Case("paper", "cuda").horizons == [16, 24, 32] and glam.Case("smoke").horizons == [4]
     assert replace(glam.Case("paper"), horizon=24).config().horizon.at(90_000) == 24
     bfloat16 = glam.Case("fast", precision="bfloat16").config()
-    assert bfloat16.learner.bfloat16 and bfloat16.agent.bfloat16 and bfloat16.model.imagination == "carried"
+    assert bfloat16.learner.bfloat16 and bfloat16.agent.bfloat16 and bfloat16.model.imagination_memory == "carried"
     assert not glam.Case("fast").config().learner.bfloat16
 
 

@@ -57,7 +57,7 @@ class Player:
         """
         self.model.eval()
         sample = self.model.sample(self.model.encode(frame.unsqueeze(1)).squeeze(1), noise.latent)  # (N, Z)
-        opens = self.new | (first & self.model.config.resets)  # (N,)
+        opens = self.new | (first & self.model.config.reset_at_episode_start)  # (N,)
         h = torch.where(opens.unsqueeze(1), 0, self.h)  # (N, D)
         action = self._choose(sample, h, opens, noise, greedy)
         self.h, self.state = self.memory.push(sample, action, opens, self.state)

@@ -33,7 +33,7 @@ class AgentConfig:
     """Discount per environment step."""
     lam: float = 0.95
     """Share of longer returns in the lambda return."""
-    entropy: float = 3e-4
+    entropy_weight: float = 3e-4
     """Weight of the policy's entropy, in nats."""
     learning_rate: float = 3e-5
     """Adam's step size."""
@@ -41,7 +41,7 @@ class AgentConfig:
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: float = 1e-5
     """Adam's epsilon."""
-    clip_norm: float = 100.0
+    max_grad_norm: float = 100.0
     """Largest global L2 norm of the gradient of actor and critic together."""
     slow_decay: float = 0.98
     """Share of the slow critic that stays after every update."""
@@ -60,11 +60,11 @@ class AgentConfig:
         for name in ("gamma", "lam", "slow_decay", "scale_decay", "final_lr_fraction"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must lie between 0 and 1")
-        for name in ("learning_rate", "epsilon", "clip_norm"):
+        for name in ("learning_rate", "epsilon", "max_grad_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        if self.entropy < 0:
-            raise UserError(f"--entropy {self.entropy} must not be negative")
+        if self.entropy_weight < 0:
+            raise UserError(f"--entropy-weight {self.entropy_weight} must not be negative")
 
     def build(self, features: int, actions: int) -> Agent:
         """An agent on features of that width (Z + D); parameters are drawn from torch's default generator."""
@@ -149,7 +149,7 @@ def losses(agent: Agent, imagined: Imagined) -> tuple[Tensor, Metrics]:
         "losses/slow_critic": cross_entropy(logits[:-1], agent.code.encode(slow_returns)).mean(),
     }
     surprise = entropy(policy).mean()
-    total = torch.stack(list(parts.values())).sum() - config.entropy * surprise
+    total = torch.stack(list(parts.values())).sum() - config.entropy_weight * surprise
     seen = {"agent/entropy": surprise, "agent/return": returns.mean(), "agent/return_scale": scale}
     return total, {name: each.detach() for name, each in (parts | seen).items()}
 
@@ -159,7 +159,7 @@ def update(agent: Agent, optimizer: torch.optim.Optimizer, imagined: Imagined) -
     total, metrics = losses(agent, imagined)
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = nn.utils.clip_grad_norm_(agent.trained(), agent.config.clip_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(agent.trained(), agent.config.max_grad_norm, foreach=True)
     optimizer.step()
     agent.follow()
     return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm.detach()}

@@ -51,7 +51,7 @@ class TransformerStack(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(config.width, eps=EPSILON)
         self.layers = nn.ModuleList(
-            TransformerLayer(config.width, config.heads, config.memory, config.dropout)
+            TransformerLayer(config.width, config.heads, config.attention_window, config.dropout)
             for _ in range(config.attention_layers)
         )
 
@@ -120,7 +120,7 @@ class LocalMamba(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.window = config.window
+        self.window = config.local_window
         self.layers = nn.ModuleList(_mamba(config) for _ in range(config.local_layers))
         self.project = nn.Linear(config.width, config.width, bias=False)
 
@@ -166,4 +166,4 @@ Branch = Direct | GlobalMamba | LocalMamba
 
 
 def _mamba(config: ModelConfig) -> MambaLayer:
-    return MambaLayer(config.width, config.states, config.post_norm)
+    return MambaLayer(config.width, config.state_size, config.post_norm)

@@ -70,13 +70,13 @@ class ModelConfig:
     """Share of the uniform distribution in every predicted categorical."""
     width: int = 256
     """Width D of the features."""
-    states: int = 16
+    state_size: int = 16
     """States of each Mamba channel."""
     global_layers: int = 1
     """Mamba layers that read the differences."""
     local_layers: int = 1
     """Mamba layers that read the windows."""
-    window: int = 4
+    local_window: int = 4
     """Frames of a local window, whose last output counts."""
     post_norm: bool = True
     """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
@@ -88,7 +88,7 @@ class ModelConfig:
     """Its attention heads."""
     dropout: float = 0.1
     """Its dropout."""
-    memory: int = 64
+    attention_window: int = 64
     """Positions that one attention layer can see, the current one included."""
     bins: int = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
@@ -101,14 +101,14 @@ class ModelConfig:
     variation_target: Literal["posterior", "random_projection"] = "posterior"
     """`posterior`: see above; `random_projection`, as released: a random linear map, which never learns, of the
     encoder's difference between two frames, read as logits."""
-    resets: bool = True
+    reset_at_episode_start: bool = True
     """Whether an episode's first frame finds everything before it forgotten; the released windows run across."""
-    warm_up: int = 3
+    burn_in: int = 3
     """Positions at the beginning of a training sequence that train no head because their past was cut off: 3 as in
     Algorithm 1, 4 as released. Positions behind an episode's first frame have their whole past and always train."""
     batch_length: int = 64
     """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
-    imagination: Literal["window", "carried"] = "window"
+    imagination_memory: Literal["window", "carried"] = "window"
     """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
     goes on from the context, which sees more of the past and costs less."""
     context: int = 16
@@ -141,8 +141,8 @@ class ModelConfig:
             raise UserError(f"--screen {self.screen} must be a power of two, 8 or more")
         self._check_choices()
         for name in (
-            "channels", "categoricals", "width", "states", "global_layers", "local_layers", "window",
-            "attention_layers", "heads", "memory", "context", "acting_context",
+            "channels", "categoricals", "width", "state_size", "global_layers", "local_layers", "local_window",
+            "attention_layers", "heads", "attention_window", "context", "acting_context",
         ):  # fmt: skip
             if getattr(self, name) < 1:
                 raise UserError(f"--{_flag(name)} {getattr(self, name)} must be at least 1")
@@ -151,9 +151,9 @@ class ModelConfig:
                 raise UserError(f"--{name} {getattr(self, name)} must be at least 2")
         self._check_fractions()
         self.loss.check()
-        if not 0 <= self.warm_up < self.batch_length - 1:
+        if not 0 <= self.burn_in < self.batch_length - 1:
             raise UserError(
-                f"--warm-up {self.warm_up} must be at least 0 and below --batch-length {self.batch_length} by 2 or more"
+                f"--burn-in {self.burn_in} must be at least 0 and below --batch-length {self.batch_length} by 2 or more"
             )
         if "transformer" in self.sequence or self.sequence == "storm":
             self._check_attention()
@@ -175,7 +175,7 @@ class ModelConfig:
             "prior_head": ("linear", "mlp"),
             "variation_head": ("shared", "own"),
             "variation_target": ("posterior", "random_projection"),
-            "imagination": ("window", "carried"),
+            "imagination_memory": ("window", "carried"),
         }
         for name, known in choices.items():
             if getattr(self, name) not in known:
@@ -203,11 +203,11 @@ PRESETS: dict[str, ModelConfig] = {
         chained=False,
         variation_head="own",
         variation_target="random_projection",
-        resets=False,
-        warm_up=4,
+        reset_at_episode_start=False,
+        burn_in=4,
         batch_length=68,
         context=8,
         loss=LossConfig(variation_free_bits=0.1),
     ),
-    "fast": replace(PAPER, imagination="carried"),
+    "fast": replace(PAPER, imagination_memory="carried"),
 }

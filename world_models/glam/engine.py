@@ -78,7 +78,7 @@ def make_execution(
         with config.autocast(seeds.frames.device):
             begin = context(model, seeds.frames, seeds.action, seeds.first, seeds.encoding, start)
             noise = Noise(seeds.latent, seeds.choice)
-            return imagine(model, agent.policy, begin, len(seeds.choice), noise, model.config.imagination)
+            return imagine(model, agent.policy, begin, len(seeds.choice), noise, model.config.imagination_memory)
 
     def learn_agent(imagined: Imagined) -> Metrics:
         return actor_critic.update(agent, optimizers.agent, imagined)

@@ -60,7 +60,7 @@ class Arena:
 def make_player(model: WorldModel, agent: Agent, rows: int, blind: bool) -> Player:
     """The agent in N worlds, with the memory that its model imagines with."""
     config = model.config
-    return Player(model, agent.policy, memory(model, config.imagination, config.acting_context), rows, blind)
+    return Player(model, agent.policy, memory(model, config.imagination_memory, config.acting_context), rows, blind)
 
 
 def evaluate(
@@ -80,7 +80,8 @@ def _score(
     model: WorldModel, agent: Agent, arena: Arena, config: TrainConfig, rows: int, quota: int, seed: int, way: Way
 ) -> Score:
     streams = Streams.spawn(seed)
-    fleet, player = arena.fleet(rows, streams.worlds), make_player(model, agent, rows, config.collection.blind)
+    fleet = arena.fleet(rows, streams.worlds)
+    player = make_player(model, agent, rows, config.collection.act_before_observing)
     numbers = generator(streams.exploration, arena.device)
     with closing(fleet):
         tally = play(fleet, player, quota, numbers, way == "greedy", arena.forget)

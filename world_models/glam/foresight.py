@@ -84,7 +84,7 @@ def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
     device = next(found.model.parameters()).device
     streams, arena = Streams.spawn(seed), Arena.of(found.config, device)
     fleet, numbers = arena.fleet(1, streams.worlds), generator(streams.exploration, device)
-    player = make_player(found.model, found.agent, 1, found.config.collection.blind)
+    player = make_player(found.model, found.agent, 1, found.config.collection.act_before_observing)
     frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
     frames, actions, lessons = [frame], [], []
     for _ in range(longest):
@@ -118,7 +118,7 @@ def foresee(found: Trained, lived: Lived, start: int, horizon: int, seed: int) -
     known = past(model, lived, [start], numbers)
     noise = latent_noise(model, (horizon, 1), numbers)
     action = stretch(lived.action, [start], horizon).to(device)
-    dream = walk(model, known.context, action, noise, model.config.imagination)
+    dream = walk(model, known.context, action, noise, model.config.imagination_memory)
     h = dream.h[:, 0]  # (H, D)
     return Foreseen(
         start=start,

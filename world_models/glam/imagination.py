@@ -77,7 +77,7 @@ def context(
     sample = model.sample(model.encode(frames), noise)  # (B, L, Z)
     if start == "prior":
         return Context(sample, action, first)
-    opens = first[:, -1] & model.config.resets
+    opens = first[:, -1] & model.config.reset_at_episode_start
     return Context(sample[:, :-1], action[:, :-1], first[:, :-1], sample[:, -1], opens)
 
 

@@ -17,7 +17,7 @@ from world_models.glam.model import WorldModel
 class LearnerConfig:
     """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
 
-    batch: int = 32
+    batch_size: int = 32
     """Sequences of an update; their length belongs to the model."""
     learning_rate: float = 1e-4
     """Adam's step size."""
@@ -25,16 +25,16 @@ class LearnerConfig:
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: float = 1e-8
     """Adam's epsilon."""
-    clip_norm: float = 1000.0
+    max_grad_norm: float = 1000.0
     """Largest global L2 norm of the gradient."""
     bfloat16: bool = False
     """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
 
     def check(self) -> None:
         """One sentence for every value that cannot work."""
-        if self.batch < 1:
-            raise UserError(f"--batch {self.batch} must be at least 1")
-        for name in ("learning_rate", "epsilon", "clip_norm"):
+        if self.batch_size < 1:
+            raise UserError(f"--batch-size {self.batch_size} must be at least 1")
+        for name in ("learning_rate", "epsilon", "max_grad_norm"):
             if getattr(self, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
         if not 0 <= self.final_lr_fraction <= 1:
@@ -64,6 +64,6 @@ def update(
         total, metrics = model.loss(batch, noise)
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = nn.utils.clip_grad_norm_(trained(model), config.clip_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(trained(model), config.max_grad_norm, foreach=True)
     optimizer.step()
     return metrics | {"grad/norm": norm.detach()}

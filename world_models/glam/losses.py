@@ -63,11 +63,11 @@ def losses(said: Predictions, batch: Batch, config: ModelConfig) -> tuple[Tensor
 def trained(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
     """Which positions train the heads (B, T), and which of them know their successor's latent (B, T - 1).
 
-    The first `warm_up` positions do not, unless an episode opened at or before them in this very sequence; and what
+    The first `burn_in` positions do not, unless an episode opened at or before them in this very sequence; and what
     an episode ends with says nothing about the frame that opens the next.
     """
-    late = torch.arange(first.shape[1], device=first.device) >= config.warm_up  # (T,)
-    if not config.resets:
+    late = torch.arange(first.shape[1], device=first.device) >= config.burn_in  # (T,)
+    if not config.reset_at_episode_start:
         here = late.expand(first.shape)
         return here, here[:, :-1]
     here = late | (first.cummax(1).values)

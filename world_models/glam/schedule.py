@@ -16,26 +16,27 @@ class HorizonConfig:
     """
 
     kind: Literal["stepped", "smooth"] = "stepped"
-    """`stepped` grows by `growth` at once every `every` steps (the paper); `smooth` by 1, as often as that makes the
-    same slope (the released code, whose `maximum` is 48)."""
+    """`stepped` grows by `growth` at once every `growth_every` steps (the paper); `smooth` by 1, as often as that makes
+    the same slope (the released code, whose `maximum` is 48)."""
     start: int = 16
     """Imagined steps at the beginning."""
     growth: int = 8
-    """Steps more after every `every` environment steps."""
-    every: int = 25_000
+    """Steps more after every `growth_every` environment steps."""
+    growth_every: int = 25_000
     """Environment steps."""
     maximum: int = 32
     """Imagined steps at most."""
 
     def check(self) -> None:
         """One sentence for every value that cannot work."""
-        for name, least in (("start", 1), ("growth", 0), ("every", 1)):
+        for name, least in (("start", 1), ("growth", 0), ("growth_every", 1)):
             if getattr(self, name) < least:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
+                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least {least}")
         if self.maximum < self.start:
             raise UserError(f"--maximum {self.maximum} must be at least --start {self.start}")
 
     def at(self, step: int) -> int:
         """The horizon H after `step` environment steps."""
-        grown = step * self.growth // self.every if self.kind == "smooth" else step // self.every * self.growth
+        smooth, every = self.kind == "smooth", self.growth_every
+        grown = step * self.growth // every if smooth else step // every * self.growth
         return min(self.start + grown, self.maximum)

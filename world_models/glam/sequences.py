@@ -57,12 +57,13 @@ class Stem(nn.Module):
 class SequenceModel(nn.Module):
     """The sum of what the branches say; each of them reads the stem's features.
 
-    Where an episode opens (`first`), everything before it is forgotten; with `config.resets` False nothing ever is.
+    Where an episode opens (`first`), everything before it is forgotten, unless the config's `reset_at_episode_start` is
+    False.
     """
 
     def __init__(self, config: ModelConfig, actions: int, branches: list[Branch], varies: bool) -> None:
         super().__init__()
-        self.resets, self.varies = config.resets, varies
+        self.resets, self.varies = config.reset_at_episode_start, varies
         self.stem = Stem(config, actions)
         self.branches = nn.ModuleList(branches)
 

@@ -77,7 +77,7 @@ class Case:
         start = self.horizon or config.horizon.start
         return replace(
             config,
-            model=replace(config.model, imagination=self.form or config.model.imagination),
+            model=replace(config.model, imagination_memory=self.form or config.model.imagination_memory),
             learner=replace(config.learner, bfloat16=bfloat16),
             agent=replace(config.agent, bfloat16=bfloat16),
             horizon=replace(config.horizon, start=start, growth=0, maximum=start),
@@ -92,7 +92,7 @@ class Case:
     @property
     def horizons(self) -> list[int]:
         """Every horizon that the schedule passes through in a run of 100,000 steps."""
-        return sorted({self.schedule.at(step) for step in range(0, STEPS, self.schedule.every)})
+        return sorted({self.schedule.at(step) for step in range(0, STEPS, self.schedule.growth_every)})
 
     def columns(self) -> dict[str, Value]:
         """What a row of a table says of the case."""
@@ -142,12 +142,14 @@ class Phases:
         self.backend = backend.resolve_backend([self.model], case.backend, self.device)
         optimizers = make_optimizers(case.engine, self.model, self.agent, config.learner)
         self.execution = make_execution(
-            case.engine, self.model, self.agent, optimizers, config.learner, config.imagination.begin
+            case.engine, self.model, self.agent, optimizers, config.learner, config.imagination.start_from
         )
         self.length = max(config.model.batch_length, config.imagination.frames(config.model.context))
         self.drawing, self.numbers = torch.Generator().manual_seed(0), torch.Generator(self.device).manual_seed(0)
         self.replay = self._replay()
-        self.player = make_player(self.model, self.agent, config.environment.num_envs, config.collection.blind)
+        self.player = make_player(
+            self.model, self.agent, config.environment.num_envs, config.collection.act_before_observing
+        )
         self.horizon = config.horizon.start
         self.dreamt = self.dream()
 
@@ -169,13 +171,13 @@ class Phases:
 
     def learn_model(self) -> object:
         """Draw a batch and update the world model."""
-        length, rows = self.config.model.batch_length, self.config.learner.batch
+        length, rows = self.config.model.batch_length, self.config.learner.batch_size
         batch = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         return self.execution.learn_model(Lesson(**vars(batch), noise=self._uniforms(rows, length)))
 
     def dream(self) -> Imagined:
         """Draw contexts and imagine."""
-        rows = self.config.imagination.rows
+        rows = self.config.imagination.num_rollouts
         length = self.config.imagination.frames(self.config.model.context)
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         noise = Noise.draw(self.model, rows, self.horizon, ACTIONS, self.numbers)
@@ -208,7 +210,7 @@ def phase_row(case: Case, timer: Timer) -> dict[str, Value]:
     full = case.device == "cuda" and case.preset != "smoke"
     return {
         **case.columns(), "backend": None if phases.backend is None else phases.backend.name,
-        "form": phases.config.model.imagination, "horizon": phases.horizon,
+        "form": phases.config.model.imagination_memory, "horizon": phases.horizon,
         **{f"{name}_ms": time.median for name, time in times.items()},
         "step_ms": sum(time.median for time in times.values()),
         "spread": max(time.spread for time in times.values()), "bar": STEP_BAR if full else None,
@@ -222,7 +224,7 @@ def imagination_row(case: Case, timer: Timer) -> dict[str, Value]:
     config = forms["window"].config
     return {
         **{name: value for name, value in case.columns().items() if name != "preset"},
-        "rows": config.imagination.rows, "context": config.model.context, "horizon": forms["window"].horizon,
+        "rows": config.imagination.num_rollouts, "context": config.model.context, "horizon": forms["window"].horizon,
         **{f"{form}_ms": times[form].median for form in FORMS},
         "speed_up": times["carried"].speed_up(times["window"]),
     }  # fmt: skip

@@ -49,7 +49,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         check_frames(self.fleet, config)
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
-        engine, begin = config.compute.engine, config.imagination.begin
+        engine, begin = config.compute.engine, config.imagination.start_from
         self.optimizers = make_optimizers(engine, self.model, self.agent, config.learner)
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, begin)
         self.dream_frames = config.imagination.frames(config.model.context)
@@ -66,7 +66,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         rows = self.config.environment.num_envs
         self.observation = self.fleet.reset()  # (N, 3, S, S)
         self.first = torch.ones(rows, dtype=torch.bool, device=self.device)  # opens an episode
-        self.player = make_player(self.model, self.agent, rows, self.config.collection.blind)
+        self.player = make_player(self.model, self.agent, rows, self.config.collection.act_before_observing)
 
     def iterate(self) -> None:
         """One step in every world, then this iteration's updates."""
@@ -101,8 +101,8 @@ class GlamTrainer(Trainer[TrainConfig]):
 
     def _learn_model(self) -> None:
         config, length = self.config, self.config.model.batch_length
-        batch = self.replay.windows(self.replay.draw(config.learner.batch, length, self.drawing), length)
-        noise = self._latent_noise(config.learner.batch, length)
+        batch = self.replay.windows(self.replay.draw(config.learner.batch_size, length, self.drawing), length)
+        noise = self._latent_noise(config.learner.batch_size, length)
         set_rate(self.optimizers.model, config.learner, self.steps / config.total_steps)
         metrics = self.execution.learn_model(Lesson(**vars(batch), noise=noise))
         self.updates += 1
@@ -115,7 +115,7 @@ class GlamTrainer(Trainer[TrainConfig]):
 
     def dream(self) -> Imagined:
         """Trajectories from windows of the replay, as far ahead as the schedule says."""
-        config, rows, length = self.config, self.config.imagination.rows, self.dream_frames
+        config, rows, length = self.config, self.config.imagination.num_rollouts, self.dream_frames
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         encoding, horizon = self._latent_noise(rows, length), config.horizon.at(self.steps)
         noise = Noise.draw(self.model, rows, horizon, self.fleet.num_actions, self.dreaming)
@@ -132,9 +132,9 @@ class GlamTrainer(Trainer[TrainConfig]):
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
         """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
         told, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=reset_memory)
-        quota = told.final_quota if final else told.quota
+        quota = told.final_episodes_per_env if final else told.episodes_per_env
         seed = self.evaluation_seed(final)
-        return evaluate(self.model, self.agent, arena, self.config, told.evaluation_rows, quota, seed)
+        return evaluate(self.model, self.agent, arena, self.config, told.num_eval_envs, quota, seed)
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the mean return is as high as `--stop-at-return` asks."""

@@ -62,19 +62,19 @@ class AtariConfig:
 class ImaginationConfig:
     """The dreams that the agent learns from; their context and their form belong to the model."""
 
-    rows: int = 1024
+    num_rollouts: int = 1024
     """Trajectories that an update of the agent imagines at once."""
-    begin: Literal["posterior", "prior"] = "posterior"
+    start_from: Literal["posterior", "prior"] = "posterior"
     """Where they begin: at a real frame (`posterior`), or, as released, at the model's guess of the one behind it."""
 
     def check(self) -> None:
         """One sentence for a number that cannot work."""
-        if self.rows < 1:
-            raise UserError(f"--rows {self.rows} must be at least 1")
+        if self.num_rollouts < 1:
+            raise UserError(f"--num-rollouts {self.num_rollouts} must be at least 1")
 
     def frames(self, context: int) -> int:
         """Length of the windows of the replay that trajectories with `context` steps before them begin from."""
-        return context + 1 if self.begin == "posterior" else context
+        return context + 1 if self.start_from == "posterior" else context
 
 
 @dataclass(frozen=True)
@@ -86,32 +86,32 @@ class CollectionConfig:
     agent_starts: int = 0
     """Environment steps before the agent's first update, where more than --learning-starts: the dreams of a model that
     knows nothing yet teach nothing."""
-    model_ratio: float = 1.0
+    model_replay_ratio: float = 1.0
     """Updates of the world model per environment step."""
-    agent_ratio: float = 1.0
+    agent_replay_ratio: float = 1.0
     """Updates of the agent, each on a dream of its own, per environment step."""
-    life_ends: bool = True
+    terminal_on_life_loss: bool = True
     """Teach the model that a lost life terminates the episode; the game goes on, and evaluations play all lives."""
     clip_rewards: bool = False
     """Learn the signs of the rewards; evaluations count the rewards themselves."""
-    blind: bool = False
+    act_before_observing: bool = False
     """Choose an action before the newest frame is taken in, as released."""
 
     def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
         """Rewards (N,) as they are learned, and where (N,) the model is taught an end."""
-        return training_signal(step, self.clip_rewards, self.life_ends)
+        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        check_not_negative(self, ("learning_starts", "agent_starts", "model_ratio", "agent_ratio"))
+        check_not_negative(self, ("learning_starts", "agent_starts", "model_replay_ratio", "agent_replay_ratio"))
 
     def model_updates(self, iteration: int, worlds: int) -> int:
         """Updates of the world model after iteration number `iteration` = 1, 2, ..."""
-        return _due(self.model_ratio, self.learning_starts, iteration, worlds)
+        return _due(self.model_replay_ratio, self.learning_starts, iteration, worlds)
 
     def agent_updates(self, iteration: int, worlds: int) -> int:
         """Updates of the agent after that iteration."""
-        return _due(self.agent_ratio, max(self.learning_starts, self.agent_starts), iteration, worlds)
+        return _due(self.agent_replay_ratio, max(self.learning_starts, self.agent_starts), iteration, worlds)
 
 
 def _due(ratio: float, starts: int, iteration: int, worlds: int) -> int:
@@ -132,13 +132,13 @@ class EvaluationConfig:
 
     evaluate_every: int = 10_000
     """Environment steps between evaluations (0: only at the end)."""
-    evaluation_rows: int = 20
+    num_eval_envs: int = 20
     """Worlds that an evaluation plays in at once."""
-    quota: int = 1
+    episodes_per_env: int = 1
     """Episodes of each of them."""
-    final_quota: int = 5
+    final_episodes_per_env: int = 5
     """The same for the last evaluation."""
-    longest: int | None = None
+    max_episode_steps: int | None = None
     """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
     policy: Literal["both", "sampled", "greedy"] = "both"
     """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
@@ -151,7 +151,7 @@ class EvaluationConfig:
 
     def check(self) -> None:
         """One sentence for each value that cannot work."""
-        check_counts(self, ("evaluation_rows", "quota", "final_quota", "longest"))
+        check_counts(self, ("num_eval_envs", "episodes_per_env", "final_episodes_per_env", "max_episode_steps"))
         check_not_negative(self, ("evaluate_every",))
 
 
@@ -202,7 +202,7 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Keywords of the world's constructor, with the time limit of training or of evaluations."""
-        limit = self.environment.time_limit if training else self.evaluation.longest
+        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
         if self.environment.env.startswith("ALE/"):
             game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
             frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
@@ -231,20 +231,20 @@ class TrainConfig:
         return self.environment.env.removeprefix("envs:") == CATCH
 
     def _check_updates(self) -> None:
-        """One sentence for a run that would end without having learned; --agent-ratio 0 asks for the model alone."""
+        """Refuse a run that would end without having learned; --agent-replay-ratio 0 trains the model alone."""
         told = self.collection
         length = self.model.batch_length
         self._check_learner("world model", "model", told.learning_starts, length)
-        if told.agent_ratio:
+        if told.agent_replay_ratio:
             window = max(length, self.imagination.frames(self.model.context))
             self._check_learner("agent", "agent", max(told.learning_starts, told.agent_starts), window)
 
     def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
-        ratio, worlds = getattr(self.collection, f"{part}_ratio"), self.environment.num_envs
+        ratio, worlds = getattr(self.collection, f"{part}_replay_ratio"), self.environment.num_envs
         last, first = -(-self.total_steps // worlds), max(window, -(-starts // worlds))  # iterations
         if last < first or not _between(ratio, first, last, worlds):
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the {who}: that begins "
                 f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps of one world "
-                f"(--batch-length, --context), with --{part}-ratio {ratio:g} updates a step"
+                f"(--batch-length, --context), with --{part}-replay-ratio {ratio:g} updates a step"
             )
