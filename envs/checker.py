@@ -1,30 +1,29 @@
-"""Does a vector environment do what N single ones do? Gymnasium checks single environments only.
+"""Check that a vector environment does what N single ones do; Gymnasium itself checks single environments only.
 
     check_registered("POMDP/CarFlag-v0", time_limit=20)
     check_vector_env(lambda n, mode: MyVectorEnv(n, autoreset_mode=mode), MyEnv)
 
-Every step of the vector environment is held against single environments with the same seeds and actions: spaces,
-dtypes and shapes, observations, rewards, both flags, infos, final observations, all three autoreset modes, seeds and
-`reset_mask`. The first difference is raised as one sentence.
+Every step is compared with that of Gymnasium's `SyncVectorEnv` over single environments with the same seeds and
+actions: spaces, dtypes and shapes, observations, rewards, both flags, infos, final observations, all three autoreset
+modes, seeds and `reset_mask`. The first difference is raised as one sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.errors import UserError
 from envs.spaces import row
 
 Array = np.ndarray[Any, np.dtype[Any]]
-MakeVector = Callable[[int, AutoresetMode], VectorEnv[Any, Any, Any]]
-Seeds = Any  # what `VectorEnv.reset` takes; Gymnasium's annotation allows an integer only
+Vector = VectorEnv[Any, Any, Any]
+MakeVector = Callable[[int, AutoresetMode], Vector]
 MakeSingle = Callable[[], gymnasium.Env[Any, Any]]
 
 
@@ -35,7 +34,7 @@ def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0
         UserError: the first difference.
     """
 
-    def make_vector(count: int, mode: AutoresetMode) -> VectorEnv[Any, Any, Any]:
+    def make_vector(count: int, mode: AutoresetMode) -> Vector:
         return gymnasium.make_vec(id, num_envs=count, autoreset_mode=mode, **kwargs)
 
     check_vector_env(make_vector, lambda: gymnasium.make(id, **kwargs), num_envs, steps, seed)
@@ -47,8 +46,8 @@ def check_vector_env(
     """Check a vector environment against single ones in every autoreset mode.
 
     Args:
-        make_vector: gives the environment with that many rows in that mode.
-        make_single: gives one row of it; episodes must end within `steps`, and `info["success"]` tell how.
+        make_vector: makes the environment with that many rows in that mode.
+        make_single: makes one row of it; episodes must end within `steps` and set `info["success"]`.
         num_envs: rows.
         steps: random actions in each mode.
         seed: of the environments and of the actions.
@@ -57,159 +56,147 @@ def check_vector_env(
         UserError: the first difference.
     """
     for mode in AutoresetMode:
-        vector, single = make_vector(num_envs, mode), SingleRows(make_single, num_envs)
+        vector, single = make_vector(num_envs, mode), SyncVectorEnv([make_single] * num_envs, autoreset_mode=mode)
+        check = _Check(vector, single, mode, seed)
         try:
-            _check_spaces(vector, single.envs[0], num_envs, mode)
-            _check_seeds(vector, single, seed)
-            _check_play(vector, single, mode, steps, seed)
-            _check_reset_mask(vector, single, seed)
-            _check_bad_reset_options(vector)
+            check.spaces()
+            check.seeds()
+            check.play(steps)
+            check.reset_masks()
         finally:
             vector.close()
             single.close()
 
 
-def _check_spaces(
-    vector: VectorEnv[Any, Any, Any], single: gymnasium.Env[Any, Any], num_envs: int, mode: AutoresetMode
-) -> None:
-    declared: dict[str, tuple[Any, Any]] = {
-        "num_envs": (vector.num_envs, num_envs),
-        "metadata['autoreset_mode']": (vector.metadata.get("autoreset_mode"), mode),
-        "single_observation_space": (vector.single_observation_space, single.observation_space),
-        "single_action_space": (vector.single_action_space, single.action_space),
-        "observation_space": (vector.observation_space, batch_space(single.observation_space, num_envs)),
-        "action_space": (vector.action_space, batch_space(single.action_space, num_envs)),
-    }
-    for name, (ours, wanted) in declared.items():
-        _require(ours == wanted, f"{name} is {ours}, but should be {wanted}")
+class _Check:
+    """One vector environment beside single ones, in one autoreset mode."""
 
+    def __init__(self, vector: Vector, single: SyncVectorEnv, mode: AutoresetMode, seed: int) -> None:
+        self.vector, self.single, self.mode, self.seed = vector, single, mode, seed
+        self.count = single.num_envs
 
-def _check_seeds(vector: VectorEnv[Any, Any, Any], single: SingleRows, seed: int) -> None:
-    """One seed, a list of seeds, a list with gaps, and none; each against the single environments."""
-    count = vector.num_envs
-    gaps: Seeds = [seed + 7, *[None] * (count - 1)]
-    apart: Seeds = [seed + 3 * index for index in range(count)]
-    for given in (seed, seed, apart, gaps, None):
-        observation, info = _pair(vector.reset(seed=given), f"reset(seed={given})")
-        _check_observation(observation, vector.observation_space, f"reset(seed={given})")
-        _require(isinstance(info, dict), f"reset(seed={given}) gives no dict as info")
-        seeds = [given + index for index in range(count)] if isinstance(given, int) else given
-        wanted = single.reset(seeds)
-        for index in range(count):
-            _same(row(observation, index), wanted[index], f"after reset(seed={given}) the observation", index)
-    _require(_refuses(vector, seed=[seed] * (count + 1)), f"reset takes a list of {count + 1} seeds for {count} rows")
+    def spaces(self) -> None:
+        single = self.single.envs[0]
+        declared: dict[str, tuple[Any, Any]] = {
+            "num_envs": (self.vector.num_envs, self.count),
+            "metadata['autoreset_mode']": (self.vector.metadata.get("autoreset_mode"), self.mode),
+            "single_observation_space": (self.vector.single_observation_space, single.observation_space),
+            "single_action_space": (self.vector.single_action_space, single.action_space),
+            "observation_space": (self.vector.observation_space, batch_space(single.observation_space, self.count)),
+            "action_space": (self.vector.action_space, batch_space(single.action_space, self.count)),
+        }
+        for name, (ours, wanted) in declared.items():
+            _require(ours == wanted, f"{name} is {ours}, but should be {wanted}")
 
+    def seeds(self) -> None:
+        """One seed, a list of seeds, a list with gaps, and none."""
+        gaps = [self.seed + 7, *[None] * (self.count - 1)]
+        apart = [self.seed + 3 * index for index in range(self.count)]
+        for given in (self.seed, self.seed, apart, gaps, None):
+            self._reset(f"after reset(seed={given}) the observation", given)
+        too_many = [self.seed] * (self.count + 1)
+        _require(self._refuses(seed=too_many), f"reset takes a list of {self.count + 1} seeds for {self.count} rows")
 
-def _check_play(
-    vector: VectorEnv[Any, Any, Any], single: SingleRows, mode: AutoresetMode, steps: int, seed: int
-) -> None:
-    vector.reset(seed=seed)
-    single.reset([seed + index for index in range(vector.num_envs)])
-    vector.action_space.seed(seed)
-    endings, last, kept = 0, None, None
-    for step in range(steps):
-        action, place = vector.action_space.sample(), f"{mode.value}: at step {step}"
-        result = vector.step(action)
+    def play(self, steps: int) -> None:
+        """Random actions, with resets where the mode leaves them to the caller."""
+        self._reset("after reset the observation", self.seed)
+        self.vector.action_space.seed(self.seed)
+        endings, last, kept = 0, None, None
+        for step in range(steps):
+            place = f"{self.mode.value}: at step {step}"
+            result, done = self._step(place)
+            _require(_equal(last, kept), f"{place} arrays that the step before had returned are written into")
+            last, kept = result[:4], _copy(result[:4])
+            endings += int(done.sum())
+            if self.mode is AutoresetMode.DISABLED and done.any():
+                self._reset(place, None, done)
+        _require(endings > 0, f"no episode ended in {steps} steps; make the time limit shorter or take more steps")
+
+    def reset_masks(self) -> None:
+        """A masked reset starts its rows over, with or without seeds, and leaves the others alone; wrong masks."""
+        self._reset("after reset the observation", self.seed)
+        for given in (None, [self.seed + 50 + index for index in range(self.count)]):
+            for first in range(self.count):
+                _, done = self._step("before a masked reset")
+                mask = np.arange(self.count) % self.count == first
+                self._reset("after a masked reset", given, mask | (done & (self.mode is AutoresetMode.DISABLED)))
+        n = self.count
+        for wrong in (np.ones(n + 1, bool), np.zeros(n, bool), np.ones(n, np.int64), [True] * n):
+            taken = self._refuses(options={"reset_mask": wrong})
+            _require(taken, f"reset takes {wrong!r} as reset_mask, but it should be a bool array ({n},) with a True")
+
+    def _reset(self, place: str, seed: Any, mask: Array | None = None) -> None:
+        """Reset both, all rows or those of the mask (N,), and compare every row's observation."""
+        options = [None if mask is None else {"reset_mask": mask.copy()} for _ in range(2)]
+        result: Any = self.vector.reset(seed=seed, options=options[0])
+        pair = isinstance(result, tuple) and len(result) == 2
+        _require(pair, f"{place}: reset does not give an observation and an info")
+        observation, info = result
+        _check_observation(observation, self.vector.observation_space, f"{place}:")
+        _require(isinstance(info, dict), f"{place}: reset gives no dict as info")
+        wanted, _ = self.single.reset(seed=seed, options=options[1])
+        for index in range(self.count):
+            what = place
+            if mask is not None:
+                what = f"{place}, the observation of a row that was {'' if mask[index] else 'not to be '}reset"
+            _check_same(row(observation, index), row(wanted, index), what, index)
+
+    def _step(self, place: str) -> tuple[tuple[Any, ...], Array]:
+        """Take a random action in both and compare all that they return; gives that, and which rows (N,) ended."""
+        action = self.vector.action_space.sample()
+        result: Any = self.vector.step(action)
         _require(isinstance(result, tuple) and len(result) == 5, f"{place} the result is not a tuple of five")
-        _require(_equal(last, kept), f"{place} arrays that the step before had returned are written into")
-        last, kept = result[:4], _copy(result[:4])
-        turns = single.step(action, mode)
-        _check_result(result, vector, place)
-        _check_turns(result, turns, mode, place)
-        done = np.array([turn.done for turn in turns])
-        endings += int(done.sum())
-        if mode is AutoresetMode.DISABLED and done.any():
-            _restart(vector, single, done, place)
-    _require(endings > 0, f"no episode ended in {steps} steps; make the time limit shorter or take more steps")
+        observation, reward, terminated, truncated, info = result
+        _check_observation(observation, self.vector.observation_space, f"{place} the observation:")
+        _check_array(reward, np.dtype(np.float64), self.count, f"{place} the reward")
+        _check_array(terminated, np.dtype(bool), self.count, f"{place} `terminated`")
+        _check_array(truncated, np.dtype(bool), self.count, f"{place} `truncated`")
+        _require(not (terminated & truncated).any(), f"{place} a row is both terminated and truncated")
+        _require(isinstance(info, dict), f"{place} the info is no dict")
+        wanted = self.single.step(action)
+        names = ("the observation", "the reward", "`terminated`", "`truncated`")
+        for name, ours, theirs in zip(names, result, wanted, strict=False):
+            for index in range(self.count):
+                _check_same(row(ours, index), row(theirs, index), f"{place} {name}", index)
+        done: Array = wanted[2] | wanted[3]
+        self._check_infos(info, wanted[4], done, f"{place} the info")
+        return result, done
+
+    def _check_infos(self, info: dict[str, Any], wanted: dict[str, Any], done: Array, place: str) -> None:
+        """Compare the infos of a step; where it also begins new episodes, what it says of the finished ones."""
+        for name in info:
+            _require(name.startswith("_") or f"_{name}" in info, f"{place} {name!r} has no mask '_{name}'")
+        final = wanted
+        if self.mode is AutoresetMode.SAME_STEP:
+            names = ("final_obs", "_final_obs", "final_info", "_final_info")
+            final = wanted.get("final_info", {})
+            info, wanted = ({name: each[name] for name in names if name in each} for each in (info, wanted))
+        told = final.get("_success", np.zeros(self.count, bool))
+        _require(bool(told[done].all()), f"{place} of a single environment lacks 'success' at an episode's end")
+        _check_info(info, wanted, self.count, place)
+
+    def _refuses(self, **arguments: Any) -> bool:
+        try:
+            self.vector.reset(**arguments)
+        except (ValueError, TypeError, AssertionError):
+            return True
+        return False
 
 
-def _check_result(result: tuple[Any, ...], vector: VectorEnv[Any, Any, Any], place: str) -> None:
-    observation, reward, terminated, truncated, info = result
-    _check_observation(observation, vector.observation_space, place)
-    _check_array(reward, np.dtype(np.float64), vector.num_envs, f"{place} the reward")
-    _check_array(terminated, np.dtype(bool), vector.num_envs, f"{place} `terminated`")
-    _check_array(truncated, np.dtype(bool), vector.num_envs, f"{place} `truncated`")
-    _require(not (terminated & truncated).any(), f"{place} a row is both terminated and truncated")
-    _require(isinstance(info, dict), f"{place} the info is no dict")
-    for name in [name for name in info if not name.startswith("_")]:
-        _require(f"_{name}" in info, f"{place} info[{name!r}] has no mask info['_{name}']")
-
-
-def _check_turns(result: tuple[Any, ...], turns: Sequence[Turn], mode: AutoresetMode, place: str) -> None:
-    """Every row against the single environment."""
-    observation, reward, terminated, truncated, info = result
-    final = info.get("final_info", {}) if mode is AutoresetMode.SAME_STEP else info
-    for index, turn in enumerate(turns):
-        _same(row(observation, index), turn.observation, f"{place} the observation", index)
-        _same(reward[index], np.float64(turn.reward), f"{place} the reward", index)
-        _same(terminated[index], np.bool_(turn.terminated), f"{place} `terminated`", index)
-        _same(truncated[index], np.bool_(turn.truncated), f"{place} `truncated`", index)
-        _require("success" in turn.info or not turn.done, f"{place} a single environment tells no success")
-        for name in {"success", *turn.info}:
-            _check_info(final, name, turn, f"{place} the info", index)
-        if mode is AutoresetMode.SAME_STEP:
-            _check_final(info, turn, place, index)
-
-
-def _check_info(info: dict[str, Any], name: str, turn: Turn, place: str, index: int) -> None:
-    told = name in info and bool(info[f"_{name}"][index])
-    wanted = name in turn.info
-    _require(told == wanted, f"{place} {'has no' if wanted else 'has an unexpected'} {name!r} in row {index}")
-    if wanted:
-        _same(row(info[name], index), np.asarray(turn.info[name])[()], f"{place} {name!r}", index)
-
-
-def _check_final(info: dict[str, Any], turn: Turn, place: str, index: int) -> None:
-    """Last observation and info of an episode, in the step that also begins the next one."""
-    for name in ("final_obs", "final_info"):
-        told = name in info and bool(info[f"_{name}"][index])
-        _require(told == turn.done, f"{place} {name} is {'missing' if turn.done else 'unexpected'} in row {index}")
-    if turn.done:
-        _same(info["final_obs"][index], turn.final_observation, f"{place} final_obs", index)
-    elif "final_obs" in info:
-        _require(info["final_obs"][index] is None, f"{place} final_obs of row {index}, which goes on, is not None")
-
-
-def _check_reset_mask(vector: VectorEnv[Any, Any, Any], single: SingleRows, seed: int) -> None:
-    """A masked reset starts its rows over, with or without seeds, and leaves the others alone."""
-    count = vector.num_envs
-    seeds = [seed + index for index in range(count)]
-    vector.reset(seed=seed)
-    single.reset(seeds)
-    for given in (None, [seed + 50 + index for index in range(count)]):
-        for first in range(count):
-            mask = np.arange(count) % count == first
-            action = vector.action_space.sample()
-            mode = AutoresetMode(vector.metadata["autoreset_mode"])
-            _check_turns(vector.step(action), turns := single.step(action, mode), mode, "before a masked reset")
-            done = np.array([turn.done for turn in turns])
-            _restart(vector, single, mask | (done & (mode is AutoresetMode.DISABLED)), "after a masked reset", given)
-
-
-def _restart(
-    vector: VectorEnv[Any, Any, Any], single: SingleRows, mask: Array, place: str, seeds: Seeds = None
-) -> None:
-    observation, _ = _pair(vector.reset(seed=seeds, options={"reset_mask": mask.copy()}), "reset with a mask")
-    _check_observation(observation, vector.observation_space, "reset with a mask")
-    wanted = single.reset(seeds, mask)
-    for index in range(vector.num_envs):
-        what = "row that was reset" if mask[index] else "row that was not to be reset"
-        _same(row(observation, index), wanted[index], f"{place}, the observation of a {what}", index)
-
-
-def _check_bad_reset_options(vector: VectorEnv[Any, Any, Any]) -> None:
-    count = vector.num_envs
-    for mask in (np.ones(count + 1, bool), np.zeros(count, bool), np.ones(count, np.int64), [True] * count):
-        taken = _refuses(vector, options={"reset_mask": mask})
-        _require(taken, f"reset takes {mask!r} as reset_mask, but it should be a bool array ({count},) with a True")
-
-
-def _refuses(vector: VectorEnv[Any, Any, Any], **arguments: Any) -> bool:
-    try:
-        vector.reset(**arguments)
-    except (ValueError, TypeError, AssertionError):
-        return True
-    return False
+def _check_info(info: dict[str, Any], wanted: dict[str, Any], count: int, place: str) -> None:
+    """Compare what is said of each row; "_name" is the mask (N,) of the rows that "name" is said of."""
+    for name in dict.fromkeys(each for each in (*wanted, *info) if not each.startswith("_")):
+        _require(name not in info or f"_{name}" in info, f"{place} {name!r} has no mask '_{name}'")
+        for index in range(count):
+            told = name in info and bool(info[f"_{name}"][index])
+            due = name in wanted and bool(wanted[f"_{name}"][index])
+            _require(told == due, f"{place} {'has no' if due else 'has an unexpected'} {name!r} in row {index}")
+            if due and not isinstance(wanted[name], dict):
+                _check_same(row(info[name], index), row(wanted[name], index), f"{place} {name!r}", index)
+            elif name == "final_obs" and not due and name in info:
+                _require(info[name][index] is None, f"{place} {name!r} of row {index}, which goes on, is not None")
+        if isinstance(wanted.get(name), dict):
+            _check_info(info[name], wanted[name], count, f"{place} {name!r}")
 
 
 def _check_observation(observation: Any, space: gymnasium.Space[Any], place: str) -> None:
@@ -219,10 +206,10 @@ def _check_observation(observation: Any, space: gymnasium.Space[Any], place: str
         for name, entry in space.items():
             _check_observation(observation[name], entry, f"{place} entry {name!r}:")
         return
-    _require(isinstance(observation, np.ndarray), f"{place} the observation is no numpy array")
+    _require(isinstance(observation, np.ndarray), f"{place} it is no numpy array")
     form, wanted = (observation.dtype, observation.shape), (space.dtype, space.shape)
-    _require(form == wanted, f"{place} the observation's dtype and shape are {form}, but the space says {wanted}")
-    _require(space.contains(observation), f"{place} the observation is not in {space}")
+    _require(form == wanted, f"{place} its dtype and shape are {form}, but the space says {wanted}")
+    _require(space.contains(observation), f"{place} it is not in {space}")
 
 
 def _check_array(array: Any, dtype: np.dtype[Any], count: int, place: str) -> None:
@@ -231,22 +218,16 @@ def _check_array(array: Any, dtype: np.dtype[Any], count: int, place: str) -> No
     _require(array.dtype == dtype, f"{place} has the dtype {array.dtype}, but should have {dtype}")
 
 
-def _pair(result: Any, place: str) -> tuple[Any, Any]:
-    _require(isinstance(result, tuple) and len(result) == 2, f"{place} does not give an observation and an info")
-    return result[0], result[1]
-
-
-def _same(ours: Any, wanted: Any, place: str, index: int) -> None:
+def _check_same(ours: Any, wanted: Any, place: str, index: int) -> None:
     if not _equal(ours, wanted):
-        _require(False, f"{place} in row {index} is {_line(ours)}, but a single environment gives {_line(wanted)}")
-
-
-def _line(value: Any) -> str:
-    return " ".join(str(value).split())
+        first, second = (" ".join(str(value).split()) for value in (ours, wanted))
+        raise UserError(
+            f"Vector environment: {place} in row {index} is {first}, but a single environment gives {second}."
+        )
 
 
 def _equal(ours: Any, wanted: Any) -> bool:
-    """The same numbers of the same dtypes."""
+    """Tell whether these are the same numbers of the same dtypes."""
     if isinstance(ours, dict) and isinstance(wanted, dict):
         return set(ours) == set(wanted) and all(_equal(ours[name], wanted[name]) for name in ours)
     if isinstance(ours, tuple):
@@ -266,60 +247,3 @@ def _copy(value: Any) -> Any:
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
         raise UserError(f"Vector environment: {sentence}.")
-
-
-@dataclass
-class Turn:
-    """What one row should give in one step."""
-
-    observation: Any
-    reward: float
-    terminated: bool
-    truncated: bool
-    info: dict[str, Any]
-    final_observation: Any = None
-    """The last one of an episode whose row has already been started over."""
-
-    @property
-    def done(self) -> bool:
-        """The episode ended with this step."""
-        return self.terminated or self.truncated
-
-
-class SingleRows:
-    """The rows."""
-
-    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], count: int) -> None:
-        self.envs = [make() for _ in range(count)]
-        self.current: list[Any] = [None] * count  # last observations
-        self.ended = [False] * count
-
-    def reset(self, seeds: Sequence[int | None] | None, mask: Any = None) -> list[Any]:
-        """Start all rows, or those of the mask (N,) bool; returns the last observation of every row."""
-        for index, env in enumerate(self.envs):
-            if mask is None or mask[index]:
-                self.current[index], _ = env.reset(seed=None if seeds is None else seeds[index])
-                self.ended[index] = False
-        return list(self.current)
-
-    def step(self, actions: Any, mode: AutoresetMode) -> list[Turn]:
-        """One action in every row."""
-        turns = [self._turn(index, action, mode) for index, action in enumerate(np.asarray(actions))]
-        for index, turn in enumerate(turns):
-            self.current[index], self.ended[index] = turn.observation, turn.done
-        return turns
-
-    def close(self) -> None:
-        """Close all environments."""
-        for env in self.envs:
-            env.close()
-
-    def _turn(self, index: int, action: Any, mode: AutoresetMode) -> Turn:
-        env = self.envs[index]
-        if self.ended[index] and mode is AutoresetMode.NEXT_STEP:
-            return Turn(env.reset()[0], 0.0, False, False, {})
-        observation, reward, terminated, truncated, info = env.step(action)
-        turn = Turn(observation, float(reward), terminated, truncated, info)
-        if turn.done and mode is AutoresetMode.SAME_STEP:
-            turn.final_observation, turn.observation = observation, env.reset()[0]
-        return turn
