@@ -28,7 +28,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from dqn_memory.agent import load_network, run_folder
-from dqn_memory.analysis import memory_plots, plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import episode_attention, prior_tables
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
@@ -131,7 +131,7 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
     episode, context = found.episodes[0], network.config.context
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
-        f"attention_layer_{layer}.png": memory_plots.episode_attention(
+        f"attention_layer_{layer}.png": plots.episode_attention(
             maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
         )
         for layer, maps in found.attention.items()
@@ -148,9 +148,7 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
     if not network.causal:
         first = found.discrepancies[0]
         title = f"What the future of the window adds to Q: {agent}"
-        figures["discrepancy.png"] = memory_plots.discrepancy(
-            first.inside, first.alone, first.flips, first.future, title
-        )
+        figures["discrepancy.png"] = plots.discrepancy(first.inside, first.alone, first.flips, first.future, title)
     if found.gap is not None:
         figures["observability.png"] = gap_figure(found.gap, config, agent)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
@@ -169,7 +167,7 @@ def recall_figure(found: Findings, agent: str) -> Figure:
         "flips": "share of changed actions",
     }
     titles = {"gradient": "by gradient", "occlusion": "by occlusion", "flips": "occlusion: other greedy action"}
-    return memory_plots.recall(
+    return plots.recall(
         {titles[name]: found.recall.curve(name) for name in labels},
         {titles[name]: label for name, label in labels.items()},
         found.recall.decisions,
@@ -185,7 +183,7 @@ def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
     named = {}
     if lines is not None:
         named = {"random": lines.random.returns.mean, "best known without the state": lines.upper.returns.mean}
-    return memory_plots.returns(agents, named, f"What hiding the state costs: {agent}")
+    return plots.returns(agents, named, f"What hiding the state costs: {agent}")
 
 
 def looks(attention: dict[int, Array]) -> list[Looks]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from dqn_memory.analysis import memory_plots, prior_plots
+from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
@@ -165,7 +165,7 @@ def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     parts: list[Part] = []
     for layer, weights in maps.layers.items():
         title = f"Layer {layer} of {where}"
-        figure = memory_plots.episode_attention(weights, title)
+        figure = plots.episode_attention(weights, title)
         parts.append(_picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}"))
     return parts
 

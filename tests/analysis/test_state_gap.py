@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from dqn_memory.analysis import memory_plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.config import EnvironmentConfig, TrainConfig
 from dqn_memory.exploration import ExplorationConfig
@@ -117,7 +117,7 @@ def test_lines_are_known_of_worlds_as_they_are():
 
 def test_the_picture_shows_agents_between_lines():
     agents = {"state": (2.0, 1.5, 2.5), "world": (1.0, None, None)}
-    figure = memory_plots.returns(agents, {"random": -1.0}, "Gap")
+    figure = plots.returns(agents, {"random": -1.0}, "Gap")
     (panel,) = figure.axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["state", "world"]
     assert {text.get_text() for text in panel.texts} == {"2.00", "1.00", "random"}

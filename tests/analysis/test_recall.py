@@ -8,7 +8,7 @@ from helpers import network
 from matplotlib.figure import Figure
 
 from dqn_memory.acting import StateActor, WindowActor
-from dqn_memory.analysis import memory_plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.recall import Recall, RecallConfig, Substitutes, gradients, occlusions, recall, usual
 from dqn_memory.windows import q_values, reach, windows
 
@@ -153,7 +153,7 @@ def test_many_windows_are_computed_in_parts(monkeypatch):
 def test_the_picture_shows_each_curve_and_how_much_stands_behind_it():
     table = np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
     found = Recall(table, table, table, np.array([4, 3, 1]), 1.0)
-    figure = memory_plots.recall({"a": found.curve("gradient")}, {"a": "size"}, found.decisions, "Recall")
+    figure = plots.recall({"a": found.curve("gradient")}, {"a": "size"}, found.decisions, "Recall")
     assert isinstance(figure, Figure)
     panel, counts = figure.axes
     assert panel.get_title() == "a" and panel.get_ylabel() == "size" and figure.get_suptitle() == "Recall"

@@ -36,7 +36,7 @@ HALLWAY, HEAVEN, KEYDOOR = "POMDP/Hallway-v0", "POMDP/HeavenHell-v0", "Gridverse
 
 
 def table3() -> list[tuple[str, str, int]]:
-    with (Path(__file__).parent / "data" / "table3.csv").open() as file:
+    with (Path(__file__).parents[1] / "data" / "table3.csv").open() as file:
         rows = list(csv.DictReader(file))
     return [(row["world"], name, int(row[name])) for row in rows for name in row if name != "world"]
 
@@ -272,7 +272,7 @@ def test_a_wrong_cell_is_marked(monkeypatch):
 
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "dqn_memory.parameters", *arguments]
-    path = str(Path(__file__).resolve().parent.parent)
+    path = str(Path(__file__).resolve().parents[2])
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=100)
 

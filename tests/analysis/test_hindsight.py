@@ -6,7 +6,7 @@ import torch
 from delayed import delayed, episode
 from helpers import network
 
-from dqn_memory.analysis import memory_plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import ARCHITECTURES
@@ -86,7 +86,7 @@ def test_the_summary_counts_positions_with_a_future_over_all_episodes():
 def test_the_picture_shows_both_values_and_marks_flips_and_windows():
     inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 8.0]])
     alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 8.0]])
-    figure = memory_plots.discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
+    figure = plots.discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
     above, below = figure.axes
     prefix, window = above.lines[:2]
     assert prefix.get_ydata().tolist() == [1.0, 1.0, 9.0] and window.get_ydata().tolist() == [0.0, 2.0, 9.0]
