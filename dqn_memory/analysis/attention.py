@@ -26,7 +26,7 @@ def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tens
 def episode_attention(
     network: QNetwork, observation: Tensor, previous_action: Tensor, acting: ActingMode = "prefix"
 ) -> dict[int, Tensor]:
-    """What every decision of an episode (T, ...) attended to, by layer number, each (H, T, T).
+    """Compute what every decision of an episode (T, ...) attended to, by layer number, each (H, T, T).
 
     Row t holds the newest query's weights in the window that acting fed at step t; a key that had left the window, or
     was still to come, has 0. Weights on padding, which some padded forms give, are left out.
@@ -62,7 +62,7 @@ def _on_steps(weights: Tensor, part: Windows, ends: Tensor, length: int) -> Tens
 
 @torch.no_grad()
 def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengths: Tensor | None) -> dict[int, Tensor]:
-    """Maps (B, H, T, T) of B windows by layer number."""
+    """Compute the maps (B, H, T, T) of B windows by layer number."""
     x = network.positions(network.embed(observation, previous_action))  # (B, T, D)
     maps = {}
     for index, layer in enumerate(network.layers):

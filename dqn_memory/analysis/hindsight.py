@@ -58,7 +58,7 @@ class Hindsight:
 
     @classmethod
     def of(cls, found: Sequence[Discrepancy]) -> Hindsight:
-        """The summary of some episodes."""
+        """Summarise some episodes."""
         counted = [each.future > 0 for each in found]
         positions = int(sum(each.sum() for each in counted))
         if positions == 0:

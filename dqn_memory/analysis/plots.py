@@ -59,7 +59,7 @@ def save(figure: Figure, path: Path) -> Path:
 
 
 def png(figure: Figure) -> bytes:
-    """The figure as PNG of a palette, a third of the size of true colours; the same bytes for the same figure."""
+    """Encode a figure as PNG of a palette, a third of the size of true colours, always to the same bytes."""
     drawn, small = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="png")
     true = Image.open(drawn).convert("RGB")
@@ -68,7 +68,7 @@ def png(figure: Figure) -> bytes:
 
 
 def lowest(panels: Array) -> list[Axes]:
-    """The lowest visible panel of each column, with the numbers that one below it would have had in its place."""
+    """Find the lowest visible panel of each column, and let it show the numbers of the axis."""
     found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in panels.T]
     for panel in found:
         panel.tick_params(labelbottom=True)
@@ -84,7 +84,7 @@ def decision(
     frames: Sequence[Array] = (),
     first_step: int = 0,
 ) -> Figure:
-    """What one decision, at a window's last step, draws on: weights (R, T), one row of shares a source.
+    """Draw what one decision, at a window's last step, depends on: weights (R, T), one row of shares a source.
 
     `rows` names the sources, `marks` gives words to step numbers (the last step's frame is black), `frames` are T
     pictures for the film strip above (left out of long windows).
@@ -131,7 +131,7 @@ def _numbers(panel: Axes, weights: Array) -> None:
 
 @_styled
 def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps") -> Figure:
-    """Weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
+    """Draw the weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
     across = min(len(tables), 3)
     down = -(-len(tables) // across)
     figure = Figure(figsize=(3.6 * across + 1.4, 2.6 * down + 0.5), layout="constrained")
@@ -157,7 +157,7 @@ def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior w
 def learning_curves(
     curves: Mapping[str, Curve], title: str, bands: Mapping[str, tuple[Array, Array]] | None = None
 ) -> Figure:
-    """Success rate (0 .. 1) over environment steps, a line a run; `bands` are (low, high) around some of them."""
+    """Draw success rates (0 .. 1) over environment steps, a line a run; `bands` are (low, high) around some of them."""
     figure, panel = _over_steps(curves, title, "success rate")
     for name, (steps, rates) in curves.items():
         (line,) = panel.plot(steps, rates, label=name, marker=_marker(steps), markersize=3.5)
@@ -169,7 +169,7 @@ def learning_curves(
 
 @_styled
 def seed_curves(forms: Mapping[str, Sequence[Curve]], title: str, ylabel: str = "success rate") -> Figure:
-    """Curves over environment steps: a colour a form, its seeds thin, their mean at the steps that all have thick."""
+    """Draw curves over environment steps: a colour a form, its seeds thin, their mean at shared steps thick."""
     figure, panel = _over_steps(forms, title, ylabel)
     for number, (form, seeds) in enumerate(forms.items()):
         look: Any = {"color": COLOURS[number % len(COLOURS)], "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3]}
@@ -215,13 +215,13 @@ def _finish(figure: Figure, panel: Axes) -> Figure:
 
 
 def first_steps(title: str, length: int) -> str:
-    """A picture's title, with what part of an episode it shows where that is not all of it."""
+    """Add to a picture's title which part of an episode it shows, where that is not all of it."""
     return title if length <= MOST else f"{title}\n(steps 0 to {MOST - 1} of {length})"
 
 
 @_styled
 def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> Figure:
-    """Q-values (T, A) over an episode's first steps, a line an action; a ring marks the action taken, (T,)."""
+    """Draw Q-values (T, A) over an episode's first steps, a line an action; a ring marks the action taken, (T,)."""
     title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
     figure = Figure(figsize=(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4), layout="constrained")
@@ -253,7 +253,7 @@ SIDE = 2.5  # inches of a map
 
 @_styled
 def episode_attention(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
-    """Attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside pictures of the world.
+    """Draw attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside rendered frames.
 
     Rows are the steps at which decisions were made, columns the steps that they looked back on, or, in an episode of
     more than two windows of `context` steps, how many steps back those were. What was not in the window is grey. Of
@@ -300,7 +300,7 @@ def _heads(panels: Array, shown: Masked, steps: Array) -> AxesImage:
 
 
 def _by_step(maps: Array, context: int) -> Masked:
-    """Maps (H, T, T) without what is not among the newest `context` steps and has no weight either."""
+    """Mask what is not among the newest `context` steps, and has no weight either, in maps (H, T, T)."""
     length = maps.shape[-1]
     age = np.arange(length)[:, None] - np.arange(length)
     outside = ((age < 0) | (age >= context)) & (maps == 0).all(0)
@@ -308,7 +308,7 @@ def _by_step(maps: Array, context: int) -> Masked:
 
 
 def _by_age(maps: Array, context: int) -> Masked:
-    """Maps (H, T, T) by how many steps back, (H, T, context)."""
+    """Arrange maps (H, T, T) by how many steps back, (H, T, context)."""
     step = np.arange(maps.shape[-1])[:, None] - np.arange(context)  # (T, context)
     weights = np.take_along_axis(maps, np.broadcast_to(step.clip(0), (len(maps), *step.shape)), -1)
     return np.ma.array(weights, mask=np.broadcast_to(step < 0, weights.shape))
@@ -340,7 +340,7 @@ def recall(
     title: str,
     shares: Collection[str] = (),
 ) -> Figure:
-    """Measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
+    """Draw measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
 
     `labels` says what the panels' axes count; a last panel tells how many decisions (D,) stand behind each distance.
     Intervals and axes of `shares` end at 1.
@@ -370,7 +370,7 @@ def recall(
 
 @_styled
 def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
-    """Q of the greedy action by window and by prefix, and their mean |difference|, over the first steps of an episode.
+    """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
 
     Args:
         inside: Q of the whole window, (T, A).
@@ -408,7 +408,7 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
 
 @_styled
 def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: str) -> Figure:
-    """Mean returns of some agents with their 95 % intervals, between dashed lines that have names."""
+    """Draw mean returns of some agents with their 95 % intervals, between named dashed lines."""
     figure = Figure(figsize=(6.4, 0.55 * len(agents) + 1.5), layout="constrained")
     panel = figure.subplots()
     for row, ((mean, low, high), colour) in enumerate(zip(agents.values(), COLOURS, strict=False)):

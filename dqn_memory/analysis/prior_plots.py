@@ -255,7 +255,7 @@ def _token(token: int, actions: Sequence[str], first_step: int) -> str:
 
 
 def _join(figure: Figure, panel: Axes, other: Axes, corner: tuple[float, float]) -> None:
-    """A line from the marked cell to a picture."""
+    """Draw a line from the marked cell to a picture."""
     ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
     line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
     figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))

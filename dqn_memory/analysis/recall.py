@@ -53,7 +53,7 @@ class Recall:
         return [mean_interval(column[~np.isnan(column)], False) for column in getattr(self, name).T]
 
     def plain(self) -> dict[str, Any]:
-        """Lists by distance, for a JSON file."""
+        """Give lists by distance, for a JSON file."""
         facts: dict[str, Any] = {"distance": list(range(len(self.decisions))), "decisions": self.decisions.tolist()}
         facts["episodes"] = (~np.isnan(self.gradient)).sum(0).tolist()
         for name in ("gradient", "occlusion", "flips"):
@@ -130,7 +130,7 @@ class Substitutes:
         self.fixed = usual(self.pool) if config.occlusion == "neutral" else None
 
     def draw(self, rows: int) -> Iterator[Tensor]:
-        """Replacements (B, ...), as many times as the config says."""
+        """Yield replacements (B, ...), as many times as the config says."""
         for _ in range(self.count):
             if self.fixed is not None:
                 yield self.fixed.expand(rows, *self.fixed.shape)
@@ -139,7 +139,7 @@ class Substitutes:
 
 
 def usual(pool: Tensor) -> Tensor:
-    """The neutral one of observations (M, ...): each component's most frequent number, or the mean of real numbers."""
+    """Find the neutral observation of (M, ...): each component's most frequent number, or the mean of real numbers."""
     return pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
 
 
@@ -180,7 +180,7 @@ def _by_age(values: Tensor, given: Windows) -> Array:
 def _decisions(
     network: QNetwork, episode: Episode, moments: int, acting: ActingMode, state: ActingState, device: torch.device
 ) -> Windows:
-    """The windows of evenly spaced steps, the first and the last among them."""
+    """Cut the windows of evenly spaced steps, the first and the last among them."""
     count = min(moments, len(episode))
     steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
     observation, previous = episode.observation.to(device), episode.previous_action.to(device)

@@ -43,7 +43,7 @@ class BaselineConfig:
     """Context length K."""
 
     def build(self) -> BaselineNetwork:
-        """A network with PyTorch's own initial values; copy weights into it with `copy_weights`."""
+        """Build a network with PyTorch's own initial values; copy weights into it with `copy_weights`."""
         return BaselineNetwork(self)
 
 
@@ -172,7 +172,7 @@ def copy_weights(ours: nn.Module, baseline: BaselineNetwork) -> None:
 
 
 def _ordered(network: BaselineNetwork) -> list[nn.Parameter]:
-    """The baseline's parameters in the order of a Q-network's registration."""
+    """List the baseline's parameters in the order of a Q-network's registration."""
     ordered = [*network.table.parameters(), *network.embed.parameters(), network.positions]
     for layer in network.layers:
         assert isinstance(layer, BaselineLayer)

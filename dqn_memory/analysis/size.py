@@ -48,7 +48,7 @@ def count(module: nn.Module) -> Counts:
 
 
 def parts(network: QNetwork) -> dict[str, nn.ModuleList]:
-    """The network in the order of its forward pass; together these parts hold every parameter."""
+    """Divide the network in the order of its forward pass; together these parts hold every parameter."""
     embedding = [network.observation_embedding, network.action_embedding]
     return {
         "embedding": nn.ModuleList(module for module in embedding if module is not None),
@@ -65,7 +65,7 @@ def part_counts(network: QNetwork) -> dict[str, int]:
 
 
 def published_count(network: QNetwork) -> int | None:
-    """The count as the reference prints it, or None where the paper and its reference have no such network.
+    """Count as the reference does; None where the paper and its reference have no such network.
 
     The reference keeps each attention layer's K x K causal mask as a frozen parameter and counts it (DBGFQN
     paper, Table 3); here a mask is not stored at all. A recurrent baseline has no mask.
@@ -152,7 +152,7 @@ def parse_budget(text: str) -> int:
 
 
 def on_meta(config: NetworkConfig, spec: ObservationSpec, num_actions: int) -> QNetwork:
-    """The network as shapes without storage: counting one of any size costs milliseconds."""
+    """Build the network as shapes without storage: counting one of any size costs milliseconds."""
     with torch.device("meta"):
         return config.build(spec, num_actions)
 
@@ -180,7 +180,7 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
 
 
 def _widths(config: NetworkConfig) -> tuple[int, int]:
-    """The step between admissible widths, and the least of them."""
+    """Give the step between admissible widths, and the least of them."""
     row = config.row()
     if config.heads < 1:
         raise UserError(f"--heads {config.heads} must be at least 1")
@@ -189,7 +189,7 @@ def _widths(config: NetworkConfig) -> tuple[int, int]:
 
 
 def _largest(holds: Callable[[int], bool]) -> int:
-    """The largest n >= 0 at which `holds`, which is true at 0 and never true again once false."""
+    """Find the largest n >= 0 at which `holds`, which is true at 0 and never true again once false."""
     above = 1
     while holds(above):
         above *= 2
@@ -231,7 +231,7 @@ class WorldRow:
     width: int  # D of the DBGFQN paper, Table 2
 
     def spec(self) -> ObservationSpec:
-        """The same spec that the registered world's observation space gives."""
+        """Give the same spec that the registered environment's observation space gives."""
         if self.kind == "continuous":
             return ObservationSpec("continuous", (self.components,))
         return ObservationSpec("discrete", (self.components,), self.vocabulary, torch.uint8)
@@ -265,7 +265,7 @@ SIZED_BY_THEIR_FILE = ("Gridverse/Yaml-v0", "POMDP/File-v0")
 
 
 def world_row(world: str) -> WorldRow:
-    """The row of a world's id: the table's, or for a world that a plugin registered the world's own sizes.
+    """Look up an environment's sizes: the table's, or its own where a plugin registered it.
 
     A UserError offers near names, or says that a file decides the world's size.
     """
@@ -280,7 +280,7 @@ def world_row(world: str) -> WorldRow:
 
 
 def _row_of_registered(name: str) -> WorldRow:
-    """A world outside the table has no width of the paper's, so it gets the smaller one."""
+    """Size an environment outside the table, which has no width of the paper's, with the smaller one."""
     world = make_world(name)
     spec = observation_spec(world.observation_space)
     if spec.kind == "image":

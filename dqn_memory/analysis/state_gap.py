@@ -53,7 +53,7 @@ class Gap:
 
 
 def check_pair(config: TrainConfig, state_config: TrainConfig, name: str) -> None:
-    """A UserError where two runs cannot be compared; `name` is the run that observes the state."""
+    """Raise UserError where two runs cannot be compared; `name` is the run that observes the state."""
     if config.environment.observe != "observation":
         raise UserError("the run observes the state itself; give the one that does not, and this one as --state-run")
     if state_config.environment.observe != "state":
@@ -68,7 +68,7 @@ def check_pair(config: TrainConfig, state_config: TrainConfig, name: str) -> Non
 
 
 def differences(config: TrainConfig, state_config: TrainConfig) -> list[str]:
-    """What else differs between two runs: "learner.batch 64 and 32"."""
+    """List what else differs between two runs: "learner.batch_size 64 and 32"."""
     ours, theirs = _leaves(config), _leaves(state_config)
     return [
         f"{name} {ours[name]} and {theirs[name]}"
@@ -88,7 +88,7 @@ def observability(
 
 
 def known(config: TrainConfig) -> Lines | None:
-    """What random actions and the best known players reach in a run's world, where it has its default options."""
+    """Give the scores of random and best known play where a run's environment has its default options."""
     return None if config.environment.kwargs(training=False) else lines(config.environment.env)
 
 
@@ -106,7 +106,7 @@ def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def words(gap: Gap, apart: list[str]) -> str:
-    """The comparison in a sentence or two."""
+    """Put the comparison into a sentence or two."""
     seen, state = float(np.mean(gap.seen.returns)), float(np.mean(gap.state.returns))
     mean, low, high = gap.difference()
     between = "" if low is None or high is None else f" [{low:.2f}, {high:.2f}]"

@@ -67,7 +67,7 @@ def save_video(
 
 
 def _page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
-    """The world before action `step`, or after the last one at step T."""
+    """Render the environment before action `step`, or after the last one at step T."""
     frame = _enlarge(episode.frames[step])
     shown = max(episode.q.shape[1], 1)
     height = max(frame.height, 5 * LINE + shown * LINE + LINE) + 2 * MARGIN
@@ -85,7 +85,7 @@ def _page(episode: Episode, step: int, number: int, actions: Sequence[str], look
 
 
 def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, top: int) -> None:
-    """A row a source: where the decision at `step` looked, from the first step to the last."""
+    """Draw a row a source: where the decision at `step` looked, from the first step to the last."""
     left, count = MARGIN + NAMES, look.weights.shape[-1]
     room = page.width - left - MARGIN
     colours = matplotlib.colormaps["Blues"](look.weights[:, step], bytes=True)[..., :3].copy()  # (R, T, 3)
