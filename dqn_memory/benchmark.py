@@ -43,8 +43,7 @@ from dqn_memory.runs import backend
 from dqn_memory.runs.cuda_graph import make_update
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
-from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.settings import Repeatable, parse
+from dqn_memory.runs.settings import Repeatable, parse, set_tf32
 from envs.tables import Table, Value, origin, write_page
 
 PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
@@ -15,22 +12,12 @@ from dqn_memory.evaluation import Arena
 from dqn_memory.exploration import ExplorationConfig
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import NetworkConfig
+from dqn_memory.runs import settings
 from dqn_memory.runs.backend import Backend
-from dqn_memory.runs.checks import check_finite, check_least, check_parts, check_positive
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.settings import Repeatable
+from dqn_memory.runs.settings import Bounds, Engine, OutputConfig, Repeatable, check_numbers, check_parts
 from envs.atari import AtariConfig
 from envs.registry import WORLDS
-
-# The least values of settings, by path.
-LEAST = dict.fromkeys(
-    ("environment.num_envs", "environment.time_limit", "replay.updates_per_iteration", "replay.update_every",
-     "evaluation.episodes", "evaluation.final_episodes", "total_steps"), 1
-) | dict.fromkeys(
-    ("seed", "learner.prior_learning_rate", "replay.learning_starts", "exploration.epsilon_ladder",
-     "exploration.prepopulate", "evaluation.evaluate_every", "output.log_every", "output.checkpoint_every"), 0
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,9 +26,9 @@ class EnvironmentConfig:
 
     env: str = "Gridverse/Memory-5x5-v0"
     """A world of this suite or any Gymnasium id with a discrete action space."""
-    num_envs: int = 16
+    num_envs: Annotated[int, Bounds(1)] = 16
     """Parallel copies N; one iteration of training is N environment steps."""
-    time_limit: int | None = None
+    time_limit: Annotated[int, Bounds(1)] | None = None
     """Steps after which a training episode is cut (None: the world's own). Evaluation keeps the world's own limit."""
     path: str | None = None
     """File that a world is read from, where it takes one."""
@@ -73,11 +60,11 @@ class ReplayConfig:
 
     capacity: int = 500_000
     """Environment steps kept."""
-    learning_starts: int = 1_000
+    learning_starts: Annotated[int, Bounds(0)] = 1_000
     """Environment steps before the first update."""
-    updates_per_iteration: int = 1
+    updates_per_iteration: Annotated[int, Bounds(1)] = 1
     """Updates per iteration of --num-envs environment steps."""
-    update_every: int = 1
+    update_every: Annotated[int, Bounds(1)] = 1
     """Iterations between the groups of updates."""
 
 
@@ -85,9 +72,9 @@ class ReplayConfig:
 class EvaluationConfig:
     """Greedy evaluation while training."""
 
-    evaluate_every: int = 10_000
+    evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
-    episodes: int = 100
+    episodes: Annotated[int, Bounds(1)] = 100
     """Episodes of each evaluation, unless every initial state can be tried."""
     stop_at_success: float | None = None
     """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The world says what
@@ -95,77 +82,21 @@ class EvaluationConfig:
     nothing, a return above 0 counts, which may tell little, and printed lines say `positive return`. Where episodes are
     drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
-    final_episodes: int = 1_000
+    final_episodes: Annotated[int, Bounds(1)] = 1_000
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
     """Judge the final agent once more without its memory, forgetting everything before each step."""
 
 
 @dataclass(frozen=True)
-class OutputConfig:
-    """Where a run lives and what it writes."""
-
-    run: str | None = None
-    """Run folder (None: runs/<env>/<architecture>/seed_<seed>); it must not hold a run yet."""
-    log_every: int = 2_000
-    """Environment steps between log lines."""
-    checkpoint_every: int = 50_000
-    """Environment steps between checkpoints (0: only at the end)."""
-    checkpoint_replay: Literal["full", "none"] = "full"
-    """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
-
-
-def check_engine(engine: str, device: torch.device) -> None:
-    """A UserError for an engine that the device, or the machine, cannot have."""
-    if engine == "cudagraph" and device.type != "cuda":
-        raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
-    compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
-    if engine == "compile" and sys.platform != "win32" and shutil.which(compiler) is None:
-        raise UserError(f"--engine compile needs a C++ compiler, and there is no {compiler} here; use --engine eager")
-
-
-@dataclass(frozen=True)
-class ComputeConfig:
+class ComputeConfig(settings.ComputeConfig):
     """Where and how tensors are computed."""
 
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: int | None = None
-    """CPU threads of torch (None: torch's own choice)."""
-    engine: Literal["eager", "compile", "cudagraph"] = "eager"
+    engine: Engine = "eager"
     """How the update is executed; all three compute the same function."""
     backend: Backend = "auto"
     """What a mamba block's scan runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function; a network without mamba has no use for it."""
-
-    def check(self) -> None:
-        """One sentence for threads, a device or an engine that cannot be had."""
-        if self.threads is not None and self.threads < 1:
-            raise UserError(f"--threads {self.threads} must be at least 1")
-        check_engine(self.engine, self.torch_device())
-
-    def start(self) -> torch.device:
-        """The device, after setting what float sums depend on: threads, and full float32 on an accelerator."""
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        set_tf32(False)
-        return self.torch_device()
-
-    def torch_device(self) -> torch.device:
-        """The device, or one sentence that says why it cannot be used."""
-        if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError as error:
-            raise UserError(f"--device {self.device} is not a device of torch; use cpu, cuda or auto") from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise UserError(f"--device {self.device}: torch sees no CUDA device here; use cpu")
-        try:
-            torch.Generator(device)  # every trainer has one there
-        except RuntimeError:
-            raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
-        return device
 
 
 @dataclass(frozen=True)
@@ -182,9 +113,9 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: int = 1
+    seed: Annotated[int, Bounds(0)] = 1
     """Seed of every stream: worlds, exploration, replay, evaluation, network, dropout."""
-    total_steps: int = 200_000
+    total_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps of the run."""
     acting: ActingMode = "prefix"
     """`prefix` feeds the real observations; `padded` feeds all K and reads the last real index (no lengths)."""
@@ -203,12 +134,8 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        check_finite(self)
-        check_least(self, LEAST)
-        check_positive(self, ("learner.learning_rate", "learner.max_grad_norm"))
+        check_numbers(self)
         check_parts(self, "network", "exploration", "compute")
-        if not 0 <= self.learner.gamma <= 1:
-            raise UserError(f"--gamma {self.learner.gamma} must lie between 0 and 1")
         if self.evaluation.stop_at_success is not None and not 0 <= self.evaluation.stop_at_success <= 1:
             raise UserError(
                 f"--stop-at-success {self.evaluation.stop_at_success} is a share of episodes won, between 0 and 1"

@@ -24,8 +24,8 @@ from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.playing import action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.score import Score, fields, lines, place
+from dqn_memory.runs.settings import set_tf32
 from envs.baselines import baseline_summary
 
 

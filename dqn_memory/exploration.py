@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds
 
 
 @dataclass(frozen=True)
@@ -19,24 +20,24 @@ class ExplorationConfig:
     """Probability of a random action at the first step."""
     epsilon_end: float = 0.1
     """Its last value."""
-    epsilon_steps: int = 200_000
+    epsilon_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps from the first to the last value (exponential: its time constant)."""
     epsilon_schedule: Literal["linear", "exponential"] = "linear"
     """`exponential` is what the published code computes and calls linear: it nears the end, never reaches it."""
-    epsilon_ladder: float = 0.0
+    epsilon_ladder: Annotated[float, Bounds(0)] = 0.0
     """World i of N explores with epsilon^(1 + epsilon_ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all
     alike)."""
     sticky_exponent: float = 0.0
     """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
     Dabney et al. 2021: 2); 0 holds every random action for one step. An action that is held where an episode ends is
     held on in the next one."""
-    sticky_max_steps: int = 32
+    sticky_max_steps: Annotated[int, Bounds(1)] = 32
     """Longest time a random action is held, in steps."""
-    random_start_steps: int = 0
+    random_start_steps: Annotated[int, Bounds(0)] = 0
     """Most random steps that a training episode begins with; their number is drawn uniformly from 0 to this. A policy
     that ends its episodes at once never learns what it would have seen on a detour; with random starts it is there
     already."""
-    prepopulate: int = 0
+    prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin."""
 
     def check(self) -> None:
@@ -45,10 +46,6 @@ class ExplorationConfig:
                 f"--epsilon-end {self.epsilon_end} and --epsilon-start {self.epsilon_start} must satisfy "
                 "0 <= end <= start <= 1"
             )
-        if self.epsilon_steps < 1 or self.sticky_max_steps < 1:
-            raise UserError("--epsilon-steps and --sticky-max-steps must be at least 1")
-        if self.random_start_steps < 0:
-            raise UserError(f"--random-start-steps {self.random_start_steps} must not be negative")
         if self.sticky_exponent != 0 and self.sticky_exponent <= 1:
             raise UserError(
                 f"--sticky-exponent {self.sticky_exponent} must be above 1 (the zeta law's exponent), or 0 to "

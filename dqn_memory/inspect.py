@@ -40,8 +40,8 @@ from dqn_memory.network import QNetwork
 from dqn_memory.playing import Episode, action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
-from dqn_memory.runs.precision import set_tf32
 from dqn_memory.runs.score import report
+from dqn_memory.runs.settings import set_tf32
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds
 
 if TYPE_CHECKING:
     from dqn_memory.network import QNetwork
@@ -15,27 +16,27 @@ if TYPE_CHECKING:
 class LearnerConfig:
     """The update. The defaults are the corrected form; configs/paper.toml holds the published one."""
 
-    batch_size: int = 32
+    batch_size: Annotated[int, Bounds(1)] = 32
     """Windows per update."""
-    gamma: float = 0.99
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount per environment step."""
-    learning_rate: float = 3e-4
+    learning_rate: Annotated[float, Bounds(above=0)] = 3e-4
     """Adam's step size."""
-    final_lr_fraction: float = 1.0
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Share of every step size that is left at the end of the run, reached on a straight line (1: constant)."""
-    prior_learning_rate: float | None = None
+    prior_learning_rate: Annotated[float, Bounds(0)] | None = None
     """Step size of learned attention priors (None: as all other parameters)."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
     """Largest global L2 norm of the gradient."""
     loss: Literal["mse", "huber"] = "mse"
     """Loss on the temporal-difference error."""
     double: bool = True
     """Double Q-learning: the online network chooses the next action, the target network values it."""
-    n_step: int = 1
+    n_step: Annotated[int, Bounds(1)] = 1
     """Steps of reward before the bootstrap (uncorrected for exploration)."""
-    target_update_every: int = 10_000
+    target_update_every: Annotated[int, Bounds(1)] = 10_000
     """Updates between hard copies into the target network."""
-    ema_decay: float = 0.0
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.0
     """Decay per update of averaged weights, which evaluations and the saved agent use (0: the online weights). The
     greedy policy of a Q-network swings from update to update; the average of its weights does so less."""
     loss_positions: str = "auto"
@@ -49,15 +50,15 @@ class LearnerConfig:
     window_placement: Literal["around", "ending"] = "around"
     """Where a drawn step lies in its window: `around` anywhere in it, so that all steps are learned from about equally
     often; `ending` at its end, as published, where a terminal step is in one window and all others in K."""
-    terminal_fraction: float = 0.0
+    terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of windows that are drawn to end at a terminal step (0: as often as they happen)."""
-    terminal_weight: float = 1.0
+    terminal_weight: Annotated[float, Bounds(above=0)] = 1.0
     """Weight of terminal steps in the loss, others have 1. Where only the end pays, what it depends on is told by one
     position in a window's K, and the comparison it takes is learned late."""
-    terminal_weight_updates: int = 0
+    terminal_weight_updates: Annotated[int, Bounds(0)] = 0
     """Updates over which that weight falls to 1, by equal factors (0: it stays). What an end pays by chance is noise to
     all steps before it, so a weight that helps at first is in the way of values later."""
-    tail_fraction: float = 1.0
+    tail_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0
     """Share of a batch's windows that also train the steps which bootstrap behind the window's end. The network acts
     there on a window that starts one step later, which costs two more forward passes for one position. With a smaller
     share the other windows leave these steps out and the remaining ones weigh its inverse: the expected gradient, for
@@ -110,28 +111,13 @@ class LearnerConfig:
             )
         if self.n_step > 1 and self.targets == "shifted":
             raise UserError(f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)")
-        if not 0 <= self.final_lr_fraction <= 1:
-            raise UserError(f"--final-lr-fraction {self.final_lr_fraction} must lie between 0 and 1")
-        if not 0 <= self.ema_decay < 1:
-            raise UserError(f"--ema-decay {self.ema_decay} must be at least 0 and below 1")
-        if self.terminal_weight <= 0:
-            raise UserError(f"--terminal-weight {self.terminal_weight} must be above 0")
         if self.terminal_weight != 1 and (ends is not None or not self.mask_padding):
             raise UserError(
                 f"--terminal-weight {self.terminal_weight} weighs steps among all positions of a window; it needs "
                 "--loss-positions all or prefixes, and --mask-padding"
             )
-        if not 0 < self.tail_fraction <= 1:
-            raise UserError(f"--tail-fraction {self.tail_fraction} must be above 0 and at most 1")
         if self.tail_fraction < 1 and (ends is not None or not self.mask_padding or self.targets == "shifted"):
             raise UserError(
                 f"--tail-fraction {self.tail_fraction} leaves steps out of windows; it needs --loss-positions all or "
                 "prefixes, --targets full and --mask-padding"
             )
-        if self.terminal_weight_updates < 0:
-            raise UserError(f"--terminal-weight-updates {self.terminal_weight_updates} must not be negative")
-        if not 0 <= self.terminal_fraction <= 1:
-            raise UserError(f"--terminal-fraction {self.terminal_fraction} must lie between 0 and 1")
-        for name in ("batch_size", "n_step", "target_update_every"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")

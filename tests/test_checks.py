@@ -1,12 +1,13 @@
 """What every trainer asks of its config: finite numbers, and refusals that name flags which exist."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, make_dataclass
+from typing import Annotated
 
 import pytest
 
 from dqn_memory.config import TrainConfig
-from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds, check_numbers, check_parts, flags_of
 from dqn_memory.train import main
 
 
@@ -41,16 +42,35 @@ def test_a_part_is_refused_by_the_flags_of_the_whole():
     assert said == "--right-size -1.0 must not be negative; see --right-most-steps and --other-thing"
     said = told(lambda: check_parts(Whole(left=Part(most_steps=0)), "left", "right"))
     assert said == "--left-most-steps 0 must be at least 1."
-    with pytest.raises(UserError, match="--height of it"), told_by_flags(Whole(), "left", tall="height"):
+    with pytest.raises(UserError, match="--height of it"), flags_of(Whole(), "left", tall="height"):
         raise UserError("tall of it")
     check_parts(Whole(), "left", "right")
 
 
 def test_every_number_must_be_finite():
-    check_finite(Whole())
-    check_finite(TrainConfig())
-    assert told(lambda: check_finite(Whole(goal=float("nan")))) == "--goal nan must be a finite number"
-    assert told(lambda: check_finite(Whole(left=Part(pair=(1.0, float("inf")))))).startswith("--left-pair inf")
+    check_numbers(Whole())
+    check_numbers(TrainConfig())
+    assert told(lambda: check_numbers(Whole(goal=float("nan")))) == "--goal nan must be a finite number"
+    assert told(lambda: check_numbers(Whole(left=Part(pair=(1.0, float("inf")))))).startswith("--left-pair inf")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "wrong", "words"),
+    [
+        (Bounds(0), -1, "not be negative"),
+        (Bounds(1), 0, "be at least 1"),
+        (Bounds(0, 1), 1.5, "lie between 0 and 1"),
+        (Bounds(above=0), 0.0, "be above 0"),
+        (Bounds(0, below=1), 1.0, "be at least 0 and below 1"),
+        (Bounds(above=0, most=1), 0.0, "be above 0 and at most 1"),
+    ],
+)
+def test_numbers_lie_within_their_bounds(bounds, wrong, words):
+    types = [("x", Annotated[float, bounds] | None, None), ("y", tuple[Annotated[float, bounds], ...], ())]
+    made = make_dataclass("Made", types)
+    check_numbers(made())
+    assert told(lambda: check_numbers(made(x=wrong))) == f"--x {wrong} must {words}"
+    assert told(lambda: check_numbers(made(y=(wrong,)))) == f"--y {wrong} must {words}"
 
 
 @pytest.mark.parametrize("words", ["--threads 0", "--learning-rate nan", "--stop-at-success nan", "--gamma inf"])

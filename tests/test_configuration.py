@@ -23,7 +23,9 @@ class Prior:
     "form of the prior"
     mu: float = 6.0
     "centre, in steps"
-    cap: float | None = None  # largest span (None: the context length)
+    cap: float | None = None
+    """largest span
+    (None: the context length)"""
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,10 @@ class MomentumConfig:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer.
-
-    heads: attention heads of the layer
-    """
+    """One layer."""
 
     heads: int = 8
+    "attention heads of the layer"
     dropout: float = 0.0
     "dropout inside the layer"
     prior: Prior = Prior()

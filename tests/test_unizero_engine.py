@@ -11,8 +11,7 @@ import unizero_models
 from torch._dynamo.backends.debugging import aot_eager
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.settings import parse
+from dqn_memory.runs.settings import parse, set_tf32
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import ComputeConfig, LearnerConfig, SearchConfig, TrainConfig

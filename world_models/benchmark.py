@@ -24,8 +24,7 @@ from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.machine import describe_environment
-from dqn_memory.runs.precision import set_tf32
-from dqn_memory.runs.settings import Repeatable, from_record
+from dqn_memory.runs.settings import Repeatable, from_record, set_tf32
 from envs.tables import Table, Value, origin, write_page
 from world_models.glam import timing as glam
 from world_models.glam.train_config import TrainConfig as GlamConfig

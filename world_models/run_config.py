@@ -6,12 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from dqn_memory import config as core
+from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.precision import set_tf32
 from envs.atari import AtariStep
 from envs.core import Step
 from envs.gymnasium_fleet import make_env
@@ -19,33 +18,11 @@ from envs.registry import WORLDS, make_world
 
 
 @dataclass(frozen=True)
-class ComputeConfig:
+class ComputeConfig(settings.ComputeConfig):
     """Where and how tensors are computed."""
 
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: int | None = None
-    """CPU threads of torch (None: torch's own choice)."""
-    engine: str = "eager"
-    """How the model is executed; every engine computes the same function."""
     tf32: bool = False
     """Multiply float32 with TF32 on a GPU, in convolutions too: several times faster, with 10 bits of mantissa."""
-
-    def torch_device(self) -> torch.device:
-        """The device, or one sentence that says why it cannot be used."""
-        return core.ComputeConfig(self.device).torch_device()
-
-    def start(self) -> torch.device:
-        """The device, after setting the number of threads and the form of products, which float sums depend on."""
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-        set_tf32(self.tf32)
-        return self.torch_device()
-
-    def check(self) -> None:
-        """One sentence for an engine or a device that cannot be had, and for a number of threads that nothing has."""
-        check_counts(self, ("threads",))
-        core.check_engine(self.engine, self.torch_device())
 
 
 def training_signal(step: Step, clip_rewards: bool, life_ends: bool) -> tuple[Tensor, Tensor]:
@@ -73,9 +50,7 @@ def check_not_negative(config: object, names: Iterable[str]) -> None:
 def check_run(config: Any) -> None:
     """A UserError for what no run of either trainer can have."""
     check_counts(config, ("total_steps",))
-    check_counts(config.environment, ("num_envs", "time_limit"))
     check_not_negative(config, ("seed",))
-    check_not_negative(config.output, ("log_every", "checkpoint_every"))
     _check_world(config.environment)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,9 @@ from dqn_memory.learner import update
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.replay import Prefixes, Windows
+from dqn_memory.runs.settings import Engine
 from dqn_memory.td_loss import Metrics, td_loss
 
-Engine = Literal["eager", "compile", "cudagraph"]
 Batch = Windows | Prefixes
 Update = Callable[[Batch], Metrics]
 Inputs = TypeVar("Inputs")  # a dataclass of tensors

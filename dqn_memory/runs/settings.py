@@ -1,44 +1,75 @@
-"""What a run is made of: dataclass defaults < `--config NAME|PATH` < explicit flags.
+"""What a run is made of: dataclass defaults < `--config NAME|PATH` < explicit flags, and the bounds of its numbers.
 
     @dataclass(frozen=True)
     class TrainConfig:
-        steps: int = 100_000
-        "environment steps"
+        steps: Annotated[int, Bounds(1)] = 100_000
+        "Environment steps."
 
     config = parse(TrainConfig)             # python -m ... --config memory-7x7 --steps 5000
+    check_numbers(config)                   # --steps 0 must be at least 1
     text = to_toml(config)                  # complete, reloadable
     same = from_toml(TrainConfig, text, "config.toml")
 
-Fields of nested classes need defaults; a field of the top one without a default is a required flag.
+A field's flag is its own name where no other field of the tree has it, else it takes the name of the field that holds
+it in front. A nested field called `kind` is named after its holder: `prior.kind` is `--prior`. Fields of nested classes
+need defaults; a field of the top one without a default is a required flag.
 """
 
+from __future__ import annotations
+
 import argparse
+import ast
 import inspect
+import math
+import os
+import re
+import shutil
 import sys
-from collections.abc import Iterable, Sequence
+import tomllib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
+from functools import reduce
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from textwrap import dedent
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+
+import torch
+import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.flags import Repeatable, flag_names, parse_flags
-from dqn_memory.runs.toml import defaults, from_record, from_toml, to_toml
+from dqn_memory.runs.toml import defaults, field_types, from_record, from_toml, members, to_toml
 from envs import cli
 
 __all__ = [
     "PRESETS",
+    "Bounds",
+    "ComputeConfig",
+    "OutputConfig",
     "Repeatable",
+    "check_numbers",
+    "check_parts",
     "flag_names",
+    "flags_of",
     "from_record",
     "from_toml",
     "load_plugins",
     "parse",
     "preset_names",
     "read_config",
+    "set_tf32",
     "study_files",
     "to_toml",
 ]
 
 C = TypeVar("C")
+Keys = tuple[str, ...]
+Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+Engine = Literal["eager", "compile", "cudagraph"]
+CONFIG_HELP = "a shipped preset's name or a TOML file; repeatable, the later one wins"
+FLAG = re.compile(r"--([a-z][a-z0-9-]*)|^(\w+)")  # a message of an environment begins with its keyword's bare name
 STUDIES = "studies"  # folder of sets of runs (dqn_memory.study), which are no presets of one
 PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package, installed or not
 
@@ -121,3 +152,281 @@ def _refuse_study(name: str, path: Path, presets: Path) -> None:
                 f"--config {name} is a study, a set of runs, and no preset of one run; "
                 f"`python -m dqn_memory.study.run {study}` carries it out"
             )
+
+
+# ---- flags -----------------------------------------------------------------------------------------------------------
+def flag_names(config: Any) -> dict[str, str]:
+    """Flag of every settable field of a config instance: {"network.prior.mu": "mu", ...}.
+
+    Raises TypeError (a mistake of the config's author) where two fields would share a flag.
+    """
+    return {".".join(path): flag for path, flag in _flags(config).items()}
+
+
+def parse_flags(default: C, argv: list[str], description: str, prog: str | None = None) -> C:
+    """Give `default` with the flags in `argv` laid over it; tyro prints --help and its own errors."""
+    mirror = _mirror(default, _flags(default), ())
+    config_field = (
+        "config",
+        Annotated[Repeatable, tyro.conf.arg(help=CONFIG_HELP, metavar="NAME|PATH")],
+        field(default=()),
+    )
+    extra = [] if "config" in field_types(type(default)) else [config_field]
+    top = make_dataclass(type(mirror).__name__, extra, bases=(type(mirror),), frozen=True)
+    parsed: Any = tyro.cli(top, args=argv, prog=prog, description=description, config=(tyro.conf.OmitArgPrefixes,))
+    return _rebuild(default, parsed)
+
+
+def _settable(annotation: Any) -> bool:
+    """Tables inside arrays, and tables that may be absent, are for config files only."""
+    inner = [arg for option in members(annotation) for arg in (option, *get_args(option))]
+    return not any(is_dataclass(option) for option in inner)
+
+
+def _leaves(config: Any, prefix: Keys) -> Iterator[Keys]:
+    for name, annotation in field_types(type(config)).items():
+        if is_dataclass(value := getattr(config, name)):
+            yield from _leaves(value, (*prefix, name))
+        elif _settable(annotation):
+            yield (*prefix, name)
+
+
+def _flags(config: Any) -> dict[Keys, str]:
+    # a nested `kind` is told by its holder, so its last word says nothing
+    spoken = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
+    tails = Counter(name[-n:] for name in spoken.values() for n in range(1, len(name) + 1))
+    flags = {path: "_".join(_shortest(name, tails)) for path, name in spoken.items()}
+    twice = [flag for flag, count in Counter(flags.values()).items() if count > 1]
+    if twice:
+        raise TypeError(f"{type(config).__name__}: several fields share the flag --{twice[0].replace('_', '-')}")
+    return flags
+
+
+def _shortest(name: Keys, tails: Counter[Keys]) -> Keys:
+    return next((name[-n:] for n in range(1, len(name)) if tails[name[-n:]] == 1), name)
+
+
+def _mirror(config: Any, flags: dict[Keys, str], prefix: Keys) -> Any:
+    docs = _docs(type(config))
+    entries: list[Any] = []
+    for name, annotation in field_types(type(config)).items():
+        value, path = getattr(config, name), (*prefix, name)
+        if is_dataclass(value):
+            nested = _mirror(value, flags, path)
+            entries.append((name, type(nested), field(default=nested)))
+        elif path in flags:
+            entries.append((name, *_leaf(annotation, value, flags[path], docs.get(name, ""))))
+    return make_dataclass(type(config).__name__, entries, frozen=True)()
+
+
+def _leaf(annotation: Any, value: Any, flag: str, doc: str) -> tuple[Any, Any]:
+    if _is_dict(annotation):  # key=value pairs, laid over the entries that are there
+        pairs = ", ".join(f"{key}={item}" for key, item in value.items())
+        doc = f"{doc} (KEY=VALUE, repeatable{'; now ' + pairs if pairs else ''})".strip()
+        return Annotated[Repeatable, tyro.conf.arg(name=flag, help=doc, metavar="KEY=VALUE")], field(default=())
+    return Annotated[annotation, tyro.conf.arg(name=flag, help=doc or None)], field(default=value)
+
+
+def _is_dict(annotation: Any) -> bool:
+    return any(get_origin(option) is dict for option in members(annotation))
+
+
+def _rebuild(config: Any, parsed: Any) -> Any:
+    values: dict[str, Any] = {}
+    for name, annotation in field_types(type(config)).items():
+        if not hasattr(parsed, name):
+            continue
+        old, new = getattr(config, name), getattr(parsed, name)
+        if is_dataclass(old):
+            new = _rebuild(old, new)
+        elif _is_dict(annotation):
+            new = {**old, **dict(_pair(name, text) for text in new)}
+        values[name] = new
+    return replace(config, **values)
+
+
+def _pair(name: str, text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"--{name.replace('_', '-')} takes KEY=VALUE, not '{text}'")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value  # a bare word is a string
+
+
+def _docs(config_class: type) -> dict[str, str]:
+    """The string below each field, in one line; tyro itself would keep its line breaks."""
+    docs: dict[str, str] = {}
+    for owner in reversed(config_class.__mro__):
+        if is_dataclass(owner):
+            try:
+                source = inspect.getsource(owner)
+            except OSError:  # made at run time: nothing was written
+                continue
+            body = ast.parse(dedent(source)).body[0].body  # type: ignore[attr-defined]
+            for statement, below in pairwise(body):
+                if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
+                    docs[ast.unparse(statement.target)] = " ".join(ast.literal_eval(below.value).split())
+    return docs
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Bounds:
+    """Where a number must lie: `rate: Annotated[float, Bounds(0, 1)]`; None is no bound."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether a value lies there."""
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        """What a value must do."""
+        if self == Bounds(0):
+            return "not be negative"
+        if self == Bounds(self.least, self.most) and None not in (self.least, self.most):
+            return f"lie between {self.least} and {self.most}"
+        words = {"be at least": self.least, "be above": self.above, "be at most": self.most, "be below": self.below}
+        said = [f"{word} {bound}" for word, bound in words.items() if bound is not None]
+        return " and ".join(said[:1] + [word.removeprefix("be ") for word in said[1:]])
+
+
+def check_numbers(config: Any) -> None:
+    """A UserError for the first number of a tree of dataclasses that is not finite or lies outside its `Bounds`."""
+    for path, flag in flag_names(config).items():
+        *holders, name = path.split(".")
+        holder = reduce(getattr, holders, config)
+        value, annotation = getattr(holder, name), field_types(type(holder))[name]
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UserError(f"{_dashed(flag)} {number} must be a finite number")
+            for bounds in _bounds(annotation):
+                if number is not None and not bounds.holds(number):
+                    raise UserError(f"{_dashed(flag)} {number} must {bounds}")
+
+
+def _bounds(annotation: Any) -> Iterator[Bounds]:
+    """The bounds in an annotation, inside unions and tuples too."""
+    yield from (item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, Bounds))
+    for inner in get_args(annotation):
+        if inner is not Ellipsis and not isinstance(inner, str):
+            yield from _bounds(inner)
+
+
+def check_parts(config: Any, *parts: str) -> None:
+    """Let these parts check themselves."""
+    for part in parts:
+        with flags_of(config, part):
+            getattr(config, part).check()
+
+
+@contextmanager
+def flags_of(config: Any, part: str, **others: str) -> Iterator[None]:
+    """Let what is refused inside name the flags that exist; `others` are flags of other names.
+
+    A part of a config knows its fields' names but not their flags: where two parts share a name, the flag has the
+    part's in front.
+    """
+    try:
+        yield
+    except UserError as error:
+        known = _flags_by_name(config, part) | others
+        raise UserError(FLAG.sub(lambda found: _real(found, known), str(error))) from None
+
+
+def _flags_by_name(config: Any, part: str) -> dict[str, str]:
+    """Flags of a part by the last word of their path; of two fields of one name, that which lies less deep."""
+    flags = {path: flag for path, flag in flag_names(config).items() if path.startswith(f"{part}.")}
+    deepest_first = sorted(flags, key=lambda path: -path.count("."))
+    return {path.rpartition(".")[2]: flags[path] for path in deepest_first}
+
+
+def _real(found: re.Match[str], known: dict[str, str]) -> str:
+    name = (found[1] or found[2]).replace("-", "_")
+    return _dashed(known[name]) if name in known else found[0]
+
+
+def _dashed(flag: str) -> str:
+    return f"--{flag.replace('_', '-')}"
+
+
+# ---- parts that every trainer's config has ---------------------------------------------------------------------------
+@dataclass(frozen=True)
+class OutputConfig:
+    """Where a run lives and what it writes."""
+
+    run: str | None = None
+    """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
+    log_every: Annotated[int, Bounds(0)] = 2_000
+    """Environment steps between log lines."""
+    checkpoint_every: Annotated[int, Bounds(0)] = 50_000
+    """Environment steps between checkpoints (0: only at the end)."""
+    checkpoint_replay: Literal["full", "none"] = "full"
+    """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """Where and how tensors are computed."""
+
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: Annotated[int, Bounds(1)] | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    engine: Engine = "eager"
+    """How networks are executed; every engine computes the same function."""
+
+    def start(self) -> torch.device:
+        """The device, after setting what float sums depend on: the number of threads and the form of products."""
+        if self.threads is not None:
+            torch.set_num_threads(self.threads)
+        set_tf32(getattr(self, "tf32", False))
+        return self.torch_device()
+
+    def check(self) -> None:
+        """One sentence for a device or an engine that cannot be had, on this machine or at all."""
+        check_numbers(self)
+        device = self.torch_device()
+        if self.engine == "cudagraph" and device.type != "cuda":
+            raise UserError("--engine cudagraph needs --device cuda; use another engine on a CPU")
+        compiler = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")  # as torch chooses it
+        if self.engine == "compile" and sys.platform != "win32" and shutil.which(compiler) is None:
+            raise UserError(
+                f"--engine compile needs a C++ compiler, and there is no {compiler} here; use --engine eager"
+            )
+
+    def torch_device(self) -> torch.device:
+        """The device, or one sentence that says why it cannot be used."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise UserError(f"--device {self.device} is not a device of torch; use cpu, cuda or auto") from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise UserError(f"--device {self.device}: torch sees no CUDA device here; use cpu")
+        try:
+            torch.Generator(device)  # every trainer has one there
+        except RuntimeError:
+            raise UserError(f"--device {self.device} cannot be used here; use cpu, cuda or auto") from None
+        return device
+
+
+def set_tf32(allowed: bool) -> None:
+    """Whether an accelerator may round float32 factors to TF32's 10 bits of mantissa; no effect on a CPU.
+
+    torch by itself rounds in cuDNN's convolutions and recurrent layers and not in matrix products, so that neither
+    "float32" nor "tf32" would be true of a whole network.
+    """
+    torch.set_float32_matmul_precision("high" if allowed else "highest")
+    torch.backends.cudnn.allow_tf32 = allowed

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
-from dqn_memory.runs.flags import flag_names
+from dqn_memory.runs.settings import flag_names
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Section, Words
 

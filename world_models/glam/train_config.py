@@ -7,12 +7,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from dqn_memory import config as core
 from dqn_memory.config import EnvironmentConfig
 from dqn_memory.runs.backend import Backend
-from dqn_memory.runs.checks import check_finite, check_parts, told_by_flags
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import Repeatable
+from dqn_memory.runs.settings import OutputConfig, Repeatable, check_numbers, check_parts, flags_of
 from envs.atari import AtariConfig as GameConfig
 from envs.core import Step
 from envs.worlds.catch import check as check_catch
@@ -156,14 +154,6 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class OutputConfig(core.OutputConfig):
-    """Where a run lives and what it writes."""
-
-    run: str | None = None
-    """Run folder (None: runs/<env>/glam-<sequence>/seed_<seed>); it must not hold a run yet."""
-
-
-@dataclass(frozen=True)
 class ComputeConfig(run_config.ComputeConfig):
     """Where and how tensors are computed."""
 
@@ -215,13 +205,13 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        check_finite(self)
+        check_numbers(self)
         check_parts(
             self, "atari", "model", "learner", "imagination", "horizon", "agent", "replay", "collection", "evaluation",
             "compute",
         )  # fmt: skip
         if self._plays_catch:
-            with told_by_flags(self, "catch", size="screen"):
+            with flags_of(self, "catch", size="screen"):
                 check_catch(self.model.screen, **asdict(self.catch))
         check_run(self)
         self._check_updates()

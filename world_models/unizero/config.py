@@ -19,13 +19,10 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from dqn_memory import config as core
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.config import EnvironmentConfig
-from dqn_memory.runs.checks import check_finite, check_parts
-from dqn_memory.runs.cuda_graph import Engine
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.settings import Repeatable
+from dqn_memory.runs.settings import Engine, OutputConfig, Repeatable, check_numbers, check_parts
 from envs.atari import AtariConfig
 from envs.core import Step
 from world_models import run_config
@@ -425,14 +422,6 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class OutputConfig(core.OutputConfig):
-    """Where a run lives and what it writes."""
-
-    run: str | None = None
-    """Run folder (None: runs/<env>/unizero-<dynamics>-<prior>/seed_<seed>); it must not hold a run yet."""
-
-
-@dataclass(frozen=True)
 class ComputeConfig(run_config.ComputeConfig):
     """Where and how tensors are computed."""
 
@@ -490,7 +479,7 @@ class TrainConfig:
 
     def check(self) -> None:
         """One sentence for every combination of parts that cannot work together."""
-        check_finite(self)
+        check_numbers(self)
         check_parts(self, "atari", "model", "learner", "search", "replay", "collection", "evaluation", "compute")
         check_run(self)
         self.model.check_used()

@@ -13,8 +13,7 @@ from dqn_memory.analysis.timing import Timing, Work
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.network import ObservationSpec
-from dqn_memory.runs.cuda_graph import Engine
-from dqn_memory.runs.precision import set_tf32
+from dqn_memory.runs.settings import Engine, set_tf32
 from envs.atari import AtariConfig
 from envs.fleet import make_fleet
 from envs.tables import Table, Value
