@@ -1,6 +1,7 @@
 """Carry out a study: `python -m dqn_memory.study.run smoke`, or any TOML file (see dqn_memory/study/definition.py).
 
-Stop it anywhere and give the same command again: finished runs are kept, all others continue.
+Stop it anywhere and give the same command again: finished runs are kept, all others continue. With --status it shows
+how far the study is, while it runs or after a crash; with --dry-run what would be run.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -18,19 +20,38 @@ from pathlib import Path
 from typing import Literal
 
 import tyro
-from rich.console import Console
+from rich.box import SIMPLE
+from rich.console import Console, Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import Repeatable
-from dqn_memory.study import store
-from dqn_memory.study.definition import Definition, Planned, expand, read_definition, shipped
-from dqn_memory.study.estimate import estimate, in_words, size_in_words
+from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, read_definition, shipped
 from dqn_memory.study.import_runs import take_over, takeable
-from dqn_memory.study.overview import counts, overview
-from dqn_memory.study.place import home, kept_name
-from dqn_memory.study.runner import Backend, Drive, Processes, check_place, has_ray, open_runs, prepare
-from dqn_memory.study.store import STATE, RunState, Study, run_folder
+from dqn_memory.study.place import home, kept_name, place_of
+from dqn_memory.study.runner import Backend, Drive, Processes, has_ray, open_runs
+from dqn_memory.study.store import (
+    STATE,
+    RunState,
+    State,
+    Study,
+    acquire_lock,
+    check_study_folder,
+    in_words,
+    last_step,
+    lock_holder,
+    prepare,
+    run_folder,
+    size_in_words,
+)  # fmt: skip
+
+START = 5.0  # seconds, roughly, until a run's process takes its first step, on one core
+FEW = 40  # runs that are all shown without being asked for
+STYLES: dict[State, str] = {
+    "finished": "green", "running": "cyan", "waiting": "dim", "stopped": "yellow", "failed": "bold red",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -60,13 +81,17 @@ class Args:
     """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
     for another call (empty: all)."""
     take_from: Repeatable = ()
-    """Other studies, by name or folder, or records of some: their finished runs are taken over where all settings and
-    the seed are the same. Those of a record have no checkpoints."""
+    """Other studies, by name or folder, or archives of some: their finished runs are taken over where all settings and
+    the seed are the same. Those of an archive have no checkpoints."""
     dry_run: bool = False
     """Show what would be run, with names, time and disk, and write nothing."""
+    status: bool = False
+    """Show how far the study is, given by its folder, its name or its TOML file, and change nothing."""
+    all: bool = False
+    """With --status: show every run, also of a large study."""
 
     def check(self) -> None:
-        """One sentence for each value that cannot work."""
+        """Refuse each value that cannot work with one sentence."""
         for name in ("workers", "cpus"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -75,119 +100,36 @@ class Args:
             raise UserError(f"--retries {self.retries} must not be negative")
         if self.address is not None and self.backend == "processes":
             raise UserError("--address is for Ray: leave out --backend processes")
+        if self.all and not self.status:
+            raise UserError("--all is for --status, which shows every run with it; give both or neither")
 
+    @property
+    def sources(self) -> list[Path]:
+        """Folders or names of --take-from."""
+        return [Path(path) for path in self.take_from]
 
-def resolved_backend(args: Args) -> str:
-    """The backend by its name; a UserError where Ray is asked for and missing."""
-    wants_ray = args.backend == "ray" or args.address is not None
-    if wants_ray and not has_ray():
-        raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
-    return "ray" if wants_ray or (args.backend is None and has_ray()) else "processes"
+    def resolved_backend(self) -> str:
+        """Name the backend; a UserError where Ray is asked for and missing."""
+        wants_ray = self.backend == "ray" or self.address is not None
+        if wants_ray and not has_ray():
+            raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
+        return "ray" if wants_ray or (self.backend is None and has_ray()) else "processes"
 
+    def make_backend(self, resources: Resources) -> Backend:
+        """Start what the runs will be carried out by."""
+        if self.resolved_backend() == "processes":
+            return Processes(self.workers, resources.cpus, resources.gpus)
+        from dqn_memory.study.ray import Cluster
 
-def make_backend(args: Args, definition: Definition) -> Backend:
-    """Where the runs will be carried out."""
-    resources = definition.resources
-    if resolved_backend(args) == "processes":
-        return Processes(args.workers, resources.cpus, resources.gpus)
-    from dqn_memory.study.ray import Cluster
+        return Cluster(self.address, self.workers, resources.cpus, resources.gpus)
 
-    return Cluster(args.address, args.workers, resources.cpus, resources.gpus)
-
-
-def defined(args: Args) -> Definition:
-    """The study's file with this machine's --cpus and --gpus."""
-    definition = kept_name(read_definition(args.study, args.smoke))
-    given = {name: getattr(args, name) for name in ("cpus", "gpus")}
-    resources = replace(definition.resources, **{name: value for name, value in given.items() if value is not None})
-    resources.check(definition.source)
-    return replace(definition, resources=resources)
-
-
-def announce(
-    definition: Definition, folder: Path, runs: Sequence[RunState], total: int, slots: int | None, say: Console
-) -> None:
-    """Number of runs, of `total` that the study has, time and disk, before anything starts."""
-    axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
-    skipped = prod(len(values) for values in definition.axes.values()) - total
-    axes += f", less {skipped} that it skips" if skipped else ""
-    axes += f", of which --only chose {len(runs)}" if len(runs) < total else ""
-    cost = estimate(runs, definition.resources)
-    source = f" ({cost.source})" if cost.source else ""
-    heading = f"{definition.title}\n{folder}: {counts(runs)} = {axes}"
-    say.print(heading, markup=False, highlight=False, soft_wrap=True)
-    wall = "" if slots is None or cost.seconds is None else f", {in_words(cost.seconds / slots)} with {slots} at once"
-    time_left = f"about {in_words(cost.seconds)} of one worker{wall}" if cost.seconds is not None else "time unknown"
-    free = shutil.disk_usage(_existing(folder)).free / 1e6
-    disk = f"disk {size_in_words(cost.megabytes)} of {size_in_words(free)} free"
-    say.print(f"left to do: {time_left}; {disk}{source}", markup=False, highlight=False, soft_wrap=True)
-    if cost.megabytes is not None and cost.megabytes > free:
-        say.print("warning: the disk is too small for the study", style="bold red")
-
-
-def _existing(folder: Path) -> Path:
-    folder = folder.absolute()
-    return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
-    """Those that a pattern matches, all where there is none; a UserError for a pattern that matches no run."""
-    for pattern in patterns:
-        if not any(fnmatchcase(run.name, pattern) for run in runs):
-            raise UserError(f"--only {pattern} matches no run; --dry-run shows their names, such as {runs[0].name}")
-    return [run for run in runs if not patterns or any(fnmatchcase(run.name, pattern) for pattern in patterns)]
-
-
-def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Console) -> None:
-    """What would be run, and what --take-from would bring; nothing is written."""
-    known = {run.name: run for run in Study.open(folder).runs()} if (folder / STATE).exists() else {}
-    runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], args.only)
-    names = {run.name for run in runs}
-    taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], _paths(args.take_from))
-    for run in runs:
-        told = (
-            f"{'take':9}{run.name} from {taken[run.name].folder}" if run.name in taken else f"{run.state:9}{run.name}"
-        )
-        say.print(told, markup=False, highlight=False, soft_wrap=True)
-    announce(definition, folder, [taken.get(run.name, run) for run in runs], len(planned), None, say)
-
-
-def _paths(given: Sequence[str]) -> list[Path]:
-    return [Path(path) for path in given]
-
-
-def _unbegun(run: Planned, folder: Path) -> RunState:
-    place = run_folder(folder, run.name)
-    return RunState(run.name, run.axes, "waiting", place, place, place, run.config.total_steps, 0, None, "")
-
-
-def carry_out(args: Args, definition: Definition, folder: Path, say: Console) -> Study:
-    """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
-    planned = expand(definition)
-    check_place(folder, definition, planned)
-    if args.dry_run:
-        show_plan(args, definition, folder, planned, say)
-        raise SystemExit(0)
-    with disk_errors(folder):
-        lock = store.acquire_lock(folder / "locks" / "study.lock", patience=2.0)
-    if lock is None:
-        who = store.lock_holder(folder / "locks" / "study.lock") or {}
-        raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
-    try:
-        study = prepare(folder, definition, planned)
-        tell = partial(say.print, markup=False, highlight=False, soft_wrap=True)
-        wanted = {run.name for run in chosen(study.runs(), args.only)}
-        take_over(study, [run for run in planned if run.name in wanted], _paths(args.take_from), tell)
-        left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
-        if left:
-            backend = make_backend(args, definition)
-            runs = chosen(study.runs(), args.only)
-            announce(definition, folder, runs, len(study.runs()), backend.room(), say)
-            say.print(f"backend {resolved_backend(args)}: {backend.describes}", markup=False, highlight=False)
-            Drive(study, backend, definition.resources, args.retries, tell).run(left)
-    finally:
-        os.close(lock)
-    return study
+    def definition(self) -> Definition:
+        """Read the study's file, with this machine's --cpus and --gpus."""
+        definition = kept_name(read_definition(self.study, self.smoke))
+        given = {name: getattr(self, name) for name in ("cpus", "gpus")}
+        resources = replace(definition.resources, **{name: value for name, value in given.items() if value is not None})
+        resources.check(definition.source)
+        return replace(definition, resources=resources)
 
 
 @one_line_errors
@@ -196,18 +138,206 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = f"{Args.__doc__}\n\nShipped studies: {', '.join(shipped())}."
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     args.check()
-    definition = defined(args)
+    console = Console()
+    if args.status:
+        folder = args.folder or (home(args.definition()) if args.smoke else place_of(Path(args.study)))
+        console.print(overview(Study.open(folder), args.all))
+        return
+    definition = args.definition()
     folder = args.folder or home(definition)
-    say = Console()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:
-        study = carry_out(args, definition, folder, say)
+        planned = expand(definition)
+        check_study_folder(folder, definition, planned)
+        if args.dry_run:
+            show_plan(args, definition, folder, planned, console)
+            return
+        study = carry_out(args, definition, folder, planned, console)
     except KeyboardInterrupt:
-        say.print("\nstopped; the same command continues", highlight=False)
+        console.print("\nstopped; the same command continues", highlight=False)
         raise SystemExit(130) from None
-    say.print(overview(study))
+    console.print(overview(study))
     if any(run.state == "failed" for run in study.runs()):
         sys.exit(1)
+
+
+def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], console: Console) -> Study:
+    """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
+    path = folder / "locks" / "study.lock"
+    with disk_errors(folder):
+        lock = acquire_lock(path, patience=2.0)
+    if lock is None:
+        who = lock_holder(path) or {}
+        raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
+    say = partial(_say, console)
+    try:
+        study = prepare(folder, definition, planned)
+        wanted = {run.name for run in chosen(study.runs(), args.only)}
+        take_over(study, [run for run in planned if run.name in wanted], args.sources, say)
+        left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
+        if left:
+            backend = args.make_backend(definition.resources)
+            announce(definition, folder, chosen(study.runs(), args.only), len(study.runs()), backend.room(), console)
+            say(f"backend {args.resolved_backend()}: {backend.describes}")
+            Drive(study, backend, definition.resources, args.retries, say).run(left)
+    finally:
+        os.close(lock)
+    return study
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
+    """Choose the runs that a pattern matches, all where there is none.
+
+    Raises:
+        UserError: a pattern matches no run.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(run.name, pattern) for run in runs):
+            raise UserError(f"--only {pattern} matches no run; --dry-run shows their names, such as {runs[0].name}")
+    return [run for run in runs if not patterns or any(fnmatchcase(run.name, pattern) for pattern in patterns)]
+
+
+# What a study will take
+
+
+def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], console: Console) -> None:
+    """Show what would be run, and what --take-from would bring; nothing is written."""
+    known = {run.name: run for run in Study.open(folder).runs()} if (folder / STATE).exists() else {}
+    runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], args.only)
+    names = {run.name for run in runs}
+    taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], args.sources)
+    for run in runs:
+        taking = run.name in taken
+        _say(console, f"{'take':9}{run.name} from {taken[run.name].folder}" if taking else f"{run.state:9}{run.name}")
+    announce(definition, folder, [taken.get(run.name, run) for run in runs], len(planned), None, console)
+
+
+def _unbegun(run: Planned, folder: Path) -> RunState:
+    path = run_folder(folder, run.name)
+    return RunState(run.name, run.axes, "waiting", path, path, path, run.config.total_steps, 0, None, "")
+
+
+def announce(
+    definition: Definition, folder: Path, runs: Sequence[RunState], total: int, slots: int | None, console: Console
+) -> None:
+    """Say how many of the study's `total` runs will be carried out, in what time and on what disk."""
+    axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
+    skipped = prod(len(values) for values in definition.axes.values()) - total
+    axes += f", less {skipped} that it skips" if skipped else ""
+    axes += f", of which --only chose {len(runs)}" if len(runs) < total else ""
+    cost = estimate(runs, definition.resources)
+    source = f" ({cost.source})" if cost.source else ""
+    _say(console, f"{definition.title}\n{folder}: {counts(runs)} = {axes}")
+    wall = "" if slots is None or cost.seconds is None else f", {in_words(cost.seconds / slots)} with {slots} at once"
+    time_left = f"about {in_words(cost.seconds)} of one worker{wall}" if cost.seconds is not None else "time unknown"
+    there = folder.absolute()
+    there = next(path for path in (there, *there.parents) if path.exists())
+    free = shutil.disk_usage(there).free / 1e6
+    disk = f"disk {size_in_words(cost.megabytes)} of {size_in_words(free)} free"
+    _say(console, f"left to do: {time_left}; {disk}{source}")
+    if cost.megabytes is not None and cost.megabytes > free:
+        console.print("warning: the disk is too small for the study", style="bold red")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """`seconds` of workers' time that is left, and the disk that all runs take; None: nothing is known."""
+
+    seconds: float | None
+    megabytes: float | None
+    source: str
+
+
+def estimate(runs: Sequence[RunState], resources: Resources) -> Estimate:
+    """Estimate what is left to do, from the study's own finished runs where there are any, else from its file.
+
+    Runs of one architecture in one environment are taken to cost the same.
+    """
+    known = [run for run in runs if run.state == "finished" and run.seconds]
+    left = [run for run in runs if run.state != "finished"]
+    pace, size, source = resources.steps_per_second, resources.megabytes, resources.measured
+    alike: dict[tuple[str, str], list[RunState]] = defaultdict(list)
+    for run in known:
+        alike[run.world, run.architecture].append(run)
+    if known:
+        size = sum(megabytes_of(run.folder) for run in known) / len(known)
+        source = "from the finished runs"
+    megabytes = None if size is None else size * len(runs)
+    if not known and pace is None:
+        return Estimate(None, megabytes, source)
+    seconds = 0.0 if known else START * len(left)  # what was measured holds the start
+    for run in left:
+        each = _seconds_a_step(alike.get((run.world, run.architecture), known)) if known else 1 / (pace or 1)
+        seconds += max(0, run.steps - last_step(run.folder)) * each
+    return Estimate(seconds, megabytes, source)
+
+
+def _seconds_a_step(runs: Sequence[RunState]) -> float:
+    return sum((run.seconds or 0.0) / max(1, run.steps) for run in runs) / len(runs)
+
+
+def megabytes_of(folder: Path) -> float:
+    """Measure what a folder's files take."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+
+
+# How far a study is, as tables for a terminal; labels are Text since they may have what rich reads as its markup
+
+
+def overview(study: Study, everything: bool = False) -> Group:
+    """Show counts, the runs (the running, stopped and failed ones of a large study), and what failed ones said."""
+    runs = shown = study.runs()
+    at_work = "study.run is at work" if study.lives else "study.run is not at work"
+    parts: list[RenderableType] = [Text(f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}")]
+    if len(runs) > FEW:
+        parts.append(_grid(runs))
+        if not everything:
+            shown = [run for run in runs if run.state not in ("finished", "waiting")]
+    if shown:
+        parts.append(_table(study, shown))
+    for run in runs:
+        if run.state == "failed":
+            said = "\n".join(f"    {line}" for line in run.error.splitlines())
+            parts += [Text(f"{run.name} failed (log: {run.log}):", style="bold red"), Text(said)]
+    return Group(*parts)
+
+
+def counts(runs: Sequence[RunState]) -> str:
+    """Say `12 runs: 3 finished, 2 running, 7 waiting`."""
+    number = Counter(run.state for run in runs)
+    return f"{len(runs)} runs: {', '.join(f'{number[state]} {state}' for state in STYLES if number[state])}"
+
+
+def _grid(runs: Sequence[RunState]) -> Table:
+    """Show finished runs of all runs, by environment and architecture."""
+    architectures = list(dict.fromkeys(run.architecture for run in runs))
+    table = Table("finished", *(Column(Text(name)) for name in architectures), box=SIMPLE)
+    for world in dict.fromkeys(run.world for run in runs):
+        cells = [Text(world)]
+        for architecture in architectures:
+            number = Counter(run.state for run in runs if (run.world, run.architecture) == (world, architecture))
+            failed = f" {number['failed']} failed" if number["failed"] else ""
+            cells.append(Text.assemble(f"{number['finished']}/{number.total()}", (failed, "red")))
+        table.add_row(*cells)
+    return table
+
+
+def _table(study: Study, runs: Sequence[RunState]) -> Table:
+    """Show a line a run."""
+    named = [*(axis for axis in AXES if axis != "seed"), *(axis for axis in study.axes if axis not in AXES)]
+    table = Table(*(Column(Text(name), overflow="fold") for name in named), box=SIMPLE)
+    for name in ("seed", "state", "steps", "time", "starts"):
+        table.add_column(name, no_wrap=True)
+    for run in runs:
+        reached = f"{last_step(run.folder):,}" + ("" if run.state == "finished" else f" of {run.steps:,}")
+        labels = (Text(str(run.axes[axis])) for axis in (*named, "seed"))
+        seconds = in_words(run.seconds) if run.seconds else ""
+        table.add_row(*labels, Text(run.state, style=STYLES[run.state]), reached, seconds, str(run.attempts))
+    return table
 
 
 if __name__ == "__main__":

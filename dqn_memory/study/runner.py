@@ -1,6 +1,7 @@
-"""One run, carried out by a worker: a process of the trainer's script, started anew or from its last checkpoint.
+"""Carries out the runs of a study: a worker for each, plain processes of this machine, and the drive over all of them.
 
-Imports no torch, so that a worker costs little beside its trainer.
+A worker starts the trainer's script anew or from its last checkpoint. Nothing here imports torch, so that a worker
+costs little beside its trainer. Ray is in dqn_memory/study/ray.py.
 """
 
 from __future__ import annotations
@@ -22,39 +23,31 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal, Protocol
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import disk_errors, write_atomic
-from dqn_memory.runs.toml import from_record
 from dqn_memory.study import child
-from dqn_memory.study.definition import Definition, Planned, Resources
-from dqn_memory.study.estimate import in_words
-from dqn_memory.study.report_source import RECORD
+from dqn_memory.study.definition import Resources
 from dqn_memory.study.store import (
-    STATE,
     RunState,
     Study,
     acquire_lock,
     checkpoint,
     final_metrics,
     finished,
+    in_words,
     lock_holder,
     run_folder,
     write_checksums,
-)
+)  # fmt: skip
 from dqn_memory.study.trainers import script_of
 from envs.registry import WORLDS
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-
-
-LAST_LINES = 12
-
-
+LAST_LINES = 12  # of a trainer's log that are told
+POLL = 1.0  # seconds between looks at the room for more runs
+Say = Callable[[str], object]
 Result = Literal["finished", "failed", "killed"]
-
-
 Started = Callable[["subprocess.Popen[bytes]"], None]
 
 
@@ -193,12 +186,15 @@ def _signal_name(number: int) -> str:
 
 
 def last_lines(log: Path, begin: int = 0, count: int = LAST_LINES) -> str:
-    """The end of what a trainer said from byte `begin` on."""
+    """Give the end of what a trainer said from byte `begin` on."""
     try:
         data = log.read_bytes()[begin:]
     except OSError:
         return ""
     return "\n".join(data.decode(errors="replace").rstrip().splitlines()[-count:])
+
+
+# Where workers are
 
 
 class Backend(Protocol):
@@ -207,25 +203,25 @@ class Backend(Protocol):
     describes: str
 
     def room(self) -> int:
-        """How many more orders it can begin now."""
+        """Count the orders that it can begin now."""
 
     def submit(self, order: Order) -> None:
         """Begin one."""
 
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """What has ended; waits at most `seconds` for the first."""
+        """Collect what has ended; wait at most `seconds` for the first."""
 
     def close(self) -> None:
         """Stop whatever still runs; all of it can be continued."""
 
 
 def has_ray() -> bool:
-    """Whether Ray is installed."""
+    """Tell whether Ray is installed."""
     return importlib.util.find_spec("ray") is not None
 
 
 def visible_devices() -> list[str]:
-    """Names of this machine's accelerators, as CUDA_VISIBLE_DEVICES takes them."""
+    """Name this machine's accelerators, as CUDA_VISIBLE_DEVICES takes them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
         return [name.strip() for name in given.split(",") if name.strip()]
@@ -244,13 +240,13 @@ class Devices:
         self._free = dict.fromkeys(names, 1.0)
 
     def slots(self) -> int:
-        """How many runs they take at once."""
+        """Count the runs that they take at once."""
         if self.share <= 1:
             return sum(int(1 / self.share + 1e-9) for _ in self._free)
         return len(self._free) // int(self.share)
 
     def take(self) -> str:
-        """CUDA_VISIBLE_DEVICES of one more run."""
+        """Give the CUDA_VISIBLE_DEVICES of one more run."""
         part = min(self.share, 1.0)
         freest = sorted(self._free, key=lambda name: -self._free[name])[: max(1, int(self.share))]
         for name in freest:
@@ -258,7 +254,7 @@ class Devices:
         return ",".join(freest)
 
     def give_back(self, taken: str) -> None:
-        """What `take` gave."""
+        """Return what `take` gave."""
         for name in taken.split(","):
             self._free[name] += min(self.share, 1.0)
 
@@ -329,87 +325,11 @@ class Processes:
         stop(process)
 
 
-POLL = 1.0  # seconds between looks at the room for more runs
-
-
-Say = Callable[[str], object]
-
-
-def prepare(folder: Path, definition: Definition, planned: Sequence[Planned]) -> Study:
-    """Make or extend the study in `folder`; what is finished there stays.
-
-    Raises UserError as `check_place` does.
-    """
-    check_place(folder, definition, planned)
-    listed = [(run.name, run.axes, run.config.total_steps) for run in planned]
-    with disk_errors(folder):
-        study = Study.create(folder, definition, listed)
-        (folder / "configs").mkdir(exist_ok=True)
-    for run in planned:
-        path = study.config_of(run.name)
-        if not path.exists():
-            write_atomic(path, run.toml.encode())
-    return study
-
-
-def check_place(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
-    """Refuse, with nothing written, a folder in which the study would lie among strangers.
-
-    Raises UserError where the folder is none or holds something else or another study, and where a run of the same
-    name was made with another config: its numbers would not belong here.
-    """
-    with disk_errors(folder):
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--folder {folder} is no folder; name another")
-        _check_ours(folder)
-        _check_study(folder, definition, planned)
-        for run in planned:
-            _check_same(folder / "configs" / f"{run.name}.toml", run)
-
-
-def _check_ours(folder: Path) -> None:
-    if not folder.exists() or (folder / STATE).exists():
-        return
-    if (folder / RECORD).exists():
-        raise UserError(f"{folder} is the record of a study: give another --folder, and --take-from {folder}")
-    strange = sorted(path.name for path in folder.iterdir() if path.name != "locks")
-    if strange:
-        raise UserError(f"{folder} is not empty and no study ({strange[0]} is in it); give another --folder")
-
-
-def _check_study(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
-    """That a study which is there is this one: of its title, and with a run in common."""
-    if not (folder / STATE).exists():
-        return
-    there, hint = Study.open(folder), "give another --folder"
-    if there.title != definition.title:
-        raise UserError(f"{folder} holds the study '{there.title}', not '{definition.title}'; {hint}")
-    made = {path.stem for path in (folder / "configs").glob("*.toml")}
-    if made and made.isdisjoint(run.name for run in planned):
-        raise UserError(f"the study in {folder} has none of these runs but others, such as {min(made)}; {hint}")
-
-
-def _check_same(path: Path, run: Planned) -> None:
-    if not path.exists():
-        return
-    made = from_record(type(run.config), path.read_text(encoding="utf-8"), str(path))
-    if made != run.config:
-        raise UserError(
-            f"the study in {path.parent.parent} was made with other settings of {run.name} ({_difference(made, run)}); "
-            "give another --folder, or the definition it was made with"
-        )
-
-
-def _difference(made: Any, run: Planned) -> str:
-    """The first line in which two configs differ."""
-    ours, theirs = run.toml.splitlines(), Planned(run.name, run.axes, made).toml.splitlines()
-    pairs = ((old, new) for old, new in zip(theirs, ours, strict=False) if old != new)
-    old, new = next(pairs, (f"{len(theirs)} lines", f"{len(ours)} lines"))
-    return f"{old}, now {new}"
+# The drive over all runs
 
 
 def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
-    """Runs that are still to be brought to their end; the state is put right where the folders tell otherwise."""
+    """List the runs that are to be brought to their end; the state is put right where the folders tell otherwise."""
     left = []
     for run in study.runs():
         try:
@@ -453,7 +373,7 @@ class Drive:
         self.done = self.total = 0
 
     def run(self, runs: Sequence[RunState]) -> None:
-        """Until every run has finished or failed; an interrupt stops all trainers and leaves their runs resumable."""
+        """Go on until every run has finished or failed; an interrupt stops all, and leaves all resumable."""
         self.waiting.extend(runs)
         known = self.study.runs()
         self.total, self.done = len(known), sum(run.state == "finished" for run in known)
@@ -492,7 +412,7 @@ class Drive:
             self.say(f"failed   {run.name}: {last}")
 
     def _worth_another(self, run: RunState) -> bool:
-        """Whether a killed run has not been killed too often without a further checkpoint in between."""
+        """Tell whether a killed run has not been killed too often without a further checkpoint in between."""
         reached = -1
         with suppress(UserError):  # a damaged checkpoint is the trainer's to refuse
             reached = (checkpoint(run.folder) or {"step": -1})["step"]
@@ -502,7 +422,7 @@ class Drive:
 
 
 def _score(run: RunState) -> str:
-    """What its last evaluation says, as the report will read it: success only of worlds that tell what it is."""
+    """Say what its last evaluation gave, as the report will read it: success only of environments that report it."""
     final = final_metrics(run.folder)
     config = tomllib.loads(run.config.read_text(encoding="utf-8"))
     env = config.get("environment", config.get("world"))["env"]  # which a config of schema 1 calls world

@@ -14,9 +14,8 @@ import pytest
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import store
 from dqn_memory.study.definition import Resources, parse_definition
-from dqn_memory.study.estimate import START, estimate, in_words, size_in_words
-from dqn_memory.study.overview import counts
-from dqn_memory.study.store import Study, finished, study_folder
+from dqn_memory.study.run import START, counts, estimate
+from dqn_memory.study.store import Study, finished, in_words, size_in_words, study_folder
 
 TEXT = """
 title = "One world"

@@ -36,7 +36,7 @@ COMMAND = (
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
 
 

@@ -19,8 +19,8 @@ from studies import (
 from dqn_memory import train
 from dqn_memory.runs.checkpoint import CheckpointFolder
 from dqn_memory.runs.folder import Run
+from dqn_memory.study.run import main
 from dqn_memory.study.runner import Devices
-from dqn_memory.study.status import main as status
 from dqn_memory.study.store import Study, finished
 
 
@@ -54,7 +54,7 @@ def test_an_undisturbed_study(study, tmp_path, undisturbed, capsys):
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").rglob("*")}
     assert "started" not in carry_out(study, tmp_path / "study")  # nothing is repeated
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").rglob("*")}
-    status([str(tmp_path / "study")])
+    main([str(tmp_path / "study"), "--status"])
     assert "8 runs: 8 finished" in capsys.readouterr().out
 
 
@@ -112,7 +112,7 @@ def test_a_failed_run_is_told_with_its_last_words_and_the_others_finish(study, t
     assert [state for name, state in states.items() if "bad" in name] == ["failed"] * 4
     assert [state for name, state in states.items() if "bad" not in name] == ["finished"] * 8
     assert "error: step 25 cannot be taken" in said
-    status([str(folder)])
+    main([str(folder), "--status"])
     assert "error: step 25 cannot be taken" in capsys.readouterr().out
     assert "4 failed, 8 finished" not in said
     study.write_text(study.read_text().replace("fails_at = 25", "fails_at = 26"))

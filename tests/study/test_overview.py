@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from dqn_memory.study.definition import parse_definition
-from dqn_memory.study.overview import overview
+from dqn_memory.study.run import overview
 from dqn_memory.study.store import Study
 
 WORLDS = ("Rooms [/7x7]", "[bold]Hall")

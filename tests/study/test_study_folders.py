@@ -19,12 +19,11 @@ from dqn_memory.study.report_data import collect
 from dqn_memory.study.report_record import record
 from dqn_memory.study.report_sections import lead
 from dqn_memory.study.report_source import open_source
-from dqn_memory.study.run import Args, defined, main
-from dqn_memory.study.runner import open_runs, prepare
-from dqn_memory.study.status import main as status_main
-from dqn_memory.study.store import Study
+from dqn_memory.study.run import Args, main
+from dqn_memory.study.runner import open_runs
+from dqn_memory.study.store import Study, prepare
 
-SMOKE = Path(__file__).resolve().parents[1] / "results/studies/smoke"
+SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 WORLD = "POMDP/Hallway-v0"
 
 
@@ -75,13 +74,13 @@ def test_the_command_that_a_report_prints_continues_the_study(
 
 def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path: Path) -> None:
     for folder in (whole.folder, SMOKE):
-        assert defined(Args(str(folder / "study.toml"))).name == "smoke"
-        assert defined(Args(str(folder / "study.toml"), smoke=True)).name == "smoke-smoke"
+        assert Args(str(folder / "study.toml")).definition().name == "smoke"
+        assert Args(str(folder / "study.toml"), smoke=True).definition().name == "smoke-smoke"
     alone = shutil.copy(SMOKE / "study.toml", tmp_path / "study.toml")
-    assert defined(Args(str(alone))).name == "study"
+    assert Args(str(alone)).definition().name == "study"
     small = tmp_path / "small"
     prepare(small, definition := read_definition("priors", smoke=True), expand(definition))
-    assert defined(Args(str(small / "study.toml"), smoke=True)).name == "priors-smoke"
+    assert Args(str(small / "study.toml"), smoke=True).definition().name == "priors-smoke"
 
 
 def test_another_study_is_left_alone(whole: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,31 +133,31 @@ def test_invented_studies_of_one_title_and_other_runs_are_told_apart(tmp_path: P
     assert len(prepare(tmp_path / "one", more, expand(more)).runs()) == 2
 
 
-@pytest.mark.parametrize("script", [report_main, status_main])
+@pytest.mark.parametrize(("script", "flag"), [(report_main, "--no-attention"), (main, "--status")])
 def test_reports_take_what_study_run_takes(
     whole: Study,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     script: Callable[[list[str]], None],
+    flag: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     mine = tmp_path / "mine.toml"
     mine.write_bytes((whole.folder / "study.toml").read_bytes())
     for name in ("mine.toml", str(mine), "smoke"):
         with pytest.raises(SystemExit):
-            script([name])
+            script([name, flag])
         told = capsys.readouterr().err
         assert told.startswith(f"error: the study {name} was not run yet: there is no folder runs/studies/")
         assert f"`python -m dqn_memory.study.run {name}` runs it" in told and told.count("\n") == 1
     for name in ("mine", "smoke"):
         shutil.copytree(whole.folder, tmp_path / "runs/studies" / name)
-    extra = ["--no-attention"] if script is report_main else []
     for name in ("mine.toml", str(mine), "mine", "smoke", str(whole.folder / "study.toml")):
-        script([name, *extra])
+        script([name, flag])
         assert whole.title in capsys.readouterr().out
     made = {path.parent.name for path in tmp_path.rglob("report.md")}
-    assert made == ({"report"} if extra else set())
+    assert made == ({"report"} if script is report_main else set())
     assert not (whole.folder / "report").exists()  # its study.toml is of the study smoke, which lies in runs/studies
 
 
