@@ -1,15 +1,13 @@
 """Atari games behind the fleet's interface: the one place that touches ale-py.
 
-The emulators run side by side in ale-py's own vector environment, whose defaults are none of ours: every setting is
+The emulators run in parallel in ale-py's own vector environment. None of its defaults is relied on: every setting is
 given. Its frames and rewards are those of the classic wrappers, frame for frame.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from array import array
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +18,7 @@ from torch import Tensor
 
 from envs.core import Step
 from envs.errors import UserError, near_names
+from envs.gymnasium_fleet import ReplayedFleet
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -51,7 +50,7 @@ class AtariConfig:
     "Learning to Focus" counts 108,000 actions, 432,000 frames)."""
 
     def check(self) -> None:
-        """One sentence for every value that cannot work."""
+        """Refuse in one sentence every value that cannot work."""
         if not 0 <= self.sticky < 1:
             raise UserError(f"sticky {self.sticky} must be at least 0 and below 1.")
         for name in ("size", "frame_skip", "most_frames"):
@@ -68,17 +67,16 @@ class AtariStep(Step):
     life_lost: Tensor  # (N,) bool
 
 
-class AtariFleet:
+class AtariFleet(ReplayedFleet):
     """N copies of one game, each started over when it ends; frames (N, C, size, size) uint8, rewards unclipped.
 
-    An emulator cannot be copied through its vector form, so a saved state is the seed and all actions since; loading
-    replays them. Success is a positive return: Atari has no verdict of its own.
+    Success is a positive return: Atari reports none of its own.
 
     Raises:
         UserError: ale-py is missing, the game is unknown, or a setting cannot work.
     """
 
-    exact_resume = True
+    reports_success = False
 
     def __init__(
         self,
@@ -88,101 +86,59 @@ class AtariFleet:
         device: str | torch.device = "cpu",
         config: AtariConfig | None = None,
     ) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
+        super().__init__(game, num_envs, device)
         self.config = config or AtariConfig()
         self.config.check()
-        self.game, self.num_envs, self.device = rom(game), num_envs, torch.device(device)
-        self.seeds, self.begun = _seeds(seed, num_envs), False
-        self.log = array("h")  # all actions since the reset, N for every step
-        self._build()
+        self.game = rom(game)
+        self.seeds, self.begun = _spawn(seed, num_envs), False
+        self.games = _games(self.game, num_envs, self.config)
         channels = 1 if self.config.grayscale else 3
         shape = (channels, self.config.size, self.config.size)
         self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.num_actions = int(self.games.single_action_space.n)
 
     def reset(self) -> Tensor:
-        """Start all games; returns the first frames (N, C, size, size). Only the first time with the seeds themselves:
-        later ones draw on, as elsewhere.
+        """Start all games; returns the first frames (N, C, size, size).
+
+        Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
         """
         if self.begun:
-            self.seeds = _seeds([*self.seeds.tolist(), 1], self.num_envs)
+            self.seeds = _spawn([*self.seeds.tolist(), 1], self.num_envs)
         self.begun, self.log = True, array("h")
         self._start()
         return self._tensor(self._frames)
 
     def step(self, action: Tensor) -> AtariStep:
-        """One action (N,) int64 in every game."""
+        """Take one action (N,) int64 in every game."""
         chosen = action.cpu().numpy()
         self.log.extend(chosen.tolist())
-        rewards, terminated, truncated, final, lost = self._act(chosen)
-        done, returns, lengths = terminated | truncated, self._returns.copy(), self._lengths.copy()
-        self._returns[done], self._lengths[done] = 0.0, 0
-        return AtariStep(
-            observation=self._tensor(self._frames),
-            final_observation=self._tensor(final),
-            reward=self._tensor(rewards).float(),
-            terminated=self._tensor(terminated),
-            truncated=self._tensor(truncated),
-            success=self._tensor(done & (returns > 0)),
-            episode_return=self._tensor(returns),
-            episode_length=self._tensor(lengths),
-            life_lost=self._tensor(lost),
-        )
+        return self._step(chosen)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Picture (size, size, 3) of one game as it stands."""
+        """Draw one game as a picture (size, size, 3)."""
         picture = np.moveaxis(self._frames[row], 0, -1)
         return np.repeat(picture, 3, -1) if self.config.grayscale else picture.copy()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Seeds (N,), actions (T, N) and a hash of the last frames: tensors and integers only."""
-        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs)
-        return {
-            "seeds": torch.tensor(self.seeds),
-            "actions": torch.tensor(log),
-            "observation_hash": _hash(self._frames),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Start anew from the saved seeds and replay the saved actions.
-
-        Raises:
-            UserError: the number of games differs, or the replay ends in other frames.
-        """
-        if "actions" not in state or state["actions"].shape[1:] != (self.num_envs,):
-            raise UserError(f"The saved state does not fit {self.num_envs} games of {self.game}.")
-        self.seeds, self.begun = state["seeds"].numpy(), True
-        self.log = array("h", state["actions"].flatten().tolist())
-        self.close()
-        self._build()
-        self._start()
-        for chosen in state["actions"].numpy().astype(np.int64):
-            _, terminated, truncated, _, _ = self._act(chosen)
-            done = terminated | truncated
-            self._returns[done], self._lengths[done] = 0.0, 0
-        if _hash(self._frames) != state["observation_hash"]:
-            raise UserError(
-                f"Replaying {len(state['actions'])} steps of {self.game} ends in other frames, so this run cannot be "
-                "resumed exactly; was it made with another version of ale-py or other settings?"
-            )
 
     def close(self) -> None:
         """Stop the emulators."""
         self.games.close()
 
-    def _build(self) -> None:
+    def _rebuild(self, seeds: Tensor) -> None:
+        self.seeds, self.begun = seeds.numpy(), True
         self.games = _games(self.game, self.num_envs, self.config)
-        self._returns = np.zeros(self.num_envs)
-        self._lengths = np.zeros(self.num_envs, np.int64)
+
+    def _replay(self, log: Array) -> None:
+        self._start()
+        for chosen in log.astype(np.int64):
+            self._step(chosen)
 
     def _start(self) -> None:
         frames, info = self.games.reset(seed=self.seeds)
         self._frames, self._lives = self._arranged(frames), info["lives"].copy()
-        self._returns[:], self._lengths[:] = 0.0, 0
+        self.returns[:], self.lengths[:] = 0.0, 0
 
-    def _act(self, chosen: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """Rewards, terminated, truncated (N,), the frames (N, ...) that the action led to, and lost lives (N,)."""
+    def _step(self, chosen: Array) -> AtariStep:
+        """Step every game; ale-py starts finished ones over."""
         frames, rewards, ended, cut, info = self.games.step(chosen)
         terminated = ended.astype(bool)
         truncated = cut.astype(bool) & ~terminated
@@ -193,21 +149,35 @@ class AtariFleet:
             final[done] = self._arranged(info["final_obs"])[done]
         lost = (info["lives"] < self._lives) & ~done
         self._lives = info["lives"].copy()
-        self._returns += rewards
-        self._lengths += 1
-        return rewards.astype(np.float64), terminated, truncated, final, lost
+        returns, lengths = self._count(rewards)
+        success = done & (self.returns > 0)
+        self.returns[done], self.lengths[done] = 0.0, 0
+        return AtariStep(
+            observation=self._tensor(self._frames),
+            final_observation=self._tensor(final),
+            reward=self._tensor(rewards.astype(np.float64)).float(),
+            terminated=self._tensor(terminated),
+            truncated=self._tensor(truncated),
+            success=self._tensor(success),
+            episode_return=returns,
+            episode_length=lengths,
+            life_lost=self._tensor(lost),
+        )
 
     def _arranged(self, frames: Array) -> Array:
-        """ale-py's (N, 1, H, W[, 3]) as (N, C, H, W), a copy."""
+        """Copy ale-py's (N, 1, H, W[, 3]) as (N, C, H, W)."""
         single = frames[:, 0]
         return np.ascontiguousarray(single[:, None] if self.config.grayscale else np.moveaxis(single, -1, 1))
 
-    def _tensor(self, values: Array) -> Tensor:
-        return torch.from_numpy(values.copy()).to(self.device)
+    def _seeds(self) -> Tensor:
+        return torch.tensor(self.seeds)
+
+    def _current(self) -> Array:
+        return self._frames
 
 
 def rom(game: str) -> str:
-    """A game's name as ale-py spells it, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5".
+    """Spell a game's name as ale-py does, from "Pong", "MsPacman", "ms_pacman" or "ALE/Pong-v5".
 
     Raises:
         UserError: ale-py is missing, or has no such game.
@@ -253,9 +223,5 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
     )
 
 
-def _seeds(entropy: int | list[int], number: int) -> Array:
+def _spawn(entropy: int | list[int], number: int) -> Array:
     return np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1
-
-
-def _hash(frames: Array) -> int:
-    return int.from_bytes(hashlib.blake2b(frames.tobytes(), digest_size=7).digest(), "little")

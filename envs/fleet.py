@@ -11,8 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from envs.atari import AtariConfig, AtariFleet
 from envs.contract import check_members, checked
 from envs.core import State, Step, UserError, World, put, where
+from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import restore_generator
 
@@ -20,9 +22,15 @@ S = TypeVar("S", bound=State)
 
 
 class Fleet(Protocol):
-    """The interface of TensorFleet and GymnasiumFleet.
+    """What a trainer steps; TensorFleet, GymnasiumFleet and AtariFleet have this interface.
 
-    `exact_resume` says whether a loaded state continues bit for bit.
+    Attributes:
+        num_envs: N.
+        num_actions: size of the discrete action set.
+        observation_space: of one environment, as a network sees it.
+        device: where all tensors are.
+        exact_resume: whether a loaded state continues bit for bit.
+        reports_success: whether the environment itself tells a success; elsewhere a positive return counts.
     """
 
     num_envs: int
@@ -30,6 +38,7 @@ class Fleet(Protocol):
     observation_space: gymnasium.Space[Any]
     device: torch.device
     exact_resume: bool
+    reports_success: bool
 
     def reset(self) -> Tensor:
         """Start all episodes; returns the first observations (N, ...)."""
@@ -100,6 +109,7 @@ class TensorFleet:
     """
 
     exact_resume = True
+    reports_success = True
 
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
         if num_envs < 1:
@@ -194,12 +204,8 @@ def make_fleet(
             f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
         )
     if id.startswith("ALE/"):
-        from envs.atari import AtariConfig, AtariFleet  # here, because it needs Step from this file
-
         check_keywords(id, AtariConfig, kwargs)
         return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))
     if id.removeprefix("envs:") in WORLDS:
         return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)
-    from envs.gymnasium_fleet import GymnasiumFleet  # here, because it needs Step from this file
-
     return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)

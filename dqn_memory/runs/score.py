@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from envs.atari import AtariFleet
 from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
@@ -17,7 +16,7 @@ SUCCESS, POSITIVE = "success", "positive return"  # what a rate of successes is,
 
 def tells_success(fleet: Any) -> bool:
     """Whether the worlds played so far said themselves what a success is; else a return above 0 was counted as one."""
-    return bool(getattr(fleet, "tells_success", not isinstance(fleet, AtariFleet)))
+    return bool(fleet.reports_success)
 
 
 def success_word(told: bool) -> str:

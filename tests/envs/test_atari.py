@@ -89,7 +89,7 @@ def test_a_saved_fleet_goes_on_as_if_it_had_not_been_stopped(config):
     for action in drawn[60:]:
         ours, theirs = fleet.step(action), again.step(action)
         assert all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
-    with pytest.raises(UserError, match="other frames"):
+    with pytest.raises(UserError, match="ends in other observations"):
         again.load_state_dict({**state, "observation_hash": 1})
 
 

@@ -159,12 +159,12 @@ def test_a_fleet_knows_whether_its_worlds_tell_success(key, told):
     fleet.reset()
     for _ in range(2):
         step = fleet.step(torch.tensor([0, 1]))
-    assert fleet.tells_success  # no episode has ended, so none was counted
+    assert fleet.reports_success  # no episode has ended, so none was counted
     step = fleet.step(torch.tensor([0, 1]))
-    assert (fleet.tells_success, step.success.tolist()) == (told, [False, told])  # each return is -3
+    assert (fleet.reports_success, step.success.tolist()) == (told, [False, told])  # each return is -3
     again = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
     again.load_state_dict(fleet.state_dict())
-    assert again.tells_success is told
+    assert again.reports_success is told
 
 
 def test_a_key_chooses_a_part_of_the_observation():
