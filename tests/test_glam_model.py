@@ -12,7 +12,7 @@ from dqn_memory.runs.settings import from_toml, to_toml
 from world_models.distributions import SymlogCode
 from world_models.glam.config import FORMS, PRESETS, LossConfig, ModelConfig
 from world_models.glam.model import Batch
-from world_models.glam.sizes import probe
+from world_models.parameters import unreached
 
 
 def batch(rows=3, time=12):
@@ -137,11 +137,11 @@ def test_fusion_is_a_sum_and_variation_the_global_branch():
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_trained_parameter_gets_a_gradient(preset, name):
-    assert probe(model(preset, sequence=name, global_layers=2, local_layers=2, chained=True).float()) == set()
+    assert unreached(model(preset, sequence=name, global_layers=2, local_layers=2, chained=True).float()) == set()
 
 
 def test_dead_layers_are_found():
-    silent = probe(model("code", global_layers=2).float())
+    silent = unreached(model("code", global_layers=2).float())
     assert silent and all(name.startswith("sequence_model.branches.0.stack.layers.0.") for name in silent)
 
 

@@ -1,0 +1,188 @@
+"""Counts of both world models against the papers' numbers, the released classes and closed forms."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from glam_models import model as glam_model
+from torch.utils.flop_counter import FlopCounterMode
+from unizero_models import ACTIONS, IMAGE, VECTOR, config
+
+from world_models.glam.config import FORMS, PRESETS
+from world_models.parameters import ATARI, RELEASED, Counter, main, mflop, parts, profiler_flop, sizes, total
+from world_models.unizero.config import ModelConfig
+from world_models.unizero.networks import build
+
+
+def page(folder, *argv):
+    """The tables that the script writes, by title, and its page."""
+    main([*argv, "--results", str(folder)])
+    tables = json.loads((folder / "parameters.json").read_text())["tables"]
+    return {table["title"]: table["rows"] for table in tables}, (folder / "parameters.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def unizero(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("results"), "unizero")
+
+
+@pytest.fixture(scope="module")
+def glam(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("results"), "glam", "--actions", "4")
+
+
+@pytest.mark.parametrize("num_actions", [3, 6, 18])
+def test_total_of_unizero(num_actions):
+    assert total(lambda n: build(ModelConfig(), ATARI, n), num_actions) == 20_762_090 + 1537 * num_actions
+
+
+def test_every_part_and_prior_of_unizero(unizero):
+    tables, text = unizero
+    assert tables["Parameters: 20,762,090 + 1,537 A"][0]["A = 6"] == 20_771_312 and "20,771,312" in text
+    rows = {row["prior"] or row["dynamics"]: row for row in tables["Every form of the model"]}
+    causal = rows["causal"]
+    assert (causal["encoder"], causal["stack"], causal["positions"]) == (3_461_152, 14_177_280, 15_360)
+    assert (causal["actions"], causal["heads"]) == (768 * 6, 3_108_298 + 769 * 6)
+    for row in rows.values():
+        assert row["total"] == sum(row[part] for part in ("encoder", "actions", "positions", "stack", "heads"))
+    extra = {"local": 0, "adaptive": 16, "adaptive_hard": 16, "gaussian": 32, "gaussian_adaptive": 48,
+             "gaussian_gate": 32, "adaptive_gate": 16, "gaussian_adaptive_gate": 48}  # fmt: skip
+    for prior, added in extra.items():
+        assert rows[prior]["total"] == 20_771_312 + added == causal["total"] + rows[prior]["learned_prior"]
+    assert {"recurrent", "gru"} < set(rows)
+    assert [causal[name] for name in ("encode", "root", "expand", "train")] == [
+        "140.636", "137.449", "151.795", "632.247"]  # fmt: skip
+
+
+def test_the_papers_table3_is_printed_beside_ours(unizero):
+    printed = unizero[0]['Table 3 of "Learning to Focus"']
+    assert printed[0] == {"row": "Baseline", "total (M)": "20.77 / 20.77", "transformer (M)": "14.18 / 14.18",
+                          "MFLOP": "454.611", "counted": "454.611"}  # fmt: skip
+    assert [row["MFLOP"] for row in printed[1:]] == ["454.615", "454.619", "454.619"]
+
+
+def test_the_profilers_count_by_the_profiler():
+    small = ModelConfig(width=32, heads=4)
+    stack, x = build(small, VECTOR, ACTIONS).eval().dynamics.stack, torch.randn(1, 12, 32)
+    with torch.no_grad(), torch.profiler.profile(with_flops=True) as profile:
+        for layer in stack.attention_layers():  # in elementary operations, which the profiler knows
+            attention, y = layer.attention, layer.norms[0](x[0])
+            query, key, value = attention.project_in(y).view(12, 3, 4, 8).permute(1, 2, 0, 3)
+            weights = (torch.bmm(query, key.mT) * 8**-0.5).softmax(-1)
+            x = x + attention.project_out(torch.bmm(weights, value).transpose(0, 1).reshape(12, 32))
+            first, _, last, _ = layer.feed_forward.layers
+            x = x + last(torch.nn.functional.gelu(first(layer.norms[1](x[0]))))
+    assert profiler_flop(small, 12) == sum(event.flops for event in profile.key_averages())
+    assert profiler_flop(ModelConfig()) == 454_610_944
+
+
+def test_all_operations_hold_the_products_and_little_more():
+    model = build(config(), IMAGE, ACTIONS).eval()
+    frames = torch.zeros(2, 64, 64, 3, dtype=torch.uint8)
+    window, z, a = model.window(2), torch.zeros(2, 16), torch.zeros(2, dtype=torch.int64)
+    for work in (lambda: model.encode(frames), lambda: model.root(window, z), lambda: model.expand(window, z, a)):
+        with torch.no_grad(), FlopCounterMode(display=False) as products:
+            work()
+        assert products.get_total_flops() / 1e6 < mflop(work) < 2.5 * products.get_total_flops() / 1e6
+
+
+def test_elementwise_costs_by_hand():
+    x = torch.ones(3, 4)
+    for work, operations in ((lambda: x.softmax(-1), 48), (lambda: (x + x) * x - x, 36)):
+        with Counter() as counter:
+            work()
+        assert counter.total == operations
+    with torch.no_grad(), Counter() as counter:
+        torch.nn.functional.linear(x, torch.ones(5, 4), torch.ones(5))
+    assert counter.total == 2 * 3 * 4 * 5 + 15
+
+
+def test_a_search_step_costs_less_than_seven_tokens_of_everything():
+    model = build(config(width=64, heads=4), VECTOR, ACTIONS).eval()
+    seven = 7 * 2 * sum(p.numel() for p in model.dynamics.stack.parameters() if p.ndim == 2)
+    heads = 2 * sum(p.numel() for p in model.heads.parameters() if p.ndim == 2)
+    window, z, a = model.window(1), torch.zeros(1, 64), torch.zeros(1, dtype=torch.int64)
+    assert mflop(lambda: model.expand(window, z, a)) < (seven + heads) / 1e6
+
+
+@pytest.mark.parametrize("actions", [1, 4, 6, 9, 18])
+def test_totals_of_glam(actions):
+    paper = PRESETS["paper"]
+    assert total(PRESETS["code"].build, actions) == 16_158_851 + 256 * actions
+    # without the second head and its random map, with a LayerNorm behind each of two mixers and with two hidden layers
+    # before the first head, each of which has 256 x 256 weights and a LayerNorm
+    assert total(paper.build, actions) == 16_158_851 - 4_458_496 + 2 * 512 + 2 * (65_536 + 512) + 256 * actions
+    assert total(paper.build, actions) - total(replace(paper, prior_head="linear").build, actions) == 132_096
+    assert total(PRESETS["fast"].build, actions) == total(paper.build, actions)
+
+
+def test_depth_and_width_by_closed_form():
+    layer = 437_760 + 2 * 512  # mixer, two LayerNorms
+    deeper = replace(PRESETS["paper"], global_layers=2, local_layers=3)
+    assert total(deeper.build, 6) - total(PRESETS["paper"].build, 6) == 3 * layer
+
+
+def test_every_part_of_the_released_model(glam):
+    tables, text = glam
+    rows = {row["part"]: row for row in tables["Preset code: 16,158,851 + 256 A"]}
+    assert set(rows) == {*RELEASED, "total"}
+    for name, known in RELEASED.items():
+        assert rows[name]["parameters"] == known + (256 * 4 if name == "stem" else 0), name
+    assert RELEASED["posterior head"] + RELEASED["prior head"] == 4_458_496
+    assert all(row["equal"] for row in tables["`code` and the released classes"]) and "16,159,875" in text
+
+
+def test_trained_frozen_and_unreached_are_told_apart(glam):
+    presets = {title.split()[1].rstrip(":"): rows for title, rows in glam[0].items() if title.startswith("Preset ")}
+    for name in PRESETS:
+        rows, whole = presets[name], presets[name][-1]
+        assert whole["part"] == "total"
+        assert whole["parameters"] == sum(row["parameters"] for row in rows[:-1])
+        assert whole["frozen"] == (4_195_328 if name == "code" else 0) and whole["unreached"] == 0
+        assert whole["buffers"] == 1920
+    code = {row["part"]: row for row in presets["code"]}
+    assert code["variation projection"]["frozen"] == 4_195_328 and code["variation projection"]["trained"] == 0
+    assert code["total"]["trained"] == 11_963_523 + 256 * 4
+    dead = {row.part: row for row in sizes(glam_model("code", global_layers=2).float())}
+    assert dead["GMamba"].unreached == dead["GMamba"].trained > 0
+    assert dead["total"].unreached == dead["GMamba"].unreached
+
+
+def test_agent_and_forms_of_glam(glam):
+    tables, text = glam
+    rows = {row["part"]: row for row in tables["Agent: 3,020,286 + 513 A"]}
+    assert rows["actor"]["parameters"] == 919_552 + 513 * 4
+    assert rows["critic"]["trained"] == rows["slow critic"]["frozen"] == 1_050_367
+    forms = {row["form"]: row for row in tables["Preset `paper` under every sequence form"]}
+    assert tuple(forms) == FORMS and all(f"| {name} |" in text for name in FORMS)
+    assert all(row["unreached"] == row["frozen"] == 0 for row in forms.values())
+    assert forms["glam"]["total"] == forms["glam_no_variation"]["total"]
+    assert forms["glam"]["total"] - forms["lmamba"]["total"] == 437_760 + 2 * 512 + 66_048
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_parts_hold_every_parameter_once(name):
+    net = glam_model(sequence=name)
+    held = [id(p) for part in parts(net).values() for p in part.parameters()]
+    assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("model", "words"), [("unizero", "20,771,312"), ("glam", "16,158,851 + 256 A")])
+def test_command_line(model, words, tmp_path):
+    command = [sys.executable, "-m", "world_models.parameters", model, "--no-write"]
+    for form in ("md", "json"):
+        done = subprocess.run([*command, "--format", form], capture_output=True, text=True, timeout=100, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert words in done.stdout if form == "md" else json.loads(done.stdout)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bad_number_of_actions(capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["unizero", "--actions", "0", "--no-write"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == "error: --actions 0 must be at least 1\n"
