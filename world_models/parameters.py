@@ -259,7 +259,10 @@ def glam_tables(actions: int) -> list[Table]:
     ]
     games = GAMES["glam"]
     totals: list[list[Value]] = [[name, *(total(c.build, n) for n in games)] for name, c in PRESETS.items()]
-    forms = [form_row(name, sizes(build(replace(PRESETS["paper"], sequence=name), actions))) for name in FORMS]
+    forms = [
+        form_row(name, sizes(build(replace(PRESETS["paper"], sequence=name), actions)))  # type: ignore[arg-type]
+        for name in FORMS
+    ]
     agent = formula(lambda n: AgentConfig().build(PRESETS["paper"].latent + PRESETS["paper"].width, n))
     return [
         *tables,
