@@ -35,12 +35,11 @@ from dqn_memory.analysis.timing import (
     matrix_product,
     random_replay,
 )
-from dqn_memory.learner import optimizer_for, sample, update
+from dqn_memory.learner import make_update, optimizer_for, sample, update
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
 from dqn_memory.runs import backend
-from dqn_memory.runs.cuda_graph import make_update
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.settings import Repeatable, parse, set_tf32

@@ -5,6 +5,7 @@ What is drawn, the step that the optimiser takes, and the copies that follow it;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.settings import Engine
 from dqn_memory.td_loss import LossFunction, Metrics, td_loss
 
 BUCKETS = (8, 16, 24, 32)
@@ -133,3 +136,19 @@ def average_parameters(source: nn.Module, average: nn.Module, decay: float, upda
     """Move `average` towards `source` after update number `updates`; early on faster, to forget the first weights."""
     decay = min(decay, (1 + updates) / (10 + updates))
     torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)
+
+
+def make_update(
+    engine: Engine,
+    network: QNetwork,
+    target: QNetwork,
+    optimizer: torch.optim.Optimizer,
+    config: LearnerConfig,
+) -> Callable[[Windows | Prefixes], Metrics]:
+    """The update of one batch, `batch -> metrics`: eagerly (the tested reference), compiled or captured."""
+    loss = torch.compile(td_loss, dynamic=False) if engine == "compile" else td_loss
+
+    def work(batch: Windows | Prefixes) -> Metrics:
+        return update(network, target, optimizer, batch, config, loss)
+
+    return Captured(work, (network,), optimizer) if engine == "cudagraph" else work

@@ -18,11 +18,10 @@ from dqn_memory.analysis.size import match
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluation import evaluate
 from dqn_memory.exploration import Explorer
-from dqn_memory.learner import average_parameters, copy_parameters, optimizer_for, sample, set_rate
+from dqn_memory.learner import average_parameters, copy_parameters, make_update, optimizer_for, sample, set_rate
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.cuda_graph import make_update
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer

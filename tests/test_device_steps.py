@@ -16,9 +16,8 @@ import unizero_models
 from helpers import filled_replay, network
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.learner import optimizer_for, sample
+from dqn_memory.learner import make_update, optimizer_for, sample
 from dqn_memory.network import ARCHITECTURES
-from dqn_memory.runs.cuda_graph import make_update
 from world_models.glam.sequences import SEQUENCES
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import SearchConfig

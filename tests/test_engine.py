@@ -7,9 +7,8 @@ import pytest
 import torch
 from helpers import filled_replay, network
 
-from dqn_memory.learner import optimizer_for, sample
+from dqn_memory.learner import make_update, optimizer_for, sample
 from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.runs.cuda_graph import make_update
 from dqn_memory.runs.settings import set_tf32
 from dqn_memory.td_loss import td_loss
 from dqn_memory.train import QTrainer

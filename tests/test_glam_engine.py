@@ -6,9 +6,9 @@ import glam_models
 import pytest
 import torch
 
-from dqn_memory.runs import cuda_graph as core_engine
-from world_models.glam import engine as glam_engine
-from world_models.glam.engine import GraphedDream, Lesson, Seeds, make_execution, make_optimizers
+from dqn_memory.runs import cuda_graph
+from dqn_memory.runs.cuda_graph import Captured
+from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.imagination import Noise, context, imagine
 from world_models.glam.learner import LearnerConfig, update
 
@@ -87,15 +87,14 @@ class Still:
 
 @pytest.mark.parametrize("form", ["window", "carried"])
 def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
-    for module in (core_engine, glam_engine):
-        monkeypatch.setattr(module, "capture", lambda work: (Still(), work()))
+    monkeypatch.setattr(cuda_graph, "capture", lambda work: (Still(), work()))
     execution = parts("cudagraph", imagination_memory=form)[3]
     for horizon in (4, 5, 6):
         dreamt = execution.dream(seeds(horizon))
         execution.learn_agent(dreamt)
         execution.learn_model(lesson())
         assert dreamt.reward.shape[0] == horizon
-        assert [len(work.captured) for work in execution] == [1, 1, 1]
+        assert [len(work.graphs) for work in execution] == [1, 1, 1]
 
 
 @CUDA
@@ -110,7 +109,7 @@ def test_captured_execution_equals_eager(form):
         for execution in (eager[3], graphed[3]):
             execution.learn_model(told)
             execution.learn_agent(execution.dream(dreamt))
-    assert isinstance(graphed[3].dream, GraphedDream) and len(graphed[3].dream.captured) == 1
+    assert isinstance(graphed[3].dream, Captured) and len(graphed[3].dream.graphs) == 1
     for ours, theirs in zip(graphed[:2], eager[:2], strict=True):
         for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
             assert torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-5), name

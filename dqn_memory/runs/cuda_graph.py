@@ -1,80 +1,59 @@
-"""How an update is executed: eagerly (the tested reference), compiled, or captured once a bucket as a CUDA graph."""
+"""A function of tensors as CUDA graphs: captured once for each form of its inputs, then replayed.
+
+Inputs and results may be tensors, or dataclasses, tuples and dicts of them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.learner import update
-from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.network import QNetwork
-from dqn_memory.replay import Prefixes, Windows
-from dqn_memory.runs.settings import Engine
-from dqn_memory.td_loss import Metrics, td_loss
-
-Batch = Windows | Prefixes
-Update = Callable[[Batch], Metrics]
-Inputs = TypeVar("Inputs")  # a dataclass of tensors
-Result = TypeVar("Result")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def make_update(
-    engine: Engine,
-    network: QNetwork,
-    target: QNetwork,
-    optimizer: torch.optim.Optimizer,
-    config: LearnerConfig,
-) -> Update:
-    """The update of one batch, `batch -> metrics`, under the chosen engine."""
-    loss = torch.compile(td_loss, dynamic=False) if engine == "compile" else td_loss
+class Captured(Generic[P, R]):
+    """Inputs are copied into a graph's own buffers before each replay, and what it returns is copied out of them.
 
-    def work(batch: Batch) -> Metrics:
-        return update(network, target, optimizer, batch, config, loss)
-
-    return GraphedUpdate(work, (network,), optimizer) if engine == "cudagraph" else work
-
-
-class GraphedUpdate(Generic[Inputs]):
-    """One captured graph a batch shape; inputs are copied into the graph's own buffers before each replay.
-
-    `work` maps a dataclass of tensors to metrics and changes nothing but `modules` and `optimizer`. The warm-up runs
-    on a side stream as capture demands; parameters, buffers and optimiser state are put back afterwards, so a
-    captured run takes the same steps as an eager one. Each graph holds its memory for itself: where shapes come one
-    after another and never again, `kept` = 1 lets the last one's go.
+    The function changes nothing but `modules` and the state of `optimizer`. The warm-up that capture demands moves
+    them, so they are put back afterwards: a captured run takes the same steps as an eager one. Each graph holds its
+    memory for itself; where forms come one after another and never again, `kept` = 1 lets the last one's go.
     """
 
     def __init__(
         self,
-        work: Callable[[Inputs], Metrics],
-        modules: Sequence[nn.Module],
-        optimizer: torch.optim.Optimizer,
+        function: Callable[P, R],
+        modules: Sequence[nn.Module] = (),
+        optimizer: torch.optim.Optimizer | None = None,
         kept: int | None = None,
     ) -> None:
-        self.work, self.modules, self.optimizer, self.kept = work, modules, optimizer, kept
-        self.captured: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Inputs, Metrics]] = {}
+        self.function, self.modules, self.optimizer, self.kept = function, modules, optimizer, kept
+        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Any, R]] = {}
 
-    def __call__(self, batch: Inputs) -> Metrics:
-        key = tuple(tuple(value.shape) for value in _tensors(batch))
-        if key not in self.captured:
-            make_room(self.captured, self.kept)
-            self.captured[key] = self._capture(batch)
-        graph, inputs, metrics = self.captured[key]
-        for buffer, value in zip(_tensors(inputs), _tensors(batch), strict=True):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function returns, in tensors of its own."""
+        inputs = (args, kwargs)
+        key = tuple((tuple(value.shape), value.dtype) for value in tensors(inputs))
+        if key not in self.graphs:
+            while self.kept is not None and len(self.graphs) >= self.kept:
+                del self.graphs[next(iter(self.graphs))]  # the oldest
+            self.graphs[key] = self._capture(inputs)
+        graph, buffers, result = self.graphs[key]
+        for buffer, value in zip(tensors(buffers), tensors(inputs), strict=True):
             buffer.copy_(value)
         graph.replay()
-        return {name: value.clone() for name, value in metrics.items()}
+        return mapped(Tensor.clone, result)
 
-    def _capture(self, batch: Inputs) -> tuple[torch.cuda.CUDAGraph, Inputs, Metrics]:
-        buffers = {name: value.clone() for name, value in _fields(batch).items()}
-        inputs = dataclasses.replace(batch, **buffers)  # type: ignore[type-var]
+    def _capture(self, inputs: Any) -> tuple[torch.cuda.CUDAGraph, Any, R]:
+        buffers = args, kwargs = mapped(Tensor.clone, inputs)
         saved = [value.detach().clone() for value in self._live()]
-        graph, metrics = capture(lambda: self.work(inputs))
+        graph, result = capture(lambda: self.function(*args, **kwargs))
         self._restore(saved)
-        return graph, inputs, metrics
+        return graph, buffers, result
 
     @torch.no_grad()
     def _restore(self, saved: list[Tensor]) -> None:
@@ -88,18 +67,14 @@ class GraphedUpdate(Generic[Inputs]):
     def _live(self) -> list[Tensor]:
         """Parameters and buffers, then optimiser state in the parameters' order; state appears with the first step."""
         held = [value for module in self.modules for value in (*module.parameters(), *module.buffers())]
+        if self.optimizer is None:
+            return held
         state, groups = self.optimizer.state, self.optimizer.param_groups
         states = [state[p] for group in groups for p in group["params"] if p in state]
         return held + [value for entry in states for value in entry.values()]
 
 
-def make_room(captured: dict[Any, Any], kept: int | None) -> None:
-    """Let the oldest graphs go, so that with one more there are at most `kept` (None: any number)."""
-    while kept is not None and len(captured) >= kept:
-        del captured[next(iter(captured))]
-
-
-def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
+def capture(work: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
     """A graph of what `work` launches, and its result, whose tensors every replay overwrites.
 
     `work` runs three times on a side stream first; the random numbers that this takes are given back.
@@ -116,9 +91,25 @@ def capture(work: Callable[[], Result]) -> tuple[torch.cuda.CUDAGraph, Result]:
     return graph, result
 
 
-def _fields(batch: Any) -> dict[str, Tensor]:
-    return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
+    """The same tree with every tensor replaced by the function of it."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
+        return dataclasses.replace(tree, **{name: mapped(function, value) for name, value in vars(tree).items()})
+    if isinstance(tree, dict):
+        return {name: mapped(function, value) for name, value in tree.items()}
+    if isinstance(tree, tuple):
+        values = [mapped(function, value) for value in tree]
+        return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
+    raise TypeError(f"a captured function takes and gives tensors, not {type(tree).__name__}")
 
 
-def _tensors(batch: Any) -> list[Tensor]:
-    return list(_fields(batch).values())
+def tensors(tree: Any) -> Iterator[Tensor]:
+    """All tensors of a tree, in its order."""
+    if isinstance(tree, Tensor):
+        yield tree
+        return
+    inner = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, tuple) else vars(tree).values()
+    for value in inner:
+        yield from tensors(value)

@@ -8,13 +8,13 @@ its memory for itself, and a schedule never comes back to a horizon.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dqn_memory.runs.cuda_graph import GraphedUpdate, capture, make_room
+from dqn_memory.runs.cuda_graph import Captured
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
 from world_models.glam.agent import Agent
@@ -86,33 +86,7 @@ def make_execution(
     if engine == "eager":
         return Execution(learn_model, dream, learn_agent)
     return Execution(
-        GraphedUpdate(learn_model, (model,), optimizers.model),
-        GraphedDream(dream),
-        GraphedUpdate(learn_agent, (agent,), optimizers.agent, kept=1),
+        Captured(learn_model, (model,), optimizers.model),
+        Captured(dream, kept=1),
+        Captured(learn_agent, (agent,), optimizers.agent, kept=1),
     )
-
-
-class GraphedDream:
-    """A dream as one CUDA graph for the shape of its seeds, which are copied into the graph's own buffers."""
-
-    def __init__(self, work: Callable[[Seeds], Imagined]) -> None:
-        self.work = work
-        self.captured: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, Seeds, Imagined]] = {}
-
-    def __call__(self, seeds: Seeds) -> Imagined:
-        """What the work returns, in tensors of its own."""
-        key = tuple(value.shape for value in _tensors(seeds))
-        if key not in self.captured:
-            make_room(self.captured, 1)
-            buffers = Seeds(*(value.clone() for value in _tensors(seeds)))
-            graph, result = capture(lambda: self.work(buffers))
-            self.captured[key] = graph, buffers, result
-        graph, buffers, result = self.captured[key]
-        for buffer, value in zip(_tensors(buffers), _tensors(seeds), strict=True):
-            buffer.copy_(value)
-        graph.replay()
-        return Imagined(*(value.clone() for value in _tensors(result)))
-
-
-def _tensors(record: Seeds | Imagined) -> list[Tensor]:
-    return [getattr(record, field.name) for field in fields(record)]

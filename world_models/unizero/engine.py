@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dqn_memory.runs.cuda_graph import Engine, GraphedUpdate, capture
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.settings import Engine
 from world_models.unizero.config import LearnerConfig
 from world_models.unizero.learner import Metrics, learn, losses
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.replay import Sequences
 from world_models.unizero.search import Functions, outcome
-from world_models.unizero.window import Window
 
 BACKEND = "inductor"  # of torch.compile
 
@@ -38,7 +38,7 @@ def make_planning(engine: Engine, model: WorldModel, backend: str = BACKEND) -> 
     """A model's functions under the chosen engine; they follow its weights. `cudagraph` needs it on a CUDA device."""
     ask = partial(outcome, model)
     if engine == "cudagraph":
-        return Planning(Captured(model.encode), Functions(_CapturedRoot(model), Captured(ask), model.causal))
+        return Planning(Captured(model.encode), Functions(Captured(model.root), Captured(ask), model.causal))
     if engine == "compile":
         compiled = partial(torch.compile, dynamic=False, backend=backend)
         asked = partial(compiled(outcome), model)
@@ -56,40 +56,4 @@ def make_learn(
     def work(sequences: Sequences) -> Metrics:
         return learn(model, target, optimizer, sequences, config, loss)
 
-    return GraphedUpdate(work, (model, target), optimizer) if engine == "cudagraph" else work
-
-
-class Captured:
-    """A function of tensors, without effects, as one CUDA graph for each shape of its inputs.
-
-    Inputs are copied into the graph's own buffers before each replay, and what it returns is copied out of them.
-    """
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]] = {}
-
-    def __call__(self, *inputs: Tensor) -> Any:
-        """The function's tensor, or its tuple of them."""
-        key = tuple((tuple(value.shape), value.dtype) for value in inputs)
-        if key not in self.graphs:
-            self.graphs[key] = self._capture(tuple(value.clone() for value in inputs))
-        graph, buffers, result = self.graphs[key]
-        for buffer, value in zip(buffers, inputs, strict=True):
-            buffer.copy_(value)
-        graph.replay()
-        return result.clone() if isinstance(result, Tensor) else tuple(value.clone() for value in result)
-
-    def _capture(self, buffers: tuple[Tensor, ...]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Any]:
-        graph, result = capture(lambda: self.function(*buffers))
-        return graph, buffers, result
-
-
-class _CapturedRoot:
-    """A captured `WorldModel.root`, whose window is taken apart into tensors."""
-
-    def __init__(self, model: WorldModel) -> None:
-        self.captured = Captured(lambda seen, action, count, latent: model.root(Window(seen, action, count), latent))
-
-    def __call__(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
-        return self.captured(history.latent, history.action, history.count, latent)
+    return Captured(work, (model, target), optimizer) if engine == "cudagraph" else work

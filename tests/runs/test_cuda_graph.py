@@ -1,0 +1,92 @@
+"""The wrapper of CUDA graphs, with graphs that launch nothing where there is no GPU."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from dqn_memory.runs import cuda_graph
+from dqn_memory.runs.cuda_graph import Captured, mapped, tensors
+
+
+@dataclass(frozen=True)
+class Batch:
+    x: Tensor
+    y: Tensor
+
+
+class Found(NamedTuple):
+    total: Tensor
+    parts: dict[str, Tensor]
+
+
+class Recorded:
+    """A graph on the CPU: its replay computes anew what the function gave, into the same tensors."""
+
+    def __init__(self, work):
+        for _ in range(3):
+            work()
+        self.work, self.result = work, work()
+
+    def replay(self):
+        for held, value in zip(tensors(self.result), tensors(self.work()), strict=True):
+            held.detach().copy_(value.detach())
+
+
+def recorded(work):
+    graph = Recorded(work)
+    return graph, graph.result
+
+
+def test_trees_of_tensors():
+    tree = (Batch(torch.zeros(2), torch.ones(3)), {"a": torch.ones(1)}, Found(torch.ones(()), {"b": torch.zeros(4)}))
+    assert [len(value.flatten()) for value in tensors(tree)] == [2, 3, 1, 1, 4]
+    doubled = mapped(lambda value: 2 * value, tree)
+    assert isinstance(doubled[0], Batch) and isinstance(doubled[2], Found)
+    assert [float(value.sum()) for value in tensors(doubled)] == [0, 6, 2, 2, 0]
+    with pytest.raises(TypeError, match="not list"):
+        mapped(torch.clone, [torch.zeros(1)])
+
+
+def test_a_graph_for_each_form_and_results_of_their_own(monkeypatch):
+    monkeypatch.setattr(cuda_graph, "capture", recorded)
+    work = Captured(lambda batch, scale: Found((batch.x * scale).sum(), {"y": batch.y}), kept=2)
+    first = work(Batch(torch.ones(2), torch.ones(1)), torch.tensor(3.0))
+    second = work(Batch(torch.ones(2), torch.zeros(1)), torch.tensor(5.0))
+    assert (float(first.total), float(first.parts["y"])) == (6, 1)  # the replay did not touch it
+    assert (float(second.total), float(second.parts["y"])) == (10, 0)
+    assert len(work.graphs) == 1
+    for form in (torch.ones(3), torch.ones(3, dtype=torch.float64), torch.ones(4)):
+        work(Batch(form, torch.ones(1)), torch.tensor(1.0))
+    assert len(work.graphs) == 2  # the oldest went
+
+
+def test_the_warm_up_leaves_modules_and_optimiser_as_they_were(monkeypatch):
+    monkeypatch.setattr(cuda_graph, "capture", recorded)
+    made = {}
+    for name in ("eager", "captured"):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(2, 1)
+        made[name] = layer, torch.optim.Adam(layer.parameters(), capturable=False)
+
+    def step(layer, optimizer):
+        def work(x):
+            loss = layer(x).square().sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return work
+
+    eager = step(*made["eager"])
+    captured = Captured(step(*made["captured"]), (made["captured"][0],), made["captured"][1])
+    x = torch.tensor([[1.0, 2.0]])
+    captured._capture(((x,), {}))  # what it warmed up with is put back
+    torch.testing.assert_close(made["captured"][0].weight, made["eager"][0].weight, rtol=0, atol=0)
+    assert all(float(state["step"]) == 0 for state in made["captured"][1].state.values())
+    eager(x)
+    captured.function(x)
+    torch.testing.assert_close(made["captured"][0].weight, made["eager"][0].weight, rtol=0, atol=0)
