@@ -44,19 +44,19 @@ class Solution:
     success: Floats  # (horizon + 1, tables), greatest probability of an empty table in k steps
 
     def best(self, pairs: int) -> tuple[float, float]:
-        """The greatest probability of success and, by another policy perhaps, the greatest return."""
+        """Return the greatest probability of success and, by another policy perhaps, the greatest return."""
         start = self.number[full(pairs)]
         return float(self.success[-1, start]), float(self.returns[-1, start])
 
 
 def full(pairs: int) -> Table:
-    """Nothing is known of any card."""
+    """Return the table where nothing is known of any card."""
     return 0, (0,) * (2 * pairs)
 
 
 @cache
 def tidy(table: Table) -> Table:
-    """One form for tables that differ in the names of cards only."""
+    """Bring tables that differ in the names of cards only into one form."""
     rows, columns = table
     orders = itertools.product(*(itertools.permutations(group) for group in _alike(rows, columns)))
     moved = ([bit for group in order for bit in group] for order in orders)
@@ -65,7 +65,7 @@ def tidy(table: Table) -> Table:
 
 @cache
 def decks(table: Table) -> int:
-    """Ways to give every seen card a partner, a number proportional to the decks that fit."""
+    """Count the ways to give every seen card a partner, a number proportional to the decks that fit."""
     rows, columns = table
     if rows == 0:
         return 1
@@ -74,7 +74,7 @@ def decks(table: Table) -> int:
 
 
 def without(table: Table, row: int, column: int) -> Table:
-    """The table when a seen card and an unseen one have been matched."""
+    """Remove a seen card and an unseen one that have been matched."""
     rows, columns = table
     low = (1 << row) - 1
     kept = columns[:column] + columns[column + 1 :]
@@ -82,20 +82,20 @@ def without(table: Table, row: int, column: int) -> Table:
 
 
 def ruled_out(table: Table, row: int, column: int) -> Table:
-    """The table after a wrong guess."""
+    """Note a wrong guess."""
     rows, columns = table
     return rows, (*columns[:column], columns[column] | 1 << row, *columns[column + 1 :])
 
 
 def shown(table: Table, column: int) -> Table:
-    """The table when an unseen card turns out to have a new value; it becomes the last of the seen ones."""
+    """Turn an unseen card, which has a new value, into the last of the seen ones."""
     rows, columns = table
     return rows + 1, columns[:column] + columns[column + 1 :]
 
 
 @cache
 def options(table: Table, row: int) -> Options:
-    """All guesses at the partner of a seen card that may be right."""
+    """List all guesses at the partner of a seen card that may be right."""
     found: dict[int, tuple[int, float, Table, Table]] = {}
     for j, column in enumerate(table[1]):
         chance = partner(table, row, j)
@@ -105,14 +105,14 @@ def options(table: Table, row: int) -> Options:
 
 
 def partner(table: Table, row: int, column: int) -> float:
-    """The chance that a seen and an unseen card belong together."""
+    """Return the chance that a seen and an unseen card belong together."""
     if table[1][column] >> row & 1:
         return 0.0
     return decks(tidy(without(table, row, column))) / decks(tidy(table))
 
 
 def turns(table: Table) -> Iterator[tuple[float, Table, int | None]]:
-    """What the next card may be: chance, the table then, and its row, None where it was matched at once."""
+    """List what the next card may be: chance, the table then, and its row, None where it was matched at once."""
     rows, columns = table
     each = 1.0 / max(rows + len(columns), 1)
     for row in range(rows):
@@ -126,7 +126,7 @@ def turns(table: Table) -> Iterator[tuple[float, Table, int | None]]:
 
 
 def solve(pairs: int, horizon: int) -> Solution:
-    """Value iteration over every table that a player can come to; pairs up to 5 take seconds."""
+    """Run value iteration over every table that a player can come to; pairs up to 5 take seconds."""
     number = _tables(pairs)
     sums, maxima = _arrays(number)
     empty = number[EMPTY]
@@ -140,7 +140,7 @@ def solve(pairs: int, horizon: int) -> Solution:
 
 
 def _alike(rows: int, columns: tuple[int, ...]) -> list[list[int]]:
-    """Seen cards with as many exclusions in as crowded columns: only their order is open."""
+    """Group the seen cards that have as many exclusions in as crowded columns: only their order is open."""
     sign = {row: tuple(sorted(c.bit_count() for c in columns if c >> row & 1)) for row in range(rows)}
     order = sorted(range(rows), key=lambda row: sign[row])
     return [list(group) for _, group in itertools.groupby(order, key=lambda row: sign[row])]
@@ -151,7 +151,7 @@ def _renamed(column: int, order: list[int]) -> int:
 
 
 def _tables(pairs: int) -> dict[Table, int]:
-    """Every table that can come up, numbered."""
+    """Number every table that can come up."""
     number: dict[Table, int] = {}
     waiting = [full(pairs)]
     while waiting:
@@ -174,7 +174,7 @@ Maxima = tuple[Any, Any, Any, Any]  # of an option: first of its decision, chanc
 
 
 def _arrays(number: dict[Table, int]) -> tuple[Sums, Maxima]:
-    """The dynamic program as flat arrays; a decision's number counts on from the tables'."""
+    """Write the dynamic program as flat arrays; a decision's number counts on from the tables'."""
     sums: list[tuple[int, float, int]] = []
     choices: list[tuple[float, int, int]] = []
     starts: list[int] = []
@@ -193,7 +193,7 @@ def _arrays(number: dict[Table, int]) -> tuple[Sums, Maxima]:
 
 
 def _swept(values: Floats, sums: Sums, maxima: Maxima, cost: float) -> Floats:
-    """Values (tables,) with one step more to go."""
+    """Compute the values (tables,) with one step more to go."""
     starts, chance, right, wrong = maxima
     decisions = np.maximum.reduceat(chance * values[right] + (1.0 - chance) * (values[wrong] - cost), starts)
     table, weight, target = sums

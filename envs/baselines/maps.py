@@ -112,7 +112,7 @@ def room_maps(layout: Scattered, phantoms: Phantoms | None) -> Maps:
 
 def porous_walls(phantoms: Phantoms | None) -> bool:
     """Tell whether some floor looks like a wall."""
-    return phantoms is not None and phantoms.look >> 5 == WALL
+    return phantoms is not None and phantoms.appearance >> 5 == WALL
 
 
 def keydoor_maps(layout: LockedRoom) -> Maps:

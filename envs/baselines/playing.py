@@ -27,24 +27,24 @@ class Outcomes:
 
 
 def measure(values: Tensor) -> Measure:
-    """Mean of sampled values (N,), N > 1, with its standard error."""
+    """Compute the mean of sampled values (N,), N > 1, with its standard error."""
     sample = values.double()
     return Measure(float(sample.mean()), float(sample.std(correction=1)) / len(sample) ** 0.5)
 
 
 def level(outcomes: Outcomes, kind: str) -> Level:
-    """Mean success and return of sampled episodes."""
+    """Measure the success and the return of sampled episodes."""
     return Level(measure(outcomes.success), measure(outcomes.returns), kind)
 
 
 def exactly(success: float, returns: float, kind: str) -> Level:
-    """Numbers that were computed and not sampled."""
+    """Make a level of numbers that were computed and not sampled."""
     return Level(Measure(success), Measure(returns), kind)
 
 
 @torch.no_grad()
 def play(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
-    """One episode in each of `episodes` rows.
+    """Play one episode in each of `episodes` rows.
 
     Every row counts exactly once, however long it takes: what ends early is not counted more often.
     """
@@ -69,7 +69,7 @@ def finish(world: World[Any], state: State, player: Player, generator: torch.Gen
 
 
 def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu") -> Player:
-    """Uniformly random actions from a stream of their own."""
+    """Choose uniformly random actions from a stream of their own."""
     generator = torch.Generator(device).manual_seed(seed)
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu
 
 
 def crowd(make: Callable[[], Callable[[list[int]], int]]) -> Player:
-    """One scripted player a row, each from the list of its own observation to an action."""
+    """Let one scripted player act in each row, from the list of its own observation."""
     players: list[Callable[[list[int]], int]] = []
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def crowd(make: Callable[[], Callable[[list[int]], int]]) -> Player:
 
 
 def no_chance(world: World[Any], rows: int) -> Tensor:
-    """Uniforms (rows, step_draws) for a step of a deterministic world, which do not matter."""
+    """Return uniforms (rows, step_draws) for a step of a deterministic world, which do not matter."""
     return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)
 
 

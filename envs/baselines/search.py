@@ -33,11 +33,11 @@ class Graph:
     """All reachable states of a deterministic world, numbered from 0."""
 
     initial: Array  # (M,) int64
-    observation: Array  # (S,) int64, equal where two states look the same
+    observation: Array  # (S,) int64, equal where two states seen the same
     follower: Array  # (S, A) int64, -1 where the episode ends
     reward: Array  # (S, A) float64
     verdict: Array  # (S, A) int64: LOST, WON or PAID
-    looks: Mapping[bytes, int]  # the observation's number by its bytes
+    observation_ids: Mapping[bytes, int]  # the observation's number by its bytes
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,9 @@ def explore(world: World[Any]) -> Graph:
         raise UserError(f"{type(world).__name__} is not deterministic with a list of initial states to search from.")
     wave = world.reset(draws)
     numbers: dict[bytes, int] = {}
-    looks: dict[bytes, int] = {}
+    observation_ids: dict[bytes, int] = {}
     initial = _number(wave, numbers)
-    observation, followers, rewards, verdicts = [_looks(wave, looks)], [], [], []
+    observation, followers, rewards, verdicts = [_number_observations(wave, observation_ids)], [], [], []
     while len(wave.steps):
         known = len(numbers)
         after, reward, ended, verdict = _every_action(world, wave)
@@ -79,15 +79,15 @@ def explore(world: World[Any]) -> Graph:
         rewards.append(reward.reshape(len(wave.steps), -1))
         verdicts.append(verdict.reshape(len(wave.steps), -1))
         wave = _pick(after, _first(names, known))
-        observation.append(_looks(wave, looks))
+        observation.append(_number_observations(wave, observation_ids))
         if len(numbers) > MOST_STATES:
             raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
-    look, follower, reward, verdict = map(np.concatenate, (observation, followers, rewards, verdicts))
-    return Graph(initial, look, follower, reward, verdict, looks)
+    seen, follower, reward, verdict = map(np.concatenate, (observation, followers, rewards, verdicts))
+    return Graph(initial, seen, follower, reward, verdict, observation_ids)
 
 
 def solve(graph: Graph, horizon: int) -> Plan:
-    """The greatest expected undiscounted return within `horizon` steps; initial states are equally likely."""
+    """Find the greatest expected undiscounted return within `horizon` steps; initial states are equally likely."""
     start = _split(graph, graph.initial.tolist())
     following = _reachable(graph, start.values())
     best: list[dict[Belief, tuple[float, int]]] = [{belief: (0.0, 0) for belief, action in following if action == 0}]
@@ -116,9 +116,9 @@ def planned_player(plan: Plan) -> Player:
             actions.extend([0] * len(observation))
         rows = np.ascontiguousarray(observation.cpu().numpy())
         for row in np.flatnonzero(running.cpu().numpy()).tolist():
-            look = plan.graph.looks[rows[row].tobytes()]
+            seen = plan.graph.observation_ids[rows[row].tobytes()]
             last = beliefs[row]
-            beliefs[row] = plan.following[last, actions[row]][look] if last else plan.start[look]
+            beliefs[row] = plan.following[last, actions[row]][seen] if last else plan.start[seen]
             actions[row] = best[beliefs[row]][1]
         return torch.tensor(actions, device=observation.device)
 
@@ -126,7 +126,7 @@ def planned_player(plan: Plan) -> Player:
 
 
 def every_start(world: World[Any], plan: Plan) -> Outcomes:
-    """The plan from every initial state."""
+    """Play the plan from every initial state."""
     draws = world.initial_draws()
     if draws is None:
         raise UserError(f"{type(world).__name__} has no list of initial states.")
@@ -134,7 +134,7 @@ def every_start(world: World[Any], plan: Plan) -> Outcomes:
 
 
 def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, Array]:
-    """The followers of M states under all A actions, rewards, endings and verdicts: M*A rows, a state's together."""
+    """Take all A actions in M states: followers, rewards, endings and verdicts, M*A rows, a state's together."""
     rows = len(wave.steps)
     repeated = _pick(wave, np.arange(rows).repeat(world.num_actions))
     action = torch.arange(world.num_actions, device=world.device).repeat(rows)
@@ -144,7 +144,7 @@ def _every_action(world: World[Any], wave: State) -> tuple[State, Array, Array, 
 
 
 def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) -> Tensor:
-    """Verdicts (N,) on these steps.
+    """Judge these steps: verdicts (N,).
 
     A state's number leaves its return out, so what the world says of one way there need not hold for another.
     """
@@ -160,7 +160,7 @@ def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) ->
 
 
 def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
-    """Each row's number (M,), new ones for states not met before, -1 where a row is not wanted."""
+    """Number the rows (M,), states not met before with new numbers; -1 where a row is not wanted."""
     names = [field.name for field in dataclasses.fields(state) if field.name not in COUNTERS]
     parts = [getattr(state, name).cpu().numpy().reshape(len(state.steps), -1) for name in names]
     keys = np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1) for part in parts], 1)
@@ -171,14 +171,14 @@ def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None
     return result
 
 
-def _looks(state: State, looks: dict[bytes, int]) -> Array:
-    """Each row's observation as a number (M,)."""
+def _number_observations(state: State, observation_ids: dict[bytes, int]) -> Array:
+    """Number each row's observation (M,)."""
     rows = np.ascontiguousarray(state.observation.cpu().numpy())
-    return np.array([looks.setdefault(row.tobytes(), len(looks)) for row in rows], np.int64)
+    return np.array([observation_ids.setdefault(row.tobytes(), len(observation_ids)) for row in rows], np.int64)
 
 
 def _first(names: Array, known: int) -> Array:
-    """The first row of every number from `known` on, in the order of the numbers."""
+    """Return the first row of every number from `known` on, in the order of the numbers."""
     numbers, rows = np.unique(names, return_index=True)
     return rows[numbers >= known]
 
@@ -190,15 +190,15 @@ def _pick(state: State, rows: Array) -> State:
 
 
 def _split(graph: Graph, states: Iterable[int]) -> dict[int, Belief]:
-    """Sort possible states by how they look."""
+    """Sort possible states by how they seen."""
     groups: dict[int, list[int]] = {}
     for state in states:
         groups.setdefault(int(graph.observation[state]), []).append(state)
-    return {look: tuple(sorted(group)) for look, group in groups.items()}
+    return {seen: tuple(sorted(group)) for seen, group in groups.items()}
 
 
 def _reachable(graph: Graph, start: Iterable[Belief]) -> dict[tuple[Belief, int], dict[int, Belief]]:
-    """Where each action leads from each belief that can be reached, by the next observation."""
+    """Find where each action leads from each belief that can be reached, by the next observation."""
     waiting, followers = list(start), graph.follower.tolist()
     following: dict[tuple[Belief, int], dict[int, Belief]] = {}
     while waiting:
@@ -218,7 +218,7 @@ def _backup(
     following: Mapping[tuple[Belief, int], Mapping[int, Belief]],
     best: Mapping[Belief, tuple[float, int]],
 ) -> tuple[float, int]:
-    """The best action's expected return with one step more to go.
+    """Choose the action with the best expected return with one step more to go.
 
     An action stays until a better value is found: among equals it is the one that gets there, and does not put off.
     """

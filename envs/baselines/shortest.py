@@ -17,7 +17,7 @@ PICKED, UNLOCKED, CLOSER = 1.0, 1.0, 0.2  # and of Keydoor, besides
 
 
 def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
-    """The shortest ways to the good exit around the bad ones in freshly drawn memory worlds.
+    """Find the shortest ways to the good exit around the bad ones in freshly drawn memory worlds.
 
     Where the bad exit bars every way, or the good one is too far for the time limit, the cheaper of the bad exit and of
     staying till the end. `world` is a grid world of the memory task.
@@ -41,7 +41,7 @@ def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
 
 
 def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
-    """Steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 where there is no way."""
+    """Count the steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 where there is no way."""
     steps = torch.full((len(free),), -1, dtype=torch.int64, device=free.device)
     reached, before = start, torch.zeros_like(start)
     for step in range(free[0].numel()):
@@ -53,12 +53,12 @@ def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
 
 
 def _neighbours(cells: Tensor) -> Tensor:
-    """Cells (N, H, W) next to the given ones; the border of a grid is never left."""
+    """Return cells (N, H, W) next to the given ones; the border of a grid is never left."""
     return cells.roll(1, 1) | cells.roll(-1, 1) | cells.roll(1, 2) | cells.roll(-1, 2)
 
 
 def keydoor(size: int) -> tuple[float, float]:
-    """Success and expected return of the shortest way to key, door and exit, over all initial states.
+    """Compute success and expected return of the shortest way to key, door and exit, over all initial states.
 
     Both rooms are free of obstacles, so a way is as long as its steps and quarter turns. The rewards for coming
     closer add up to the same on every way, so the shortest is the best.
@@ -78,7 +78,7 @@ def keydoor(size: int) -> tuple[float, float]:
 
 
 def _to_key(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, Any, Any]) -> Any:
-    """Length of the whole way (M,), the best of the four sides of the key."""
+    """Measure the whole way (M,), by the best of the four sides of the key."""
     door, key_y, key_x = plan
     best = np.full(len(door), np.inf)
     for side, (dy, dx) in enumerate(((-1, 0), (0, 1), (1, 0), (0, -1))):  # clockwise: the heading that faces the key
@@ -92,6 +92,6 @@ def _to_key(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, 
 
 
 def _ride(start: tuple[Any, Any, Any], end: tuple[Any, Any, Any]) -> Any:
-    """Steps and quarter turns between two poses (y, x, clockwise heading) of a free room."""
+    """Count steps and quarter turns between two poses (y, x, clockwise heading) of a free room."""
     turn = (end[2] - start[2]) % 4
     return abs(end[0] - start[0]) + abs(end[1] - start[1]) + np.minimum(turn, 4 - turn)

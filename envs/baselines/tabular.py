@@ -37,8 +37,8 @@ class Arrays(Protocol):
 class Model:
     """Dynamics without what follows an episode's end."""
 
-    move: Floats  # (A, S, S'), rows of an ending action are 0
-    look: Floats  # (A, S', Z)
+    transition: Floats  # (A, S, S'), rows of an ending action are 0
+    observation: Floats  # (A, S', Z)
     reward: Floats  # (A, S), expected
     start: Floats  # (S,)
     discount: float
@@ -58,38 +58,38 @@ class Model:
         return cls(move, O, np.einsum("asp,asp->as", T, gain), start, float(tables.discount))
 
     def successors(self, belief: Floats) -> Floats:
-        """Joint beliefs (A, Z, S') after every action and observation from a belief (S,)."""
-        return np.einsum("ap,apz->azp", belief @ self.move, self.look)
+        """Return joint beliefs (A, Z, S') after every action and observation from a belief (S,)."""
+        return np.einsum("ap,apz->azp", belief @ self.transition, self.observation)
 
     def backed_up(self, vectors: Floats) -> Floats:
-        """One linear value (A, S) for each action, where vectors (A, Z, S') are worth it after each observation."""
-        after = np.einsum("apz,azp->ap", self.look, vectors)
-        return self.reward + self.discount * np.einsum("asp,ap->as", self.move, after)
+        """Back up linear values (A, S), one for each action, from vectors (A, Z, S') after each observation."""
+        after = np.einsum("apz,azp->ap", self.observation, vectors)
+        return self.reward + self.discount * np.einsum("asp,ap->as", self.transition, after)
 
 
 def _normalised(rows: Any) -> Floats:
-    """Chances that sum to 1, as worlds draw them: what a file's rounded ones lack would be lost again in every step."""
+    """Scale chances to a sum of 1, as worlds draw them: what rounding took from them would be lost in every step."""
     chances = np.asarray(rows, np.float64)
     return chances / chances.sum(-1, keepdims=True)
 
 
 def blind(model: Model) -> Floats:
-    """Values (A, S) of repeating one action for ever: the lower bound to start from."""
-    identity = np.eye(model.move.shape[1])
-    values = [np.linalg.solve(identity - model.discount * t, r) for t, r in zip(model.move, model.reward, strict=True)]
-    return np.stack(values)
+    """Compute the values (A, S) of repeating one action for ever: the lower bound to start from."""
+    identity = np.eye(model.transition.shape[1])
+    pairs = zip(model.transition, model.reward, strict=True)
+    return np.stack([np.linalg.solve(identity - model.discount * t, r) for t, r in pairs])
 
 
 def informed(model: Model, sweeps: int = 10_000) -> Floats:
-    """The fast informed bound (A, S): the maximum over A at a belief is no less than its value (Hauskrecht 2000).
+    """Compute the fast informed bound (A, S) of Hauskrecht (2000): a belief is worth no more than its maximum over A.
 
     Iterated from the value of the best reward for ever, it is a bound after every sweep, settled or not.
     """
     best = max(float(model.reward.max()), 0.0) / (1.0 - model.discount)
     values = np.full(model.reward.shape, best)
     for _ in range(sweeps):
-        weighted = np.einsum("apz,bp->azbp", model.look, values)  # (A, Z, A', S')
-        chosen = np.einsum("asp,azbp->abzs", model.move, weighted, optimize=True).max(1)  # (A, Z, S)
+        weighted = np.einsum("apz,bp->azbp", model.observation, values)  # (A, Z, A', S')
+        chosen = np.einsum("asp,azbp->abzs", model.transition, weighted, optimize=True).max(1)  # (A, Z, S)
         after = model.reward + model.discount * chosen.sum(1)
         change = float(np.abs(after - values).max())
         values = after
@@ -99,10 +99,10 @@ def informed(model: Model, sweeps: int = 10_000) -> Floats:
 
 
 def full_state(model: Model, horizon: int) -> float:
-    """Greatest expected undiscounted return in `horizon` steps of a player who sees the state; an upper bound."""
-    values = np.zeros(model.move.shape[1])
+    """Compute the greatest expected return in `horizon` steps of a player who sees the state, without discount."""
+    values = np.zeros(model.transition.shape[1])
     for _ in range(horizon):
-        values = (model.reward + model.move @ values).max(0)
+        values = (model.reward + model.transition @ values).max(0)
     return float(model.start @ values)
 
 
@@ -140,7 +140,7 @@ def solve(model: Model, gap: float = 0.01, size: int = 1_500) -> Bounds:
 
 
 def _trial(model: Model, lower: Lower, upper: Upper, gap: float) -> bool:
-    """One walk and the backups on its way back; False where they changed nothing."""
+    """Walk once from the start and back up on the way back; False where that changed nothing."""
     belief, allowed = model.start, gap
     path: list[Floats] = []
     while len(path) < DEEPEST:
@@ -165,13 +165,13 @@ def _trial(model: Model, lower: Lower, upper: Upper, gap: float) -> bool:
 
 
 def _worth(model: Model, belief: Floats, after: Floats, bound: Upper) -> Floats:
-    """The upper bound of every action (A,)."""
-    actions, looks, states = after.shape
+    """Compute the upper bound of every action (A,)."""
+    actions, observations, states = after.shape
     flat = after.reshape(-1, states)
     possible = flat.sum(1) > TINY
     values = np.zeros(len(flat))
     values[possible] = bound(flat[possible])
-    return model.reward @ belief + model.discount * values.reshape(actions, looks).sum(1)
+    return model.reward @ belief + model.discount * values.reshape(actions, observations).sum(1)
 
 
 @dataclass
@@ -188,7 +188,7 @@ class Lower:
         self.actions = np.arange(len(self.vectors))
 
     def __call__(self, beliefs: Floats) -> Floats:
-        """Values (B,) of joint beliefs (B, S)."""
+        """Evaluate joint beliefs (B, S): (B,)."""
         return (beliefs @ self.vectors.T).max(1)
 
     def improve(self, belief: Floats, after: Floats) -> bool:
@@ -231,7 +231,7 @@ class Upper:
         self.points, self.depths = np.empty((0, len(self.corners))), np.empty(0)
 
     def __call__(self, beliefs: Floats) -> Floats:
-        """Values (B,) of joint beliefs (B, S)."""
+        """Evaluate joint beliefs (B, S): (B,)."""
         values = (beliefs @ self.planes.T).max(1)
         return np.minimum(values, beliefs @ self.corners - _sunk(beliefs, self.points, self.depths))
 
@@ -253,14 +253,14 @@ class Upper:
 
 
 def _sunk(beliefs: Floats, points: Floats, depths: Floats) -> Floats:
-    """How far the sawtooth over points (P, S) lies below the corners' plane at beliefs (B, S): (B,)."""
+    """Compute how far the sawtooth over points (P, S) lies below the corners' plane at beliefs (B, S): (B,)."""
     if len(points) == 0:
         return np.zeros(len(beliefs))
     return np.asarray((_shares(beliefs, points) * depths).max(1))
 
 
 def _shares(beliefs: Floats, points: Floats) -> Floats:
-    """The largest multiple of each point (P, S) that fits under each belief (B, S): (B, P)."""
+    """Find the largest multiple of each point (P, S) that fits under each belief (B, S): (B, P)."""
     shares = np.full((len(beliefs), len(points)), np.inf)
     scaled = np.empty_like(shares)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -272,7 +272,7 @@ def _shares(beliefs: Floats, points: Floats) -> Floats:
 
 
 def _kept(covered: np.ndarray) -> np.ndarray:
-    """Which of M things stay, (M,) bool, where covered[i, j] says that j makes i needless; of equals the newest."""
+    """Choose which of M things stay, (M,) bool: covered[i, j] says that j makes i needless; of equals the newest."""
     keep = np.ones(len(covered), bool)
     for i in range(len(covered)):
         keep[i] = False
@@ -305,22 +305,22 @@ def belief_player(model: Model, bounds: Bounds) -> Player:
 
 
 def updated(model: Model, beliefs: Floats, actions: NDArray[np.int64], seen: NDArray[Any]) -> Floats:
-    """Beliefs (N, S) after actions (N,) and observations (N,); one that has become impossible starts anew.
+    """Update beliefs (N, S) after actions (N,) and observations (N,); one that has become impossible starts anew.
 
     Only the beliefs of ended episodes become impossible, and nobody asks for those.
     """
     after = np.empty_like(beliefs)
-    looks = model.look.shape[2]
-    for action in range(len(model.move)):
+    observations = model.observation.shape[2]
+    for action in range(len(model.transition)):
         rows = np.flatnonzero(actions == action)
-        likely = model.look[action][:, np.minimum(seen[rows], looks - 1)].T  # (rows, S')
-        after[rows] = (beliefs[rows] @ model.move[action]) * likely
+        likely = model.observation[action][:, np.minimum(seen[rows], observations - 1)].T  # (rows, S')
+        after[rows] = (beliefs[rows] @ model.transition[action]) * likely
     mass = after.sum(1, keepdims=True)
     return np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)
 
 
 def solved(tables: Any, gap: float, size: int) -> tuple[Model, Bounds, dict[str, float]]:
-    """A model, its bounds, and what is printed of them."""
+    """Return a model, its bounds, and what is printed of them."""
     model = Model.of(tables)
     found = solve(model, gap, size)
     return model, found, {"discount": model.discount, "lower": found.lower, "upper": found.upper}

@@ -42,17 +42,17 @@ class Objects:
 
     @property
     def types(self) -> list[int]:
-        """All types in their order."""
+        """List all types in their order."""
         return sorted({NONE, HIDDEN, *self.kinds})
 
     @property
     def hues(self) -> list[int]:
-        """All colours in their order, none first."""
+        """List all colours in their order, none first."""
         return sorted({0, *self.colours})
 
     @property
     def statuses(self) -> list[tuple[int, int]]:
-        """All pairs of a type and its status in their order."""
+        """List all pairs of a type and its status in their order."""
         return [(kind, status) for kind in self.types for status in range(states(kind))]
 
 
@@ -65,12 +65,12 @@ class Encoding:
 
 
 def default(objects: Objects) -> Encoding:
-    """Type, status and colour as they are numbered everywhere; the channels share numbers."""
+    """Number type, status and colour as everywhere; the channels share numbers."""
     return Encoding(_raw(), tuple(high + 1 for high in _highest(objects)))
 
 
 def no_overlap(objects: Objects) -> Encoding:
-    """As `default`, each channel moved past the highest number of the one before it."""
+    """Do as `default`, each channel moved past the highest number of the one before it."""
     kind, status, hue = _highest(objects)
     first = (0, kind + 1, kind + status + 2)
     sizes = (kind + 1, kind + status + 2, kind + status + hue + 3)
@@ -78,7 +78,7 @@ def no_overlap(objects: Objects) -> Encoding:
 
 
 def compact(objects: Objects) -> Encoding:
-    """Types, then pairs of type and status, then colours, numbered one after the other without a gap.
+    """Number types, then pairs of type and status, then colours, one after the other without a gap.
 
     Objects that the task does not declare have the numbers of a hidden cell.
     """
@@ -95,7 +95,7 @@ def compact(objects: Objects) -> Encoding:
 
 
 def summed(objects: Objects) -> Encoding:
-    """The published vector: type + colour, one number a cell; the status is not seen.
+    """Add type and colour, the published vector: one number a cell; the status is not seen.
 
     Its space is as wide as the released code declares it: twice the highest number of any channel, and one.
     """
@@ -112,7 +112,7 @@ ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
 
 
 def encode(name: str, objects: Objects, phantom: int, device: torch.device) -> Encoding:
-    """An encoding by name, in which a floor on a phantom line looks like the object `phantom` (a code).
+    """Make an encoding by name, in which a floor on a phantom line looks like the object `phantom` (a code).
 
     Raises:
         UserError: there is no such encoding.
@@ -126,7 +126,7 @@ def encode(name: str, objects: Objects, phantom: int, device: torch.device) -> E
 
 
 def _raw() -> Tensor:
-    """Type, status and colour (SEEN, 3) by code; a box shows nothing of its contents."""
+    """Return type, status and colour (SEEN, 3) by code; a box shows nothing of its contents."""
     code = torch.arange(SEEN)
     plain = torch.where(kinds(code) == BOX, pack(BOX), code)
     return torch.stack([kinds(plain), statuses(plain), colours(plain)], -1)
@@ -138,7 +138,7 @@ def states(kind: int) -> int:
 
 
 def _highest(objects: Objects) -> tuple[int, int, int]:
-    """Upper bounds of the three channels; the originals take a type's number of statuses for the highest one."""
+    """Bound the three channels from above; the originals take a type's number of statuses for the highest one."""
     return objects.types[-1], max(states(kind) for kind in objects.types), objects.hues[-1]
 
 
@@ -169,7 +169,7 @@ class Whole:
         self.space = MultiDiscrete([len(codes)] * side**2 + sizes)
 
     def __call__(self, scene: Scene) -> Tensor:
-        """The numbers (N, S*S + 5) int64 of N scenes."""
+        """Compute the numbers (N, S*S + 5) int64 of N scenes."""
         cells = take(self.numbers, integers(scene.cells).reshape(-1)).reshape(-1, self.cells)
         y, x, held = scene.position // self.width, scene.position % self.width, take(self.numbers, scene.held)
         cells = beside([cells, (y * 0 + self.outside)[:, None]])
@@ -179,10 +179,10 @@ class Whole:
 
 
 def _order(height: int, width: int) -> Tensor:
-    """Which cell (H*W for none) is shown where, (H*W * 4, S*S): a torus of S x S turned around the agent."""
+    """Say which cell (H*W for none) is shown where, (H*W * 4, S*S): a torus of S x S turned around the agent."""
     side = max(height, width)
-    place = torch.arange(side * side)
-    ahead, aside = side // 2 - place // side, place % side - side // 2  # (S*S,) steps from the agent
+    cell = torch.arange(side * side)
+    ahead, aside = side // 2 - cell // side, cell % side - side // 2  # (S*S,) steps from the agent
     position = torch.arange(height * width)[:, None]
     turned = []
     for heading in range(len(DIRECTIONS)):

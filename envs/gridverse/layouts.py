@@ -55,7 +55,7 @@ class Corridor(Layout):
         self.pairs = len(pairs)
 
     def initial_draws(self) -> Tensor:
-        """Draws (2*pairs, 2): every ordered pair of colours with the good exit on either side."""
+        """List draws (2*pairs, 2): every ordered pair of colours with the good exit on either side."""
         grid = torch.cartesian_prod(torch.arange(self.pairs), torch.arange(2)).double()
         return ((grid + 0.5) / torch.tensor([self.pairs, 2.0], dtype=torch.float64)).to(self.goods.device)
 
@@ -110,17 +110,17 @@ class Scattered(Layout):
         drawn = torch.minimum((u * self.counts).long(), self.counts - 1)  # (N, draws)
         opened = self.first + self.stride * drawn[:, : self.walls]  # (N, O)
         ranks = distinct(drawn[:, self.walls : self.walls + self.objects])  # (N, objects)
-        places = self._places(ranks, opened)
+        positions = self._positions(ranks, opened)
         palette = drawn[:, -1]
         cells = self.base.expand(len(u), -1)
         if self.walls:
             cells = cells.scatter(1, opened, pack(FLOOR))
-        cells = cells.scatter(1, places[:, 1:], self.codes.index_select(0, palette))
+        cells = cells.scatter(1, positions[:, 1:], self.codes.index_select(0, palette))
         held = torch.full_like(palette, pack(NONE))
-        return Scene(cells, places[:, 0], drawn[:, -2], held, self.hues.index_select(0, palette)[:, 0])
+        return Scene(cells, positions[:, 0], drawn[:, -2], held, self.hues.index_select(0, palette)[:, 0])
 
-    def _places(self, ranks: Tensor, opened: Tensor) -> Tensor:
-        """Flat positions of floor cells by rank, both (N, objects); openings (N, O) come after the fixed floor."""
+    def _positions(self, ranks: Tensor, opened: Tensor) -> Tensor:
+        """Find floor cells by rank, both (N, objects); openings (N, O) come after the fixed floor."""
         if not self.walls:
             return self.floor[ranks]
         among = opened.gather(1, (ranks - self.fixed).clamp(min=0))
@@ -136,7 +136,7 @@ def rooms(
     device: torch.device,
     colours: Sequence[int] = COLOURS,
 ) -> Scattered:
-    """Rooms (down, across) with one opening in the wall between each two neighbours.
+    """Lay out rooms (down, across) with one opening in the wall between each two neighbours.
 
     Raises:
         UserError: the rooms, or what is put into them, do not fit.
@@ -156,7 +156,7 @@ def open_ground(
     device: torch.device,
     colours: Sequence[int] = COLOURS,
 ) -> Scattered:
-    """No inner wall at all; agent and objects start off the lines that would cut the ground into rooms.
+    """Lay out a floor without inner walls; everything starts off the lines that would cut it into rooms.
 
     Raises:
         UserError: the rooms, or what is put into them, do not fit.
@@ -197,13 +197,13 @@ class LockedRoom(Layout):
         return Scene(cells, position, choose(u[:, 6], 4), none + pack(NONE), none)
 
     def _left(self, y: Tensor, x: Tensor, columns: Tensor) -> Tensor:
-        """A cell (N,) of the left room, which has `columns` (N,) columns, from two uniforms (N,)."""
+        """Choose a cell (N,) of the left room, which has `columns` (N,) columns, by two uniforms (N,)."""
         column = torch.minimum((x * columns).long(), columns - 1)
         return (1 + choose(y, self.rows)) * self.width + 1 + column
 
 
 def distinct(ranks: Tensor) -> Tensor:
-    """Different numbers from ranks (N, M), the m-th of which counts among the numbers not taken before it.
+    """Turn ranks (N, M) into different numbers; the m-th rank counts among the numbers not taken before it.
 
     Rank r among the numbers that are not in an ascending list is r, raised by one for each entry it reaches.
     """
@@ -254,7 +254,7 @@ def _locked(height: int, width: int, x: int, y: int) -> Tensor:
 
 
 def _segments(height: int, width: int, plan: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Openings (first, stride, count): the horizontal segments row by row, then the vertical ones."""
+    """List the openings (first, stride, count): the horizontal segments row by row, then the vertical ones."""
     ys, xs = splits((height, width), plan)
     across = [(y * width + x + 1, 1, end - x - 1) for y in ys[1:-1] for x, end in itertools.pairwise(xs)]
     down = [((y + 1) * width + x, width, end - y - 1) for y, end in itertools.pairwise(ys) for x in xs[1:-1]]
@@ -271,7 +271,7 @@ def _check_scattered(beacons: int, exits: int, floor: int, colours: Sequence[int
 
 
 def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], list[int]]:
-    """The wall lines (ys, xs) that cut a grid (height, width) into rooms (down, across), its border included.
+    """List the wall lines (ys, xs) that cut a grid (height, width) into rooms (down, across), its border included.
 
     Raises:
         UserError: `rooms` is not two positive numbers, or a room would have no floor.
@@ -289,7 +289,7 @@ def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], lis
 
 
 def lines(height: int, width: int, rooms: Sequence[int]) -> Tensor:
-    """Interior cells (H, W) bool that lie on an inner line of the rooms."""
+    """Mark the interior cells (H, W) bool that lie on an inner line of the rooms."""
     ys, xs = splits((height, width), rooms)
     marked = torch.zeros(height, width, dtype=torch.bool)
     marked[ys[1:-1], 1:-1] = True

@@ -46,56 +46,56 @@ TURN_RIGHT = (EAST, WEST, NORTH, SOUTH)
 CODES = 512  # four bits of type, two of status, three of colour
 
 
-PHANTOM = 512  # a flag on what is seen, never on a cell: this place lies on a phantom line
+PHANTOM = 512  # a flag on what is seen, never on a cell: it lies on a phantom line
 
 
 SEEN = 1024  # codes with and without the flag
 
 
 def pack(kind: int, status: int = 0, colour: int = 0) -> int:
-    """One code for an object."""
+    """Pack type, status and colour of an object into one code."""
     return kind << 5 | status << 3 | colour
 
 
 def kinds(code: Tensor) -> Tensor:
-    """Types of codes, any shape."""
+    """Return the types of codes, any shape."""
     return code >> 5 & 15
 
 
 def statuses(code: Tensor) -> Tensor:
-    """Statuses of codes, any shape."""
+    """Return the statuses of codes, any shape."""
     return code >> 3 & 3
 
 
 def colours(code: Tensor) -> Tensor:
-    """Colours of codes, any shape."""
+    """Return the colours of codes, any shape."""
     return code & 7
 
 
 def table(rule: Callable[[Tensor], Tensor], device: torch.device) -> Tensor:
-    """A property of objects as a look-up table by code, (SEEN,); the phantom flag changes none."""
+    """Tabulate a property of objects by code, (SEEN,); the phantom flag changes none."""
     return rule(torch.arange(SEEN)).to(device)
 
 
 def blocks_movement(code: Tensor) -> Tensor:
-    """Walls, boxes, and doors that are not open."""
+    """Tell what bars the way: walls, boxes, and doors that are not open."""
     kind = kinds(code)
     return (kind == WALL) | (kind == BOX) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
 def blocks_vision(code: Tensor) -> Tensor:
-    """Walls, doors that are not open, and what is hidden itself."""
+    """Tell what bars sight: walls, doors that are not open, and what is hidden itself."""
     kind = kinds(code)
     return (kind == WALL) | (kind == HIDDEN) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
 def holdable(code: Tensor) -> Tensor:
-    """Keys: what can be picked up."""
+    """Tell what can be picked up: keys."""
     return kinds(code) == KEY
 
 
 def is_kind(kind: int) -> Callable[[Tensor], Tensor]:
-    """The property of having this type."""
+    """Make the property of having this type."""
     return lambda code: kinds(code) == kind
 
 
@@ -126,7 +126,7 @@ class Layout(Protocol):
     draws: int
 
     def __call__(self, u: Tensor) -> Scene:
-        """N scenes from uniforms u (N, draws) float64."""
+        """Draw N scenes from uniforms u (N, draws) float64."""
 
     def initial_draws(self) -> Tensor | None:
         """Return draws (M, draws), one row per initial state where these are few; else None."""
@@ -139,7 +139,7 @@ class Rule(Protocol):
     draws: int
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        """The scene after actions (N,) int64 with uniforms u (N, draws) float64; without draws, u is not to be read."""
+        """Change a scene by actions (N,) int64 and uniforms u (N, draws) float64, not to be read without draws."""
 
 
 Reward = Callable[[Transition], Tensor]  # to (N,) float64; a world sums its rewards in their order

@@ -45,14 +45,14 @@ class Drawing:
     grid: np.ndarray[Any, Any]  # (H, W) codes, flagged where a phantom line runs
     window: np.ndarray[Any, Any]  # (rows, columns) codes of what the agent sees, the row ahead first
     seen: set[tuple[int, int]]  # cells (y, x) of the grid that are in the window and lit
-    place: tuple[int, int]  # the agent's (y, x)
+    position: tuple[int, int]  # the agent's (y, x)
     heading: int
     held: int  # code of the object in the hand
     phantom: int  # code of what a floor on a phantom line looks like
 
 
 def draw(drawing: Drawing) -> Picture:
-    """RGB picture (H*CELL, W*CELL, 3); unlit cells are darker, and phantom walls lighter than walls."""
+    """Draw an RGB picture (H*CELL, W*CELL, 3); unlit cells are darker, and phantom walls lighter than walls."""
     height, width = drawing.grid.shape
     picture = np.zeros((height * CELL, width * CELL, 3), np.uint8)
     for y in range(height):
@@ -61,7 +61,7 @@ def draw(drawing: Drawing) -> Picture:
             tile[:] = _object(int(drawing.grid[y, x]))
             if (y, x) not in drawing.seen:
                 tile[:] = tile // 4 * 3
-    agent = _tile(picture, *drawing.place)
+    agent = _tile(picture, *drawing.position)
     agent[_triangle(drawing.heading)] = AGENT_COLOUR
     if drawing.held != pack(NONE):
         agent[-9:, -9:] = _object(drawing.held)[1 : -1 : (CELL - 2) // 8, 1 : -1 : (CELL - 2) // 8][:9, :9]
@@ -69,26 +69,26 @@ def draw(drawing: Drawing) -> Picture:
 
 
 def text(drawing: Drawing) -> str:
-    """The grid in two characters a cell, then the window as the agent sees it, then what it holds."""
+    """Write the grid in two characters a cell, then the window as the agent sees it, then what it holds."""
     lines = [[_glyph(int(code)) for code in row] for row in drawing.grid]
-    y, x = drawing.place
+    y, x = drawing.position
     lines[y][x] = HEADINGS[drawing.heading] + " "
-    looks = [[_glyph(_look(int(code), drawing.phantom)) for code in row] for row in drawing.window]
+    shown = [[_glyph(_appearance(int(code), drawing.phantom)) for code in row] for row in drawing.window]
     held = "nothing" if drawing.held == pack(NONE) else _glyph(drawing.held).strip()
-    return "\n".join([*map("".join, lines), "", "sees", *map("".join, looks), f"holds {held}"])
+    return "\n".join([*map("".join, lines), "", "sees", *map("".join, shown), f"holds {held}"])
 
 
 def is_phantom(code: int) -> bool:
-    """Whether a flagged code is one of a floor that looks like something else."""
+    """Tell whether a flagged code is one of a floor that looks like something else."""
     return code == PHANTOM | pack(FLOOR)
 
 
-def _look(code: int, phantom: int) -> int:
+def _appearance(code: int, phantom: int) -> int:
     return phantom if is_phantom(code) else code
 
 
 def _glyph(code: int) -> str:
-    """Two characters for an object: what it is, and its colour's first letter; phantom cells are `::`."""
+    """Write two characters for an object: what it is, and its colour's first letter; phantom cells are `::`."""
     if is_phantom(code):
         return "::"
     kind, status, colour = code % CODES >> 5, code >> 3 & 3, COLOUR_LETTERS[code & 7]
@@ -102,7 +102,7 @@ def _tile(picture: Picture, y: int, x: int) -> Picture:
 
 
 def _object(code: int) -> Picture:
-    """One cell's picture (CELL, CELL, 3)."""
+    """Draw one cell's picture (CELL, CELL, 3)."""
     kind, status, colour = code % CODES >> 5, code >> 3 & 3, PALETTE[code & 7]
     tile = np.empty((CELL, CELL, 3), np.uint8)
     tile[:] = PHANTOM_COLOUR if is_phantom(code) else WALL_COLOUR if kind == WALL else FLOOR_COLOUR
@@ -118,7 +118,7 @@ def _object(code: int) -> Picture:
 
 
 def _inside(status: int) -> tuple[slice, slice]:
-    """What marks a door's status: an opening, a handle, or the large lock of a locked door."""
+    """Say what marks a door's status: an opening, a handle, or the large lock of a locked door."""
     edge = (5, 10, 8)[min(status, 2)]
     return slice(edge, -edge), slice(edge, -edge)
 
@@ -130,7 +130,7 @@ def _disc() -> np.ndarray[Any, np.dtype[np.bool_]]:
 
 
 def _triangle(heading: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Pixels of a triangle whose tip shows the heading."""
+    """Mark the pixels of a triangle whose tip shows the heading."""
     y, x = np.ogrid[:CELL, :CELL]
     north = (y >= 5) & (y < CELL - 4) & (2 * np.abs(x - CELL / 2 + 0.5) <= y - 4)
     turns = {NORTH: 0, WEST: 1, SOUTH: 2}.get(heading, 3)

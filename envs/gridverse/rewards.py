@@ -94,13 +94,13 @@ class OpenDoor:
         self.rewards = rewards.to(device)
 
     def __call__(self, step: Transition) -> Any:
-        place = self.front(step.before)
-        before, after = (take(self.state, at(each.cells, place)) for each in (step.before, step.after))
+        position = self.front(step.before)
+        before, after = (take(self.state, at(each.cells, position)) for each in (step.before, step.after))
         return take(self.rewards, 3 * before + after)
 
 
 class Closer:
-    """`closer` or `further` by the change of the Manhattan distance, walls aside, to a place that never moves."""
+    """`closer` or `further` by the change of the Manhattan distance, walls aside, to a position that never moves."""
 
     runs_on_numpy = True
 

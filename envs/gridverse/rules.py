@@ -33,18 +33,18 @@ ACTION_NAMES = ("forward", "backward", "left", "right", "turn left", "turn right
 
 
 def looking(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """The unit vectors (y, x) ahead of and to the right of an agent with this heading."""
+    """Return the unit vectors (y, x) ahead of and to the right of an agent with this heading."""
     return DIRECTIONS[heading], DIRECTIONS[TURN_RIGHT[heading]]
 
 
 def at(cells: Tensor, position: Tensor) -> Tensor:
-    """Codes (N,) int64 of the cells at flat positions (N,)."""
+    """Return codes (N,) int64 of the cells at flat positions (N,)."""
     codes: Tensor = integers(pick(cells, position))
     return codes
 
 
 def put(cells: Tensor, position: Tensor, code: Tensor) -> Tensor:
-    """New grids (N, H*W) with the codes (N,) at flat positions (N,)."""
+    """Put codes (N,) at flat positions (N,): new grids (N, H*W)."""
     changed: Tensor = write(copied(cells), position, code.to(torch.int16) if isinstance(code, Tensor) else code)
     return changed
 
@@ -58,8 +58,8 @@ class Front:
         self.ahead = torch.tensor([y * width + x for y, x in DIRECTIONS], device=device)  # (4,)
 
     def __call__(self, scene: Scene) -> Tensor:
-        place: Tensor = scene.position + take(self.ahead, scene.heading)
-        return place
+        position: Tensor = scene.position + take(self.ahead, scene.heading)
+        return position
 
 
 class Motion:
@@ -101,11 +101,11 @@ class ActuateDoor:
         self.key = pack(KEY) + (code & 7)  # (SEEN,), the key that opens this door
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        place = self.front(scene)
-        code = at(scene.cells, place)
+        position = self.front(scene)
+        code = at(scene.cells, position)
         barred = take(self.locked, code) & (take(self.key, code) != scene.held)
         still = barred | (action != ACTUATE)
-        return scene._replace(cells=put(scene.cells, place, where(still, code, take(self.opened, code))))
+        return scene._replace(cells=put(scene.cells, position, where(still, code, take(self.opened, code))))
 
 
 class PickAndDrop:
@@ -122,12 +122,12 @@ class PickAndDrop:
         self.left = torch.where(code == pack(NONE), pack(FLOOR), code)  # (SEEN,), what the hand leaves
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        place = self.front(scene)
-        code = at(scene.cells, place)
+        position = self.front(scene)
+        code = at(scene.cells, position)
         acts = take(self.open, code) & (action == PICK_N_DROP)
         left = where(acts, take(self.left, scene.held), code)
         held = where(acts, take(self.taken, code), scene.held)
-        return scene._replace(cells=put(scene.cells, place, left), held=held)
+        return scene._replace(cells=put(scene.cells, position, left), held=held)
 
 
 def _with_status(code: Tensor, status: int) -> Tensor:
@@ -135,7 +135,7 @@ def _with_status(code: Tensor, status: int) -> Tensor:
 
 
 def _offsets(heading: int, width: int) -> list[int]:
-    """Change of the flat position for each canonical action."""
+    """List the change of the flat position for each canonical action."""
     (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
     ahead, right = ahead_y * width + ahead_x, right_y * width + right_x
     return [ahead, -ahead, -right, right, 0, 0, 0, 0]

@@ -25,28 +25,28 @@ KEYDOOR = Objects((FLOOR, WALL, EXIT, DOOR, KEY), (YELLOW,))
 
 
 def memory(layout: Layout, device: Device) -> Task:
-    """5 on the exit of the beacons' colour, -5 on another one, either ends the episode; less 0.05 every step."""
-    place = torch.device(device)
-    pay = MemoryPay(GOOD_EXIT, BAD_EXIT, LIVING, place)
-    rules = (Motion(layout.width, place),)
-    return Task(layout, tuple(range(6)), rules, (pay,), (OnKind(EXIT, place),), MEMORY)
+    """Pay 5 on the exit of the beacons' colour and -5 on another one, which ends the episode; less 0.05 every step."""
+    device = torch.device(device)
+    pay = MemoryPay(GOOD_EXIT, BAD_EXIT, LIVING, device)
+    rules = (Motion(layout.width, device),)
+    return Task(layout, tuple(range(6)), rules, (pay,), (OnKind(EXIT, device),), MEMORY)
 
 
 def keydoor(layout: layouts.LockedRoom, device: Device) -> Task:
-    """5 on the exit, which ends the episode; 1 for the key and 1 for the door; 0.2 for getting closer; less 0.05."""
-    place, width = torch.device(device), layout.width
+    """Pay 5 on the exit, the end; 1 for the key, 1 for the door; 0.2 for getting closer; less 0.05 every step."""
+    device, width = torch.device(device), layout.width
     rewards = (
-        Standing(EXIT, GOOD_EXIT, 0.0, place),
-        PickDrop(KEY, 1.0, -1.0, place),
-        OpenDoor(1.0, -1.0, width, place),
-        Closer(layout.height, width, layout.goal, 0.2, -0.2, place),
-        Living(LIVING, place),
+        Standing(EXIT, GOOD_EXIT, 0.0, device),
+        PickDrop(KEY, 1.0, -1.0, device),
+        OpenDoor(1.0, -1.0, width, device),
+        Closer(layout.height, width, layout.goal, 0.2, -0.2, device),
+        Living(LIVING, device),
     )
-    rules = (Motion(width, place), ActuateDoor(width, place), PickAndDrop(width, place))
-    return Task(layout, tuple(range(8)), rules, rewards, (OnKind(EXIT, place),), KEYDOOR)
+    rules = (Motion(width, device), ActuateDoor(width, device), PickAndDrop(width, device))
+    return Task(layout, tuple(range(8)), rules, rewards, (OnKind(EXIT, device),), KEYDOOR)
 
 
-class Look(TypedDict, total=False):
+class GridOptions(TypedDict, total=False):
     """Keywords that all registered grid worlds share; `StockWorld` says what they do."""
 
     view: Sequence[int]
@@ -98,12 +98,12 @@ class Memory(StockWorld):
         size: height and width, odd and at least 5; for the other keywords see `StockWorld`.
     """
 
-    def __init__(self, size: int, **look: Unpack[Look]) -> None:
+    def __init__(self, size: int, **options: Unpack[GridOptions]) -> None:
         if size < 5 or size % 2 == 0:
             raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
-        place = torch.device(look.get("device", "cpu"))
-        task = memory(layouts.Corridor(size, size, place), place)
-        super().__init__(task, **look)
+        device = torch.device(options.get("device", "cpu"))
+        task = memory(layouts.Corridor(size, size, device), device)
+        super().__init__(task, **options)
 
 
 class MemoryRooms(StockWorld):
@@ -116,10 +116,12 @@ class MemoryRooms(StockWorld):
             For the other keywords see `StockWorld`.
     """
 
-    def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **look: Unpack[Look]) -> None:
-        place = torch.device(look.get("device", "cpu"))
-        task = memory(layouts.rooms(size, size, rooms, beacons, exits, place), place)
-        super().__init__(task, **look)
+    def __init__(
+        self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Unpack[GridOptions]
+    ) -> None:
+        device = torch.device(options.get("device", "cpu"))
+        task = memory(layouts.rooms(size, size, rooms, beacons, exits, device), device)
+        super().__init__(task, **options)
 
 
 class MemoryEmpty(StockWorld):
@@ -131,10 +133,12 @@ class MemoryEmpty(StockWorld):
         beacons, exits: how many of each; for the other keywords see `StockWorld`.
     """
 
-    def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **look: Unpack[Look]) -> None:
-        place = torch.device(look.get("device", "cpu"))
-        task = memory(layouts.open_ground(size, size, rooms, beacons, exits, place), place)
-        super().__init__(task, **look)
+    def __init__(
+        self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Unpack[GridOptions]
+    ) -> None:
+        device = torch.device(options.get("device", "cpu"))
+        task = memory(layouts.open_ground(size, size, rooms, beacons, exits, device), device)
+        super().__init__(task, **options)
 
 
 class Keydoor(StockWorld):
@@ -147,7 +151,7 @@ class Keydoor(StockWorld):
         size: height and width, at least 5; for the other keywords see `StockWorld`.
     """
 
-    def __init__(self, size: int, **look: Unpack[Look]) -> None:
-        place = torch.device(look.get("device", "cpu"))
-        task = keydoor(layouts.LockedRoom(size, size, place), place)
-        super().__init__(task, **look)
+    def __init__(self, size: int, **options: Unpack[GridOptions]) -> None:
+        device = torch.device(options.get("device", "cpu"))
+        task = keydoor(layouts.LockedRoom(size, size, device), device)
+        super().__init__(task, **options)

@@ -26,7 +26,7 @@ class Visibility(Protocol):
     draws: int
 
     def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
-        """Lit cells from see-through cells `clear`, both (N, rows, columns) bool, for an agent at (row, column)."""
+        """Light cells by see-through cells `clear`, both (N, rows, columns) bool, for an agent at (row, column)."""
 
 
 class Transparent:
@@ -91,9 +91,9 @@ class View:
     def __call__(
         self, cells: Tensor, position: Tensor, heading: Tensor, u: Tensor, flags: Tensor | None = None
     ) -> Tensor:
-        """Codes (N, rows*columns) int64 of the window, row by row, on grids cells (N, H*W).
+        """Show codes (N, rows*columns) int64 of the window, row by row, on grids cells (N, H*W).
 
-        Codes bear the flag of their place, flags (H*W,) int64, which is PHANTOM on a phantom line and 0 elsewhere.
+        Codes bear the flag of their cell, flags (H*W,) int64, which is PHANTOM on a phantom line and 0 elsewhere.
         Cells that are not seen are hidden.
         """
         if self.close:
@@ -104,7 +104,7 @@ class View:
         return codes.masked_fill(~self.visibility(clear, self.agent, u).flatten(1), pack(HIDDEN))
 
     def _index(self, position: Tensor, heading: Tensor) -> tuple[Tensor, Tensor]:
-        """The window's flat positions, moved into the grid, and which of them were there, (N, rows*columns)."""
+        """Return the window's flat positions, moved into the grid, and which of them were there, (N, rows*columns)."""
         offset = self.offset[heading]  # (N, rows*columns, 2)
         y = (position // self.width)[:, None] + offset[..., 0]
         x = (position % self.width)[:, None] + offset[..., 1]
@@ -113,7 +113,7 @@ class View:
 
 
 def window(size: Sequence[int]) -> Area:
-    """The area of a window of size = (rows, columns) in which the agent stands in the middle of the last row.
+    """Make the area of a window of size = (rows, columns) with the agent in the middle of the last row.
 
     Raises:
         UserError: it has no middle column or no row.
@@ -127,35 +127,35 @@ def window(size: Sequence[int]) -> Area:
 
 
 def visible(clear: Tensor) -> Tensor:
-    """Cells that an agent in the middle of the last row sees, from the see-through cells, (N, rows, columns) bool."""
+    """Mark what an agent in the middle of the last row sees, from see-through cells, both (N, rows, columns) bool."""
     return Occluded()(clear, (clear.shape[1] - 1, clear.shape[2] // 2), clear)
 
 
 def _codes(cells: Tensor, index: Tensor, flags: Tensor | None) -> Tensor:
-    """Codes int64 at flat positions, both (N, cells of the window)."""
+    """Return codes int64 at flat positions, both (N, cells of the window)."""
     codes: Tensor = integers(gather(cells, index))
     return codes if flags is None else codes + flags[index]
 
 
 def _flood(clear: Tensor) -> Tensor:
-    """The flood to the right of an agent in the first column of the last row, (N, rows, columns) bool.
+    """Flood to the right of an agent in the first column of the last row, (N, rows, columns) bool.
 
     A row is one number, column c its bit c. Adding the see-through cells to those of them where the light enters
     carries it along each run of such cells and onto the cell that ends the run.
     """
-    place = torch.arange(clear.shape[2], device=clear.device)  # (columns,)
-    rows = (clear.long() << place).sum(2).flip(1).unbind(1)  # each (N,), the agent's row first
+    bit = torch.arange(clear.shape[2], device=clear.device)  # (columns,)
+    rows = (clear.long() << bit).sum(2).flip(1).unbind(1)  # each (N,), the agent's row first
     entered, lit = torch.ones_like(rows[0]), []
     for row in rows:
         reached = (((entered & row) + row) ^ row) | entered
         passed = reached & row
         entered = passed | passed << 1  # straight ahead and diagonally
         lit.append(reached)
-    return (torch.stack(lit[::-1], 1)[..., None] >> place & 1).bool()
+    return (torch.stack(lit[::-1], 1)[..., None] >> bit & 1).bool()
 
 
 def _window(heading: int, area: Area) -> list[tuple[int, int]]:
-    """Offsets (y, x) of the window's cells from the agent."""
+    """List the offsets (y, x) of the window's cells from the agent."""
     (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
     (top, bottom), (left, right) = area
     return [
@@ -192,7 +192,7 @@ class Raytracing:
         self.absolute, self.threshold = absolute_counts, threshold
 
     def __call__(self, clear: Tensor, agent: Cell, u: Tensor) -> Tensor:
-        """Lit cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, 0)."""
+        """Light cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, 0)."""
         counts = self.rays.counts(clear.flatten(1)) if self.absolute else self.rays.shares(clear.flatten(1))
         return (counts >= self.threshold).view_as(clear)
 
@@ -205,7 +205,7 @@ class StochasticRaytracing:
         self.rays = Rays(rows, columns, agent, device)
 
     def __call__(self, clear: Tensor, agent: Cell, u: Tensor) -> Tensor:
-        """Lit cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, cells)."""
+        """Light cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, cells)."""
         return (u < self.rays.shares(clear.flatten(1))).view_as(clear)
 
 
@@ -224,18 +224,18 @@ class Rays:
         self.total = reached.sum(0).double().to(device)  # (cells,)
 
     def counts(self, clear: Tensor) -> Tensor:
-        """Rays (N, cells) float64 that reach each cell past see-through cells only, from clear (N, cells) bool."""
+        """Count the rays (N, cells) float64 that reach each cell past see-through cells, from clear (N, cells) bool."""
         # Whole numbers far below 2^24, so float32 counts exactly, and faster than float64 on an accelerator.
         passed = ((~clear).float() @ self.before) == 0  # (N, stretches)
         return (passed.float() @ self.reached).double()
 
     def shares(self, clear: Tensor) -> Tensor:
-        """The reaching rays (N, cells) float64 as a share of all rays through a cell; 0 where there is none."""
+        """Return the reaching rays (N, cells) float64 as a share of all rays through a cell; 0 where there is none."""
         return self.counts(clear) / self.total.clamp(min=1.0)
 
 
 def _stretches(rows: int, columns: int, agent: Cell) -> list[Stretch]:
-    """Every ray cut at each of its cells."""
+    """Cut every ray at each of its cells."""
     corners = [(row - 0.5, column - 0.5) for row in range(rows + 1) for column in range(columns + 1)]
     found = []
     for y, x in corners:
@@ -245,7 +245,7 @@ def _stretches(rows: int, columns: int, agent: Cell) -> list[Stretch]:
 
 
 def _ray(rows: int, columns: int, agent: Cell, angle: float) -> list[int]:
-    """The cells (row * columns + column) of a ray in order, each once, until it leaves the window."""
+    """List the cells (row * columns + column) of a ray in order, each once, until it leaves the window."""
     (y, x), down, right = agent, STEP * math.sin(angle), STEP * math.cos(angle)
     at_y, at_x = float(y), float(x)
     cells: dict[int, None] = {}
@@ -256,7 +256,7 @@ def _ray(rows: int, columns: int, agent: Cell, angle: float) -> list[int]:
 
 
 # What a phantom cell looks like, in every encoding: a wall, or "nothing", which no real cell ever is.
-LOOKS = {"walls": pack(WALL), "floor-cue": pack(NONE)}
+APPEARANCES = {"walls": pack(WALL), "floor-cue": pack(NONE)}
 
 
 @dataclass(frozen=True)
@@ -264,15 +264,15 @@ class Phantoms:
     """Places whose floor is seen as something else. Nothing but the view knows of them."""
 
     flags: Tensor  # (H*W,) int64, PHANTOM on a line and 0 elsewhere
-    look: int  # code of the object that is seen
+    appearance: int  # code of the object that is seen
 
 
 def phantom_walls(height: int, width: int, rooms: Sequence[int], cells: str, device: torch.device) -> Phantoms:
-    """The inner lines of rooms = (down, across) equally sized rooms, from border to border, without openings.
+    """Lay the inner lines of rooms = (down, across) from border to border, without openings.
 
     Raises:
-        UserError: that many rooms do not fit, or there is no such look.
+        UserError: that many rooms do not fit, or there is no such appearance.
     """
-    if cells not in LOOKS:
-        raise UserError(near_names("phantom look", cells, LOOKS))
-    return Phantoms(lines(height, width, rooms).flatten().to(device) * PHANTOM, LOOKS[cells])
+    if cells not in APPEARANCES:
+        raise UserError(near_names("phantom appearance", cells, APPEARANCES))
+    return Phantoms(lines(height, width, rooms).flatten().to(device) * PHANTOM, APPEARANCES[cells])

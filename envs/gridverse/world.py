@@ -87,7 +87,7 @@ class GridWorld(World[GridState]):
         plain = task.actions == tuple(range(len(task.actions)))
         self._canonical = None if plain else torch.tensor(task.actions, device=self.device)
         self._flags = None if phantoms is None else phantoms.flags
-        encoded = encode(encoding, task.objects, pack(WALL) if phantoms is None else phantoms.look, self.device)
+        encoded = encode(encoding, task.objects, pack(WALL) if phantoms is None else phantoms.appearance, self.device)
         self._numbers = encoded.numbers  # (SEEN, C)
         self._shown = view.rows * view.columns * len(encoded.sizes)
         self._agent = _one_hot(view).to(self.device)[None]  # (1, rows*columns)
@@ -98,7 +98,7 @@ class GridWorld(World[GridState]):
         self.state_space = self._whole.space
 
     def initial_draws(self) -> Tensor | None:
-        """Reset draws, one row per initial state, where the layout has few of them and a view draws nothing."""
+        """List reset draws, one row per initial state, where the layout has few of them and a view draws nothing."""
         return None if self.view.draws else self.task.layout.initial_draws()
 
     def reset(self, u: Tensor) -> GridState:
@@ -109,7 +109,7 @@ class GridWorld(World[GridState]):
         return GridState(self.observe(scene, u[:, drawn:]), steps, returns, *scene)
 
     def step(self, state: GridState, action: Tensor, u: Tensor) -> tuple[GridState, Tensor, Tensor, Tensor, Tensor]:
-        """Rules, then rewards and endings, then the view."""
+        """Apply rules, then rewards and endings, then the view."""
         canonical = action if self._canonical is None else take(self._canonical, action)
         before = scene_of(state)
         after, left = self._changed(before, canonical, u)
@@ -122,7 +122,7 @@ class GridWorld(World[GridState]):
         return state, observation, reward, terminated, terminated & (returns > self.nothing)
 
     def observe(self, scene: Scene, u: Tensor) -> Tensor:
-        """The observation (N, d) int64 of a scene, with uniforms u (N, view.draws)."""
+        """Compute the observation (N, d) int64 of a scene, with uniforms u (N, view.draws)."""
         codes = self.view(scene.cells, scene.position, scene.heading, u, self._flags)
         shown: Tensor = take(self._numbers, codes.reshape(-1)).reshape(-1, self._shown)
         if not self.dictionary:
@@ -131,33 +131,33 @@ class GridWorld(World[GridState]):
         return beside([agent, shown, take(self._numbers, scene.held)])
 
     def observe_state(self, state: GridState) -> Tensor:
-        """The whole grid with the agent in it, see `envs.gridverse.encodings`, (N, H*W + 3) int64."""
+        """Show the whole grid with the agent in it, see `envs.gridverse.encodings.Whole`, (N, S*S + 5) int64."""
         return self._whole(scene_of(state))
 
     def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""
+        """Draw the whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""
         return render.draw(self._picture(state, row))
 
     def text(self, state: GridState, row: int) -> str:
-        """The whole grid as lines of characters, the agent as ^ v < >, and below it the window as it is seen."""
+        """Draw the whole grid as lines of characters, the agent as ^ v < >, and below it the window as it is seen."""
         return render.text(self._picture(state, row))
 
     def _initial(self, u: Any) -> Scene:
-        """The layout's scenes. A layout runs on tensors only: resets are rare."""
+        """Draw the layout's scenes. A layout runs on tensors only: resets are rare."""
         if isinstance(u, Tensor):
             return self.task.layout(u)
         arrays: list[Any] = [each.numpy() for each in self.task.layout(torch.from_numpy(u))]
         return Scene(*arrays)
 
     def _changed(self, scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
-        """The scene after all rules, and the uniforms that they left for the view."""
+        """Apply all rules; returns the scene and the uniforms that they left for the view."""
         for rule in self.task.rules:
             scene = rule(scene, action, u[:, : rule.draws] if rule.draws else u)
             u = u[:, rule.draws :] if rule.draws else u
         return scene, u
 
     def _picture(self, state: GridState, row: int) -> render.Drawing:
-        """One row for the pencil. A view that draws is shown with all that it could see."""
+        """Describe one row for drawing. A view that draws is shown with all that it could see."""
         one = GridState(*(torch.as_tensor(value[row : row + 1]) for value in vars(state).values()))
         u = torch.zeros(1, self.view.draws, dtype=torch.float64, device=self.device)
         window = self.view(one.cells, one.position, one.heading, u, self._flags)[0]
@@ -167,15 +167,15 @@ class GridWorld(World[GridState]):
             grid=cells.view(self.height, self.width).cpu().numpy(),
             window=window.view(self.view.rows, self.view.columns).cpu().numpy(),
             seen={(y, x) for y, x in seen.tolist()},
-            place=divmod(int(one.position[0]), self.width),
+            position=divmod(int(one.position[0]), self.width),
             heading=int(one.heading[0]),
             held=int(one.held[0]),
-            phantom=pack(WALL) if self.phantoms is None else self.phantoms.look,
+            phantom=pack(WALL) if self.phantoms is None else self.phantoms.appearance,
         )
 
 
 def scene_of(state: GridState) -> Scene:
-    """A state without its counters."""
+    """Return a state without its counters."""
     return Scene(state.cells, state.position, state.heading, state.held, state.good)
 
 
@@ -184,7 +184,7 @@ def _point(position: Tensor, width: int) -> Tensor:
 
 
 def _one_hot(view: View) -> Tensor:
-    """Where the agent is in its window, (rows*columns,) int64."""
+    """Mark where the agent is in its window, (rows*columns,) int64."""
     marked = torch.zeros(view.rows, view.columns, dtype=torch.int64)
     marked[view.agent] = 1
     return marked.flatten()

@@ -54,7 +54,7 @@ class ExactGame:
 
     def __init__(self, world: World[Any], graph: Graph) -> None:
         self.states, self.actions = graph.follower.shape
-        self.observations, self.limit = len(graph.looks), world.time_limit
+        self.observations, self.limit = len(graph.observation_ids), world.time_limit
         ended = graph.follower < 0
         kinds = np.stack((graph.verdict[ended], graph.reward[ended]), 1)
         endings, number = np.unique(kinds, axis=0, return_inverse=True)  # (E, 2)

@@ -15,7 +15,7 @@ from envs.numpy_backend import stack, take, truncate, where, zeros
 
 POWER, MAX_SPEED = 0.0015, 0.07
 START, END = 0.2, 1.0  # the car starts inside +-START; heaven and hell lie at +-END
-ZONE, HALF_ZONE = 0.5, 0.2  # the signpost's place, on the right whatever the side of heaven
+ZONE, HALF_ZONE = 0.5, 0.2  # the signpost's position, on the right whatever the side of heaven
 
 
 @dataclass
@@ -50,7 +50,7 @@ class CarFlag(World[CarState]):
         self.half, self.left, self.right, self.width = constants.unbind()
 
     def reset(self, u: Tensor) -> CarState:
-        """Side of heaven from u[:, 0], position from u[:, 1]; the car stands still."""
+        """Draw the side of heaven from u[:, 0], the position from u[:, 1]; the car stands still."""
         heaven = where(u[:, 0] < self.half, self.left, self.right)  # (N,)
         position = (u[:, 1] - self.half) * self.width
         velocity = zeros(self.nothing, len(u))
@@ -59,7 +59,7 @@ class CarFlag(World[CarState]):
         return CarState(observation, steps, returns, position, velocity, heaven)
 
     def step(self, state: CarState, action: Tensor, u: Tensor) -> tuple[CarState, Tensor, Tensor, Tensor, Tensor]:
-        """One push: 0 left, 1 none, 2 right."""
+        """Push once: 0 left, 1 none, 2 right."""
         velocity = (state.velocity + take(self.push, action)).clip(-MAX_SPEED, MAX_SPEED)  # (N,)
         position = state.position + velocity
         # Without its decimals a position is the side of the end that was reached, and 0 between the ends; the sum
@@ -71,18 +71,18 @@ class CarFlag(World[CarState]):
         return after, observation, reward, reward != self.nothing, reward > self.nothing
 
     def observe(self, position: Tensor, velocity: Tensor, heaven: Tensor) -> Tensor:
-        """What the driver reads, (N, 3) float64."""
+        """Return what the driver reads, (N, 3) float64."""
         in_zone = position.clip(ZONE - HALF_ZONE, ZONE + HALF_ZONE) == position
         observation: Tensor = stack([position, velocity, where(in_zone, heaven, self.nothing)])
         return observation
 
     def observe_state(self, state: CarState) -> Tensor:
-        """Position, velocity and the side of heaven, wherever the car is, (N, 3) float64."""
+        """Return position, velocity and the side of heaven, wherever the car is, (N, 3) float64."""
         known: Tensor = stack([state.position, state.velocity, state.heaven])
         return known
 
     def frame(self, state: CarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The line with the signpost's zone, heaven (green), hell (red) and the car."""
+        """Draw the line with the signpost's zone, heaven (green), hell (red) and the car."""
         picture = np.full((64, 360, 3), 245, np.uint8)
         heaven = state.heaven[row].item()
         picture[44:47, _column(-END) : _column(END)] = (90, 90, 95)
@@ -94,20 +94,20 @@ class CarFlag(World[CarState]):
         return picture
 
     def text(self, state: CarState, row: int) -> str:
-        """The line with the signpost's zone (=), heaven (+), hell (-) and the car (o); position and velocity."""
+        """Draw the line with the signpost's zone (=), heaven (+), hell (-) and the car (o); position and velocity."""
         heaven, position, velocity = (x[row].item() for x in (state.heaven, state.position, state.velocity))
-        zone = range(_place(ZONE - HALF_ZONE), _place(ZONE + HALF_ZONE) + 1)
-        line = ["=" if place in zone else "." for place in range(_place(END) + 1)]
-        line[_place(-END)], line[_place(END)] = ("-", "+") if heaven > 0 else ("+", "-")
-        line[min(max(_place(position), 0), len(line) - 1)] = "o"
+        zone = range(_character(ZONE - HALF_ZONE), _character(ZONE + HALF_ZONE) + 1)
+        line = ["=" if index in zone else "." for index in range(_character(END) + 1)]
+        line[_character(-END)], line[_character(END)] = ("-", "+") if heaven > 0 else ("+", "-")
+        line[min(max(_character(position), 0), len(line) - 1)] = "o"
         return f"{''.join(line)}\nposition {position:+.3f}, velocity {velocity:+.4f}"
 
 
 def _column(position: float) -> int:
-    """Pixel column of a place on the line."""
+    """Return the pixel column of a position on the line."""
     return round(180 + 150 * position)
 
 
-def _place(position: float) -> int:
-    """Character of a place on the line, 0 at the left end."""
+def _character(position: float) -> int:
+    """Return the character of a position on the line, 0 at the left end."""
     return round(20 * (position + END))

@@ -72,14 +72,14 @@ class BlinkingCatch(World[CatchState]):
         self.paddle_pictures = self._pictures(PADDLE, [(grid - 1, x) for x in range(grid)])
 
     def reset(self, u: Tensor) -> CatchState:
-        """Columns of all balls from u (N, balls); the paddle stands in the middle."""
+        """Draw the columns of all balls from u (N, balls); the paddle stands in the middle."""
         steps, returns = self.counters(len(u))
         columns = integers(u * self.width).clip(self.zero, self.last)  # rounding may lift u * grid to grid itself
         paddle = zeros(self.one, len(u)) + self.middle
         return CatchState(self.observe(columns, paddle, steps), steps, returns, columns, paddle)
 
     def step(self, state: CatchState, action: Tensor, u: Tensor) -> tuple[CatchState, Tensor, Tensor, Tensor, Tensor]:
-        """One move: 0 left, 1 stay, 2 right."""
+        """Move once: 0 left, 1 stay, 2 right."""
         paddle = (state.paddle + take(self.moves, action)).clip(self.zero, self.last)  # (N,)
         steps = state.steps + self.one
         landed = steps % self.last == self.zero
@@ -92,7 +92,7 @@ class BlinkingCatch(World[CatchState]):
         return after, observation, reward, terminated, terminated & (returns == self.best)
 
     def observe(self, columns: Tensor, paddle: Tensor, steps: Tensor) -> Tensor:
-        """The picture, (N, 3, size, size) uint8."""
+        """Draw the picture, (N, 3, size, size) uint8."""
         ball, row = steps // self.last, steps % self.last  # (N,)
         seen = take(self.shown, row) & (ball < self.count)
         cell = where(seen, row * self.width + self._column(columns, ball), self.nowhere)
@@ -100,7 +100,7 @@ class BlinkingCatch(World[CatchState]):
         return picture
 
     def observe_state(self, state: CatchState) -> Tensor:
-        """Balls that have landed, row of the ball, column of the paddle, column of the ball: (N, 4) int64.
+        """Return balls that have landed, row of the ball, column of the paddle, column of the ball: (N, 4) int64.
 
         Where later balls will fall is chance's, and not shown.
         """
@@ -109,35 +109,35 @@ class BlinkingCatch(World[CatchState]):
         return known
 
     def _column(self, columns: Tensor, ball: Tensor) -> Tensor:
-        """Where a ball (N,) falls; past the last one, where that fell."""
+        """Return where a ball (N,) falls; past the last one, where that fell."""
         column: Tensor = pick(columns, ball.clip(self.zero, self.last_ball))
         return column
 
     def _pictures(self, colour: tuple[int, int, int], cells: list[tuple[int, int] | None]) -> Tensor:
-        """One black picture (3, size, size) a cell, which is filled with the colour."""
+        """Draw one black picture (3, size, size) a cell, which is filled with the colour."""
         pictures = torch.zeros(len(cells), 3, self.size, self.size, dtype=torch.uint8)
         for picture, cell in zip(pictures, cells, strict=True):
             if cell is not None:
-                rows, columns = (slice(self.edge(place), self.edge(place + 1)) for place in cell)
+                rows, columns = (slice(self.edge(each), self.edge(each + 1)) for each in cell)
                 picture[:, rows, columns] = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
         return pictures.to(self.device)
 
-    def edge(self, place: int) -> int:
-        """The pixel at which a row or column of cells begins."""
-        return place * self.size // self.grid
+    def edge(self, cell: int) -> int:
+        """Return the pixel at which a row or column of cells begins."""
+        return cell * self.size // self.grid
 
     def frame(self, state: CatchState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The picture, enlarged; where the ball is unseen, in dark grey where it is."""
+        """Draw the picture, enlarged; where the ball is unseen, in dark grey where it is."""
         picture = torch.as_tensor(state.observation[row]).cpu().numpy().transpose(1, 2, 0).copy()
         fallen, column = self._ball(state, row)
         if fallen is not None and not self.shown[fallen]:
-            rows, columns = (slice(self.edge(place), self.edge(place + 1)) for place in (fallen, column))
+            rows, columns = (slice(self.edge(each), self.edge(each + 1)) for each in (fallen, column))
             picture[rows, columns] = UNSEEN
         times = -(-ENLARGED // self.size)
         return picture.repeat(times, 0).repeat(times, 1)
 
     def text(self, state: CatchState, row: int) -> str:
-        """The grid: ball o, or x where it is unseen, and paddle =; the number of the ball and the return."""
+        """Draw the grid: ball o, or x where it is unseen, and paddle =; the number of the ball and the return."""
         lines = [["."] * self.grid for _ in range(self.grid)]
         lines[-1][int(state.paddle[row])] = "="
         fallen, column = self._ball(state, row)
@@ -147,13 +147,17 @@ class BlinkingCatch(World[CatchState]):
         return "\n".join(map("".join, lines)) + f"\nball {ball} of {self.balls}, return {float(state.returns[row]):+g}"
 
     def _ball(self, state: CatchState, row: int) -> tuple[int | None, int]:
-        """Row and column of the ball in one row of the state; no row where nothing falls."""
+        """Find row and column of the ball in one row of the state; no row where nothing falls."""
         ball, fallen = divmod(int(state.steps[row]), self.grid - 1)
         return (fallen, int(state.columns[row, ball])) if ball < self.balls else (None, 0)
 
 
 def check(size: int, grid: int, balls: int, blink: int) -> None:
-    """One sentence for every number that cannot work."""
+    """Refuse numbers that cannot work.
+
+    Raises:
+        UserError: one sentence for the first of them.
+    """
     if not GRIDS[0] <= grid <= GRIDS[1]:
         raise UserError(f"grid of Blinking Catch must be from {GRIDS[0]} to {GRIDS[1]} cells, not {grid}.")
     if not grid <= size <= SIZES:

@@ -67,7 +67,7 @@ class Hallucinate(GridWorld):
 
 
 def _open(layout: Layout, lines: Tensor) -> bool:
-    """Every line is floor from border to border, and nothing starts on one."""
+    """Tell whether every line is floor from border to border, and nothing starts on one."""
     if not isinstance(layout, Scattered) or layout.walls:
         return False
     return bool((kinds(layout.base[lines]) == FLOOR).all()) and not bool(lines[layout.floor].any())

@@ -51,11 +51,11 @@ class Hallway(Tabular):
         super().__init__(tables(), time_limit, device)
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The maze with its goal (green) and the agent as an arrow."""
+        """Draw the maze with its goal (green) and the agent as an arrow."""
         return paint(self.text(state, row).split("\n"))
 
     def text(self, state: TabularState, row: int) -> str:
-        """The maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""
+        """Draw the maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""
         lines = [f"#{line.replace('.', '#').replace('*', '.')}#" for line in MAZE]
         lines = ["#" * len(lines[0]), *lines, "#" * len(lines[0])]
         hidden = int(state.hidden[row])
@@ -67,7 +67,7 @@ class Hallway(Tabular):
 
 @cache
 def tables() -> Tables:
-    """The model, made from the maze. State 4 * cell + heading, cells row by row, headings clockwise from north."""
+    """Make the model from the maze. State 4 * cell + heading, cells row by row, headings clockwise from north."""
     states = 4 * len(CELLS)
     goal = np.arange(states) // 4 == GOAL  # (S,)
     start = np.where(goal, 0, 17857)
@@ -81,7 +81,7 @@ def tables() -> Tables:
 
 
 def _transitions() -> Floats:
-    """Per mille of a step (A, S, S'), without resets."""
+    """Compute the transitions (A, S, S') per mille, without resets."""
     states = 4 * len(CELLS)
     parts = np.zeros((len(ACTIONS), states, states))
     for action, name in enumerate(ACTIONS):
@@ -93,7 +93,7 @@ def _transitions() -> Floats:
 
 
 def _outcomes(name: str, cell: int, heading: int) -> Iterator[tuple[int, int, int]]:
-    """Per mille, cell and heading of what an action may lead to; a step against a wall stays."""
+    """List per mille, cell and heading of what an action may lead to; a step against a wall stays."""
     if name in TURNING:
         yield from ((part, cell, heading + turn) for turn, part in enumerate(TURNING[name]))
         return
@@ -105,13 +105,13 @@ def _outcomes(name: str, cell: int, heading: int) -> Iterator[tuple[int, int, in
 
 
 def _neighbour(cell: int, direction: int) -> int | None:
-    """The cell next to this one, or None where a wall is."""
+    """Return the cell next to this one, or None where a wall is."""
     (y, x), (dy, dx) = CELLS[cell], MOVES[direction % 4]
     return CELLS.index((y + dy, x + dx)) if (y + dy, x + dx) in CELLS else None
 
 
 def _observation(cell: int, heading: int) -> list[int]:
-    """Millionths (Z,) of what is seen from a pose."""
+    """Compute what is seen from a pose, in millionths (Z,)."""
     parts = [0] * (AT_GOAL + 1)
     below = _neighbour(cell, SOUTH)
     if cell == GOAL:
@@ -126,7 +126,7 @@ def _observation(cell: int, heading: int) -> list[int]:
 
 
 def _tally(walls: list[bool], reading: int) -> tuple[int, int, int, int]:
-    """Walls seen and missed, openings seen as wall and as open."""
+    """Count walls seen and missed, openings seen as wall and as open."""
     pairs = list(zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True))
     return (
         pairs.count((True, True)),

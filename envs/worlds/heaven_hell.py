@@ -35,65 +35,65 @@ class HeavenHell(Tabular):
         self.n = n
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The map with heaven (green), hell (red), the priest (blue) and the agent."""
+        """Draw the map with heaven (green), hell (red), the priest (blue) and the agent."""
         return paint(self.text(state, row).split("\n"))
 
     def text(self, state: TabularState, row: int) -> str:
-        """The map in its walls (#) with heaven (+), hell (-), the priest (?) and the agent (@).
+        """Draw the map in its walls (#) with heaven (+), hell (-), the priest (?) and the agent (@).
 
         An ended episode has neither an agent nor a side of heaven.
         """
-        places, n = cells(self.n), self.n
-        world, cell = divmod(int(state.hidden[row]), len(places))
+        positions, n = cells(self.n), self.n
+        world, cell = divmod(int(state.hidden[row]), len(positions))
         lines = ["#" * (2 * n + 3)] * (n + 4)
-        marks = [(place, ".") for place in places] + [(places[-1], "?")]
+        marks = [(position, ".") for position in positions] + [(positions[-1], "?")]
         if world in (LEFT, RIGHT):
-            ends = (places[2 * n], places[3 * n])
-            marks += [(ends[world], "+"), (ends[1 - world], "-"), (places[cell], "@")]
+            ends = (positions[2 * n], positions[3 * n])
+            marks += [(ends[world], "+"), (ends[1 - world], "-"), (positions[cell], "@")]
         for (y, x), mark in marks:
             lines = put_agent(lines, y + n + 1, x + n + 1, mark)
         return "\n".join(lines)
 
 
 def cells(n: int) -> list[tuple[int, int]]:
-    """Coordinates (y, x) of the 4n + 2 cells: the start, the way north, the left and the right arm, the south part."""
+    """List the 4n + 2 cells (y, x): the start, the way north, the left and the right arm, the south part."""
     north = [(-i, 0) for i in range(n + 1)]
     arms = [(-n, side * i) for side in (-1, 1) for i in range(1, n + 1)]
     return north + arms + [(1, i) for i in range(n + 1)]
 
 
 def tables(n: int = 3) -> Tables:
-    """The model, made from the map. State world * (4n + 2) + cell, world 0 with heaven on the left, 1 on the right.
+    """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right.
 
     Raises:
         UserError: n is less than 1 or so large that the tables would not fit.
     """
     if n < 1:
         raise UserError(f"n of HeavenHell must be at least 1 cell, not {n}.")
-    places = cells(n)
-    count, states = len(places), 2 * len(places)
+    positions = cells(n)
+    count, states = len(positions), 2 * len(positions)
     check_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
     cell = np.arange(states) % count  # (S,)
     ends = (cell == 2 * n) | (cell == 3 * n)
     start = np.where(cell == 0, 0.5, 0.0)
     reset = np.tile(ends, (len(ACTIONS), 1))
     seen = np.where(cell < count - 1, cell, count - 1 + np.arange(states) // count)
-    T = np.where(reset[:, :, None], start, np.eye(states)[_targets(places)])
+    T = np.where(reset[:, :, None], start, np.eye(states)[_targets(positions)])
     O = np.tile(np.eye(count + 1)[seen], (len(ACTIONS), 1, 1))  # noqa: E741
-    R = np.broadcast_to(_pay(ends, n)[:, None, None], (*T.shape, count + 1))
+    R = np.broadcast_to(_rewards(ends, n)[:, None, None], (*T.shape, count + 1))
     observations = (*(f"o{i}" for i in range(count - 1)), "left", "right")
     return Tables(T, O, R, start, reset, _state_names(count), ACTIONS, observations, DISCOUNT)
 
 
-def _targets(places: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The state (A, S) that an action leads to; a blocked one stays."""
-    cell_at, count = {place: cell for cell, place in enumerate(places)}, len(places)
-    to = [[cell_at.get((y + dy, x + dx), cell) for cell, (y, x) in enumerate(places)] for dy, dx in MOVES]  # (A, cells)
-    return np.concatenate([np.array(to), np.array(to) + count], 1)
+def _targets(positions: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the state (A, S) that an action leads to; a blocked one stays."""
+    cell_at = {position: cell for cell, position in enumerate(positions)}
+    to = [[cell_at.get((y + dy, x + dx), cell) for cell, (y, x) in enumerate(positions)] for dy, dx in MOVES]
+    return np.concatenate([np.array(to), np.array(to) + len(positions)], 1)
 
 
-def _pay(ends: Flags, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """The reward (S,) of any action from a state."""
+def _rewards(ends: Flags, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Return the reward (S,) of any action from a state."""
     right_world = np.arange(len(ends)) >= len(ends) // 2
     right_end = np.arange(len(ends)) % (len(ends) // 2) == 3 * n
     return np.where(ends, np.where(right_world == right_end, 1.0, -1.0), 0.0)

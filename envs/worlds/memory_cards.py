@@ -28,7 +28,7 @@ class CardState(State):
 
 
 class MemoryCards(World[CardState]):
-    """Name the place of the face-up card's partner; a found pair is removed, anything else costs 1.
+    """Name the index of the face-up card's partner; a found pair is removed, anything else costs 1.
 
     Observation MultiDiscrete([P + 2] * 2P): 0 hidden, 1..P the face-up card's value, P + 1 removed. A guessed
     card is not shown. After every step a card is turned up uniformly among those that remain. Success is an
@@ -65,7 +65,7 @@ class MemoryCards(World[CardState]):
         return CardState(self.observe(cards, removed, current), steps, returns, cards, removed, current)
 
     def step(self, state: CardState, action: Tensor, u: Tensor) -> tuple[CardState, Tensor, Tensor, Tensor, Tensor]:
-        """One guess: the place of the partner."""
+        """Guess once: the index of the partner."""
         cards, shown = state.cards, state.current
         # Partners leave together, so a removed card never equals the one that lies face up.
         match = (pick(cards, action) == pick(cards, shown)) & (action != shown)  # (N,)
@@ -80,14 +80,14 @@ class MemoryCards(World[CardState]):
         return after, observation, reward, terminated, terminated
 
     def observe(self, cards: Tensor, removed: Tensor, current: Tensor) -> Tensor:
-        """The table as the player sees it, (N, 2P) int64."""
+        """Return the table as the player sees it, (N, 2P) int64."""
         table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
         face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
         seen: Tensor = write(table, current, face_up)
         return seen
 
     def observe_state(self, state: CardState) -> Tensor:
-        """Every card from above its back, (N, 2P) int64: its value 1..P, P + 1 removed, P + 1 and its value face up."""
+        """Show every card, (N, 2P) int64: its value 1..P, P + 1 if removed, P + 1 and its value if face up."""
         gone = (state.removed[:, None] & self.bits) != 0
         table = where(gone, self.gap, state.cards)
         value = pick(state.cards, state.current) + self.gap
@@ -96,7 +96,7 @@ class MemoryCards(World[CardState]):
         return known
 
     def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
-        """A card (N,) uniform among those that remain, chosen by u (N,); 0 if none is left.
+        """Choose a card (N,) uniformly among those that remain, by u (N,); 0 if none is left.
 
         Args:
             removed: the removed cards as the bits of one integer, (N,).
@@ -109,11 +109,11 @@ class MemoryCards(World[CardState]):
         return card
 
     def _gaps(self, removed: Tensor) -> Tensor:
-        """The table (N, 2P) without the card that lies face up: P + 1 where a card has been removed, else HIDDEN."""
+        """Return the table (N, 2P) without the face-up card: P + 1 where a card has been removed, else HIDDEN."""
         return ((removed[:, None] & self.bits) != 0) * self.gap
 
     def _turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
-        """As `turn_up`, for any number of cards."""
+        """Do as `turn_up`, for any number of cards."""
         rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
         left = rank[:, -1]
         wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself
@@ -121,7 +121,7 @@ class MemoryCards(World[CardState]):
         return card
 
     def _make_tables(self) -> None:
-        """For few cards the two questions about the removed ones are look-ups, one row for each set of them."""
+        """Tabulate the two questions about the removed cards, one row for each set of them."""
         removed = torch.arange(1 << self.num_actions, device=self.device)
         self.gaps = self._gaps(removed)  # (2**2P, 2P)
         self.left = (self.gaps == HIDDEN).sum(1).double()  # (2**2P,)
@@ -132,20 +132,20 @@ class MemoryCards(World[CardState]):
         self.card = self._turn_up(removed.repeat_interleave(len(ranks)), middle.clip(max=1.0).flatten())
 
     def frame(self, state: CardState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Two rows of cards: backs, the face-up card with as many pips as its value, gaps."""
+        """Draw two rows of cards: backs, the face-up card with as many pips as its value, gaps."""
         cards = [_card(int(value), self.pairs) for value in state.observation[row]]
         rows = [np.concatenate(cards[: self.pairs], 1), np.concatenate(cards[self.pairs :], 1)]
         return np.concatenate(rows, 0)
 
     def text(self, state: CardState, row: int) -> str:
-        """Two rows of cards: backs (#), the face-up card's value, gaps (.)."""
+        """Draw two rows of cards: backs (#), the face-up card's value, gaps (.)."""
         names = {HIDDEN: "#", self.pairs + 1: "."}
         cards = [f"{names.get(value, value)!s:>2}" for value in state.observation[row].tolist()]
         return " ".join(cards[: self.pairs]) + "\n" + " ".join(cards[self.pairs :])
 
 
 def _card(value: int, pairs: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Picture (56, 44, 3) of one card."""
+    """Draw the picture (56, 44, 3) of one card."""
     picture = np.full((56, 44, 3), 245, np.uint8)
     if value == pairs + 1:
         return picture

@@ -26,28 +26,28 @@ TURNS = {"^": 0, "<": 1, "v": 2, ">": 3}  # quarter turns to the left of an arro
 
 
 def paint(lines: Sequence[str]) -> Picture:
-    """A map, one tile a character: # wall, . floor, + goal or heaven, - hell, ? signpost; ^ v < > and @ the agent."""
+    """Draw a map, one tile a character: # wall, . floor, + goal or heaven, - hell, ? signpost; ^ v < > and @ agent."""
     return np.concatenate([np.concatenate([_tile(character) for character in line], 1) for line in lines])
 
 
 def put_agent(lines: Sequence[str], y: int, x: int, agent: str) -> list[str]:
-    """The map with a character at row y, column x."""
+    """Put a character at row y, column x of a map."""
     changed = list(lines)
     changed[y] = lines[y][:x] + agent + lines[y][x + 1 :]
     return changed
 
 
 def strip(count: int, chosen: int) -> Picture:
-    """Squares for 0 .. count-1 in rows of 24, the chosen one filled; none is where `chosen` is `count`."""
+    """Draw squares for 0 .. count-1 in rows of 24, the chosen one filled; none where `chosen` is `count`."""
     picture = np.full((-(-count // ROW) * SQUARE + SQUARE, (ROW + 1) * SQUARE, 3), PAPER, np.uint8)
     for index in range(count):
-        y, x = (SQUARE // 2 + SQUARE * place for place in divmod(index, ROW))
+        y, x = (SQUARE // 2 + SQUARE * each for each in divmod(index, ROW))
         picture[y + 1 : y + SQUARE - 1, x + 1 : x + SQUARE - 1] = AGENT if index == chosen else (215, 215, 220)
     return picture
 
 
 def writing(lines: Sequence[str], width: int) -> Picture:
-    """Lines of text, cut off at `width` pixels."""
+    """Draw lines of text, cut off at `width` pixels."""
     image = Image.new("RGB", (width, LINE * len(lines) + LINE), PAPER)
     pen, font = ImageDraw.Draw(image), ImageFont.load_default()
     for index, line in enumerate(lines):
@@ -56,7 +56,7 @@ def writing(lines: Sequence[str], width: int) -> Picture:
 
 
 def _tile(character: str) -> Picture:
-    """Picture (TILE, TILE, 3) of one character of a map."""
+    """Draw the picture (TILE, TILE, 3) of one character of a map."""
     tile = np.full((TILE, TILE, 3), GROUND.get(character, PAPER), np.uint8)
     y, x = np.mgrid[:TILE, :TILE] - (TILE - 1) / 2
     if character == "@":

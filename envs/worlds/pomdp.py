@@ -48,7 +48,7 @@ class Token:
     line: int
 
     def __str__(self) -> str:
-        """As an error message calls it."""
+        """Say it as an error message does."""
         return repr(self.text) if self.text else "the end of the file"
 
 
@@ -70,27 +70,27 @@ class Section:
     """
 
     def __init__(self, source: str, keyword: Token, words: Sequence[Token]) -> None:
-        self.source, self.keyword, self._words, self._place = source, keyword, words, 0
+        self.source, self.keyword, self._words, self._index = source, keyword, words, 0
 
     @property
     def next(self) -> Token:
-        """The word to be read."""
-        return self._words[self._place]
+        """Return the word to be read."""
+        return self._words[self._index]
 
     @property
     def stop(self) -> Token:
-        """The word that follows the section."""
+        """Return the word that follows the section."""
         return self._words[-1]
 
     @property
     def over(self) -> bool:
-        """Whether all words of the section have been read."""
+        """Tell whether all words of the section have been read."""
         return self.left == 0
 
     @property
     def left(self) -> int:
-        """How many words of the section are still to be read."""
-        return len(self._words) - 1 - self._place
+        """Count the words of the section that are still to be read."""
+        return len(self._words) - 1 - self._index
 
     def fail(self, expected: str, advice: str = "") -> NoReturn:
         """Report the word to be read; `advice` is added to what was expected."""
@@ -99,8 +99,8 @@ class Section:
 
     def take(self) -> Token:
         """Read a word of the section."""
-        self._place += 1
-        return self._words[self._place - 1]
+        self._index += 1
+        return self._words[self._index - 1]
 
     def accept(self, *texts: str) -> str | None:
         """Read the next word if it is one of these."""
@@ -118,12 +118,12 @@ class Section:
 
     def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Read a finite number within bounds; its sign may stand apart."""
-        size = self._words[self._place + 1].text if self.left > 1 and self.next.text in ("+", "-") else ""
+        size = self._words[self._index + 1].text if self.left > 1 and self.next.text in ("+", "-") else ""
         text = "" if self.over else self.next.text + size
         value = float(text) if NUMBER.fullmatch(text) else math.nan
         if not (least <= value <= most and math.isfinite(value)):
             self.fail(expected)
-        self._place += 2 if size else 1
+        self._index += 2 if size else 1
         return value
 
     def names(self, kind: str) -> tuple[str, ...]:
@@ -166,7 +166,7 @@ def sections(text: str, source: str) -> Iterator[Section]:
         UserError: the file does not begin with a section.
     """
     words = tokens(text)
-    begins = [place for place, word in enumerate(words) if word.text in SECTIONS]
+    begins = [index for index, word in enumerate(words) if word.text in SECTIONS]
     if not begins or begins[0] > 0:
         Section(source, words[0], words).fail(f"one of {', '.join(PREAMBLE)}")
     for begin, end in zip(begins, [*begins[1:], len(words) - 1], strict=True):
@@ -174,7 +174,7 @@ def sections(text: str, source: str) -> Iterator[Section]:
 
 
 def tokens(text: str) -> list[Token]:
-    """All words outside comments, and the end of the file."""
+    """List all words outside comments, and the end of the file."""
     lines = re.split(r"\r\n|\r|\n", text)
     words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
     return [*words, Token("", max(len(lines) - (not lines[-1]), 1))]
@@ -195,7 +195,7 @@ WORDS = {  # what may stand for numbers, by the entry and the axes that its refe
 
 
 def parse(text: str, source: str = "text") -> Tables:
-    """The model that a text in .pomdp format describes; `source` names it in messages.
+    """Read the model that a text in .pomdp format describes; `source` names it in messages.
 
     Raises:
         UserError: the text breaks the format.
@@ -323,7 +323,7 @@ class Reader:
         raise UserError(f"{self.source}:{line or last_line}: found {found}, expected {expected}.")
 
     def all_rewards(self, last_line: int) -> Floats:
-        """R (A, S, S', Z), as a view without the axes that no entry tells apart."""
+        """Return R (A, S, S', Z), as a view without the axes that no entry tells apart."""
         full = [len(axis.names) for axis in self.axes["R"]]
         used = [*full[:2], *(n if self.tells_apart(axis) else 1 for axis, n in enumerate(full[2:], 2))]
         if np.prod(used) > MOST_ENTRIES:
@@ -335,7 +335,7 @@ class Reader:
         return np.broadcast_to(0.0 - rewards if self.cost else rewards, full)
 
     def tells_apart(self, axis: int) -> bool:
-        """Whether an entry gives different rewards along an axis."""
+        """Tell whether an entry gives different rewards along an axis."""
         return any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards)
 
 
@@ -353,7 +353,7 @@ def numbers_of(section: Section, count: int, words: Sequence[str] = ()) -> Float
 
 
 def start_of(section: Section | None, states: Names) -> Floats:
-    """The distribution (S,) of first states."""
+    """Read the distribution (S,) of first states."""
     count = len(states.names)
     if section is None:
         return np.full(count, 1 / count)
@@ -381,7 +381,7 @@ def start_vector(section: Section, count: int) -> Floats:
 
 
 def listed_start(section: Section, states: Names, include: bool) -> Floats:
-    """Equal probabilities (S,) for the states that are listed, or for all others."""
+    """Read equal probabilities (S,) for the states that are listed, or for all others."""
     chosen: np.ndarray[Any, np.dtype[np.bool_]] = np.full(len(states.names), not include)
     chosen[section.reference(states)] = include
     while not section.over:
@@ -427,7 +427,7 @@ def read(path: str | os.PathLike[str]) -> Tables:
 
 
 def write(tables: Tables) -> str:
-    """A model as a text in .pomdp format, from which `parse` makes the same tables bit for bit.
+    """Write a model as a text in .pomdp format, from which `parse` makes the same tables bit for bit.
 
     Raises:
         UserError: the format has no place for a name.
@@ -458,7 +458,7 @@ def _preamble(tables: Tables) -> Iterator[str]:
 
 
 def _names(kind: str, names: tuple[str, ...]) -> str:
-    """A list of names, or their number where they are numbers."""
+    """Write a list of names, or their number where they are numbers."""
     if names == numbers(len(names)):
         return str(len(names))
     for name in names:
@@ -476,7 +476,7 @@ def _probabilities(tables: Tables) -> Iterator[str]:
 
 
 def _rewards(tables: Tables) -> Iterator[str]:
-    """An entry for every row of rewards, or one for all next states where they make no difference."""
+    """Write an entry for every row of rewards, or one for all next states where they make no difference."""
     for a, s in np.ndindex(tables.reset.shape):
         rows = np.ascontiguousarray(tables.R[a, s])  # (S', Z)
         if _same(rows):
@@ -487,7 +487,7 @@ def _rewards(tables: Tables) -> Iterator[str]:
 
 
 def _reward(entry: str, row: Floats) -> Iterator[str]:
-    """One entry for a row (Z,), none where it holds what a reader takes for granted."""
+    """Write one entry for a row (Z,), none where it holds what a reader takes for granted."""
     if not _same(row):
         yield f"{entry} {_row(row)}"
     elif row[0] != 0.0 or np.signbit(row[0]):
@@ -495,7 +495,7 @@ def _reward(entry: str, row: Floats) -> Iterator[str]:
 
 
 def _same(values: Floats) -> bool:
-    """Whether all are equal along the first axis, to the bit."""
+    """Tell whether all are equal along the first axis, to the bit."""
     bits = values.view(np.int64)
     return bool((bits == bits[:1]).all())
 

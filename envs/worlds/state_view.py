@@ -40,33 +40,33 @@ class StateObserved(World[Any]):
         self.runs_on_numpy = world.runs_on_numpy
 
     def reset(self, u: Tensor) -> State:
-        """As the world."""
+        """Do as the world does."""
         return self._observed(self.world.reset(u))
 
     def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
-        """As the world, but for the observation."""
+        """Do as the world does, but for the observation."""
         after, _, reward, terminated, success = self.world.step(state, action, u)
         after = self._observed(after)
         return after, after.observation, reward, terminated, success
 
     def observe_state(self, state: State) -> Tensor:
-        """As the world."""
+        """Do as the world does."""
         return self.world.observe_state(state)
 
     def initial_draws(self) -> Tensor | None:
-        """As the world."""
+        """Do as the world does."""
         return self.world.initial_draws()
 
     def truncated(self, state: State, terminated: Tensor) -> Tensor:
-        """As the world."""
+        """Do as the world does."""
         return self.world.truncated(state, terminated)
 
     def frame(self, state: State, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """As the world."""
+        """Do as the world does."""
         return self.world.frame(_as_the_world_has_it(state), row)
 
     def text(self, state: State, row: int) -> str:
-        """As the world."""
+        """Do as the world does."""
         return self.world.text(_as_the_world_has_it(state), row)
 
     def _observed(self, state: State) -> State:
@@ -75,14 +75,14 @@ class StateObserved(World[Any]):
 
 
 def _kind(inner: type[State]) -> type[State]:
-    """A world's state class with one more field."""
+    """Make a world's state class with one more field."""
     if inner not in _KINDS:
         _KINDS[inner] = make_dataclass(f"Observed{inner.__name__}", [(SHOWN, Tensor)], bases=(inner,))
     return _KINDS[inner]
 
 
 def _as_the_world_has_it(state: State) -> State:
-    """The state without its view, with the world's own observation in its place."""
+    """Return the state without its view, with the world's own observation in its place."""
     values = dict(vars(state))
     values["observation"] = values.pop(SHOWN)
     return type(state).__bases__[0](**values)

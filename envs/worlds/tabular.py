@@ -34,7 +34,7 @@ class Tabular(World[TabularState]):
     getting there; then the state is cleared. A model without such an action never terminates. Success is a
     positive return at the end.
 
-    Three look-up tables stand beside the pieces of the transition's draw (see `envs.worlds.tabular`), so that one index
+    Three look-up tables stand beside the pieces of the transition's draw (see `Draw`), so that one index
     gives the next state, the row of the observation and the reward.
     """
 
@@ -47,22 +47,22 @@ class Tabular(World[TabularState]):
         states = tables.num_states
         self.state_space = gymnasium.spaces.Discrete(states + 1)
         self.transition, self.sight = draw(_closed(tables.T)), draw(_closed(tables.O))  # from rows a * (S + 1) + s
-        start, move, look = draw(tables.start[None]), self.transition, self.sight
-        self.reset_draws, self.step_draws = start.draws, move.draws + look.draws
+        start, move, sight = draw(tables.start[None]), self.transition, self.sight
+        self.reset_draws, self.step_draws = start.draws, move.draws + sight.draws
         self.start_slots, self.start_first, self.start_cuts = self._on_device(start)
         self.move_slots, self.move_first, self.move_cuts = self._on_device(move)
-        self.look_slots, self.look_first, self.look_cuts = self._on_device(look)
-        self.look_column, self.by_observation = move.draws, tables.rewards_by_observation()
+        self.sight_slots, self.sight_first, self.sight_cuts = self._on_device(sight)
+        self.sight_column, self.by_observation = move.draws, tables.rewards_by_observation()
         # By piece of a draw: what it leads to.
-        self.start_state, self.seen = self._tensor(start.choices), self._tensor(look.choices)
+        self.start_state, self.seen = self._tensor(start.choices), self._tensor(sight.choices)
         self.following = self._tensor(_following(tables, move))
-        self.look_row = self._tensor(move.row // (states + 1) * (states + 1) + move.choices)
+        self.sight_row = self._tensor(move.row // (states + 1) * (states + 1) + move.choices)
         self.rewards = self._tensor(_rewards(tables, move).flatten())
         self.ended, self.rows = self._tensor(np.array([states, states + 1])).unbind()
         self.unseen, self.width = self._tensor(tables.num_observations + np.arange(2)).unbind()
 
     def reset(self, u: Tensor) -> TabularState:
-        """A start state, not seen yet."""
+        """Draw a start state, not seen yet."""
         steps, returns = self.counters(len(u))
         begin = piece(self.start_slots, self.start_first, self.start_cuts, steps, u, 0)  # from row 0 of one
         hidden = take(self.start_state, begin)
@@ -72,12 +72,12 @@ class Tabular(World[TabularState]):
     def step(
         self, state: TabularState, action: Tensor, u: Tensor
     ) -> tuple[TabularState, Tensor, Tensor, Tensor, Tensor]:
-        """One action; a cleared state stays cleared, unseen and unpaid."""
+        """Take one action; a cleared state stays cleared, unseen and unpaid."""
         row = action * self.rows + state.hidden
         move = piece(self.move_slots, self.move_first, self.move_cuts, row, u, 0)  # (N,)
-        row = take(self.look_row, move)
-        look = piece(self.look_slots, self.look_first, self.look_cuts, row, u, self.look_column)
-        observation = take(self.seen, look)
+        row = take(self.sight_row, move)
+        sight = piece(self.sight_slots, self.sight_first, self.sight_cuts, row, u, self.sight_column)
+        observation = take(self.seen, sight)
         hidden = take(self.following, move)
         reward = take(self.rewards, move * self.width + observation if self.by_observation else move)
         terminated = hidden == self.ended
@@ -86,11 +86,11 @@ class Tabular(World[TabularState]):
         return after, after.observation, reward, terminated, terminated & (returns > self.nothing)
 
     def observe_state(self, state: TabularState) -> Tensor:
-        """The number of the state, S after the end, (N, 1) int64."""
+        """Return the number of the state, S after the end, (N, 1) int64."""
         return state.hidden[:, None]
 
     def initial_draws(self) -> Tensor | None:
-        """One draw (M, reset_draws) for each start state, if they are equally likely and chance ends with the start."""
+        """List a draw (M, reset_draws) for each start state, if they are equally likely and nothing is drawn later."""
         possible, draws = self.tables.start.nonzero()[0], draw(self.tables.start[None])
         if not (_certain(self.tables) and len(set(self.tables.start[possible])) == 1):
             return None
@@ -98,13 +98,13 @@ class Tabular(World[TabularState]):
         return self._tensor(np.array(uniforms)[:, None])[:, : self.reset_draws]
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """A square for every state and one for every observation, the present ones filled, above their names."""
+        """Draw a square for every state and one for every observation, the present ones filled, above their names."""
         tables, hidden, seen = self.tables, int(state.hidden[row]), int(state.observation[row, 0])
         strips = [strip(tables.num_states, hidden), strip(tables.num_observations, seen)]
         return np.concatenate([*strips, writing(self.text(state, row).split("\n"), strips[0].shape[1])])
 
     def text(self, state: TabularState, row: int) -> str:
-        """The names of the state and the observation, the step and the return."""
+        """Write the names of the state and the observation, the step and the return."""
         tables, hidden, seen = self.tables, int(state.hidden[row]), int(state.observation[row, 0])
         lines = (
             ("state", (*tables.state_names, "ended")[hidden]),
@@ -122,27 +122,27 @@ class Tabular(World[TabularState]):
 
 
 def _closed(table: Floats) -> Floats:
-    """Rows (A * (S + 1), C + 1) of T or O (A, S, C) with one more state: the cleared one, which stays and is unseen."""
+    """Add one more state to T or O (A, S, C), the cleared one, which stays and is unseen: rows (A * (S + 1), C + 1)."""
     padded = np.pad(table, ((0, 0), (0, 1), (0, 1)))
     padded[:, -1, -1] = 1.0
     return padded.reshape(-1, padded.shape[2])
 
 
 def _certain(tables: Tables) -> bool:
-    """Whether nothing that matters is drawn after the start."""
+    """Tell whether nothing that matters is drawn after the start."""
     last = tables.R[..., : None if tables.rewards_by_observation() else 1][tables.reset]  # (M, S', Z or 1)
-    moves, looks = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
-    return bool((moves == 1).all() and (looks == 1).all() and (last == last[:, :1, :1]).all())
+    moves, sights = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
+    return bool((moves == 1).all() and (sights == 1).all() and (last == last[:, :1, :1]).all())
 
 
 def _following(tables: Tables, move: Draw) -> Integers:
-    """The state (P,) after each piece of a transition."""
+    """Return the state (P,) after each piece of a transition."""
     over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state leads to itself anyway
     return np.where(over[move.row], tables.num_states, move.choices)
 
 
 def _rewards(tables: Tables, move: Draw) -> Floats:
-    """What each piece of a transition pays: (P, 1), or (P, Z + 1) if the observation matters."""
+    """Compute what each piece of a transition pays: (P, 1), or (P, Z + 1) if the observation matters."""
     action, state = np.divmod(move.row, tables.num_states + 1)  # (P,)
     last, kept = tables.num_states - 1, None if tables.rewards_by_observation() else 1
     paid = tables.R[..., :kept][action, state.clip(max=last), move.choices.clip(max=last)]
@@ -163,7 +163,7 @@ MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
 
 
 def numbers(count: int) -> tuple[str, ...]:
-    """The names 0, 1, 2, ... of things that have no other."""
+    """Return the names 0, 1, 2, ... of things that have no other."""
     return tuple(map(str, range(count)))
 
 
@@ -206,21 +206,21 @@ class Tables:
 
     @property
     def num_states(self) -> int:
-        """S."""
+        """Count the states, S."""
         return len(self.state_names)
 
     @property
     def num_actions(self) -> int:
-        """A."""
+        """Count the actions, A."""
         return len(self.action_names)
 
     @property
     def num_observations(self) -> int:
-        """Z."""
+        """Count the observations, Z."""
         return len(self.observation_names)
 
     def numbered(self) -> Tables:
-        """The same model with numbers for names."""
+        """Return the same model with numbers for names."""
         states, actions, observations = self.num_states, self.num_actions, self.num_observations
         return replace(
             self,
@@ -230,7 +230,7 @@ class Tables:
         )
 
     def rewards_by_observation(self) -> bool:
-        """Whether R depends on the observation."""
+        """Tell whether R depends on the observation."""
         return self.R.strides[3] != 0 and bool((self.R[..., :1] != self.R).any())
 
     def _rows(self) -> tuple[tuple[str, Floats, tuple[tuple[str, Sequence[str]], ...]], ...]:
@@ -288,7 +288,7 @@ def wrong_row(rows: Floats) -> tuple[int, ...] | None:
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
 
-Values = Any  # tensors, or numpy arrays in their place
+Values = Any  # tensors, or numpy arrays in their position
 
 
 UNITS = 2**53
@@ -307,17 +307,17 @@ class Draw(NamedTuple):
 
     @property
     def draws(self) -> int:
-        """Uniforms that a choice takes."""
+        """Count the uniforms that a choice takes."""
         return int(len(self.cuts) > 0)
 
     @property
     def row(self) -> Integers:
-        """The row (P,) that each piece belongs to."""
+        """Return the row (P,) that each piece belongs to."""
         rows = np.arange(len(self.slots))
         return np.repeat(rows, 2 * self.slots.astype(int)) if self.draws else rows
 
     def uniform(self, row: int, outcome: int) -> float:
-        """The least uniform that chooses this outcome in this row.
+        """Find the least uniform that chooses this outcome in this row.
 
         Raises:
             ValueError: the outcome has probability 0.
@@ -333,7 +333,7 @@ class Draw(NamedTuple):
 
 
 def piece(slots: Values, first: Values, cuts: Values, row: Values, u: Values, column: int) -> Values:
-    """The piece (N,) int64 that u[:, column] falls into.
+    """Find the piece (N,) int64 that u[:, column] falls into.
 
     Args:
         slots: of the `Draw`.
@@ -351,7 +351,7 @@ def piece(slots: Values, first: Values, cuts: Values, row: Values, u: Values, co
 
 
 def draw(probabilities: Floats) -> Draw:
-    """The draw for rows (R, C) of probabilities that need not sum to one exactly, but are not all 0."""
+    """Prepare the draw for rows (R, C) of probabilities, which need not sum to one exactly but are not all 0."""
     count = (probabilities > 0).sum(1)
     slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
     first = slots.cumsum() - slots
@@ -360,13 +360,13 @@ def draw(probabilities: Floats) -> Draw:
     cuts, choices = np.empty(slots.sum()), np.empty((slots.sum(), 2), np.int64)
     for width in np.unique(slots).tolist():
         rows = np.flatnonzero(slots == width)
-        place = first[rows][:, None] + np.arange(width)  # (rows, width)
-        cuts[place], choices[place] = cut(probabilities[rows], width)
+        position = first[rows][:, None] + np.arange(width)  # (rows, width)
+        cuts[position], choices[position] = cut(probabilities[rows], width)
     return Draw(slots.astype(float), first, cuts, choices.flatten())
 
 
 def cut(probabilities: Floats, slots: int) -> tuple[Floats, Integers]:
-    """Where to cut the slots (R, K), and whose the two pieces are (R, K, 2), for at most K possible outcomes a row."""
+    """Find where to cut the slots (R, K), and whose the two pieces are (R, K, 2), for at most K outcomes a row."""
     outcome, mass = support(probabilities, slots)
     order = mass.argsort(1, kind="stable")
     outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
@@ -376,19 +376,19 @@ def cut(probabilities: Floats, slots: int) -> tuple[Floats, Integers]:
 
 
 def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:
-    """Possible outcomes (R, width) and their units of probability, filled up with the first outcome and none."""
+    """List possible outcomes (R, width) and their units of probability, filled up with the first outcome and none."""
     rows, columns = (probabilities > 0).nonzero()
     count = np.bincount(rows)
     first = count.cumsum() - count
-    place = np.arange(len(rows)) - first[rows]
+    position = np.arange(len(rows)) - first[rows]
     outcome = np.repeat(columns[first][:, None], width, 1)
     chance = np.zeros(outcome.shape)
-    outcome[rows, place], chance[rows, place] = columns, probabilities[rows, columns]
+    outcome[rows, position], chance[rows, position] = columns, probabilities[rows, columns]
     return outcome, units(chance)
 
 
 def units(chance: Floats) -> Integers:
-    """Probabilities (R, K) as whole numbers that sum to 2**53 in each row; only 0 becomes 0."""
+    """Turn probabilities (R, K) into whole numbers that sum to 2**53 in each row; only 0 becomes 0."""
     scaled = chance / chance.sum(1, keepdims=True) * UNITS
     mass = np.maximum(np.rint(scaled), chance > 0).astype(np.int64)
     # What rounding left over, a few units, goes to the largest.

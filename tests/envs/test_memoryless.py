@@ -161,7 +161,7 @@ def test_tables_win_where_the_world_says_so():
     owner = torch.arange(len(tables)).repeat_interleave(len(draws))  # each table plays from every start
 
     def act(observation, running):
-        return tables[owner, [graph.looks.get(row.tobytes(), 0) for row in observation.numpy()]]
+        return tables[owner, [graph.observation_ids.get(row.tobytes(), 0) for row in observation.numpy()]]
 
     success = finish(world, world.reset(draws.repeat(len(tables), 1)), act).success
     wins = success.view(len(tables), -1).double().mean(1)
