@@ -24,7 +24,7 @@ from torch import Tensor
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis import reference
 from dqn_memory.analysis.mambapy import mamba_tables
-from dqn_memory.analysis.size import gigaflop, world_row
+from dqn_memory.analysis.size import environment_sizes, gigaflop
 from dqn_memory.analysis.timing import (
     BenchmarkConfig,
     Clock,
@@ -156,11 +156,11 @@ class BenchmarkCase:
     @property
     def columns(self) -> dict[str, Value]:
         """The first columns of its rows."""
-        return {"world": self.env, "architecture": self.architecture, "width": world_row(self.env).width}
+        return {"world": self.env, "architecture": self.architecture, "width": environment_sizes(self.env).width}
 
     def network(self, device: str = "cpu") -> tuple[QNetwork, str | None]:
         """Build the network, with the same weights at every call, and name the backend that its Mamba runs on."""
-        row = world_row(self.env)
+        row = environment_sizes(self.env)
         config = NetworkConfig(architecture=self.architecture, width=row.width, context=self.context)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -170,7 +170,7 @@ class BenchmarkCase:
 
     def baseline(self) -> reference.BaselineNetwork:
         """Build the reference's network with the weights of ours."""
-        row = world_row(self.env)
+        row = environment_sizes(self.env)
         config = reference.BaselineConfig(
             row.width, row.num_actions, row.components, row.vocabulary,
             memory=BASELINE_MEMORY[self.architecture], context=self.context,
@@ -181,7 +181,7 @@ class BenchmarkCase:
 
     def replay(self) -> Replay:
         """Fill a replay with random transitions of endless episodes, so that every window is full."""
-        row, draws = world_row(self.env), torch.Generator().manual_seed(0)
+        row, draws = environment_sizes(self.env), torch.Generator().manual_seed(0)
         return full_replay(row.spec(), row.num_actions, self.context, draws)
 
     def learner(self, form: str) -> LearnerConfig:
@@ -210,7 +210,7 @@ def baseline_work(case: BenchmarkCase) -> Work:
     network, batch = case.baseline(), case.draw(case.learner("published"), case.replay())
     assert isinstance(batch, Windows)
     target, optimizer = copy.deepcopy(network), reference.baseline_optimizer(network)
-    padding = world_row(case.env).spec().padding
+    padding = environment_sizes(case.env).spec().padding
     return partial(reference.baseline_update, network, target, optimizer, reference.baseline_batch(batch, padding))
 
 
@@ -359,7 +359,7 @@ def training_row(env: str, architecture: str, steps: int, device: str, engine: s
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         flags = {
-            "env": env, "architecture": architecture, "width": world_row(env).width, "device": device,
+            "env": env, "architecture": architecture, "width": environment_sizes(env).width, "device": device,
             "engine": engine, "num-envs": num_envs, "updates-per-iteration": num_envs,
             "learning-starts": num_envs,
             "total-steps": steps, "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1,

@@ -25,16 +25,16 @@ from rich.progress import track
 from torch import nn
 
 from dqn_memory.analysis.size import (
-    WORLD_TABLE,
+    ENVIRONMENTS,
     Unmatched,
     count,
+    environment_sizes,
     forward_operations,
     match,
     on_meta,
     parse_budget,
     part_counts,
     published_count,
-    world_row,
 )
 from dqn_memory.analysis.timing import full_replay, machine_facts
 from dqn_memory.blocks import PriorConfig
@@ -102,9 +102,9 @@ class Args:
 
     def selected(self) -> list[tuple[str, str]]:
         """List environment ids with architecture names; a UserError offers names near to an unknown one."""
-        envs, architectures = self.env or tuple(WORLD_TABLE), self.architecture or tuple(ARCHITECTURES)
+        envs, architectures = self.env or tuple(ENVIRONMENTS), self.architecture or tuple(ARCHITECTURES)
         for env in envs:
-            world_row(env)
+            environment_sizes(env)
         for name in architectures:
             if name not in ARCHITECTURES:
                 raise UserError(near_names("architecture", name, ARCHITECTURES))
@@ -154,7 +154,7 @@ def collect(args: Args) -> tuple[list[Row], list[str]]:
 
 def make_row(env: str, config: NetworkConfig, budget: int | None = None, timed: bool = False) -> Row:
     """Count `config` at the paper's width for this environment, or matched to `budget` trainable parameters."""
-    sizes = world_row(env)
+    sizes = environment_sizes(env)
     config = replace(config, width=sizes.width)
     counts = _counted(config, sizes.spec(), sizes.num_actions, budget, timed)
     return replace(counts, world=env.removeprefix("envs:"))
@@ -276,7 +276,7 @@ def _size_sections(rows: Sequence[Row]) -> Iterable[str]:
     for env, members in groups.items():
         alike.setdefault(table_of(members, COLUMNS[1:]).markdown(), []).append(env)
     for table, envs in alike.items():
-        sizes = world_row(envs[0])
+        sizes = environment_sizes(envs[0])
         vocabulary = f", V = {sizes.vocabulary}" if sizes.kind == "discrete" else ""
         title = f"## {sizes.kind.capitalize()}, d = {sizes.components}{vocabulary}, A = {sizes.num_actions}"
         yield f"{title}\n\n{', '.join(envs)}\n\n{table}"

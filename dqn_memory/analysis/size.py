@@ -221,8 +221,8 @@ def _trainable(config: NetworkConfig, spec: ObservationSpec, num_actions: int) -
 
 
 @dataclass(frozen=True)
-class WorldRow:
-    """One world's sizes. `vocabulary` V counts the padding token and is 0 for real-valued observations."""
+class EnvironmentSizes:
+    """One environment's sizes. `vocabulary` V counts the padding token and is 0 for real-valued observations."""
 
     kind: Literal["discrete", "continuous"]
     components: int  # d
@@ -237,55 +237,43 @@ class WorldRow:
         return ObservationSpec("discrete", (self.components,), self.vocabulary, torch.uint8)
 
 
-GRIDVERSE_MEMORY = WorldRow("discrete", 6, 23, 6, 128)  # a 2 x 3 view, 21 sums of object type and colour
-GRIDVERSE_KEYDOOR = WorldRow("discrete", 6, 15, 8, 128)  # its highest type is the key, so 13 sums
+GRIDVERSE_MEMORY = EnvironmentSizes("discrete", 6, 23, 6, 128)  # a 2 x 3 view, 21 sums of object type and colour
+GRIDVERSE_KEYDOOR = EnvironmentSizes("discrete", 6, 15, 8, 128)  # its highest type is the key, so 13 sums
 
-_MEMORY_IDS = (
-    *(f"Memory-{n}x{n}" for n in (5, 7, 9, 11, 13)),
-    *(f"Memory-FourRooms-{n}x{n}" for n in (7, 13)),
-    "Memory-NineRooms-13x13",
-    *(f"Memory-NineRooms-13x13-{n}Beacons" for n in (2, 3)),
-    *(f"Memory-SixteenRooms-{n}x{n}" for n in (13, 15, 17, 21)),
-    "Memory-TwentyFiveRooms-13x13",
-    "Memory-13x13-Hallucinated",
-    "Memory-13x13-HallucinatedCorridor",
-    "Memory-Empty-13x13",
-)
-
-WORLD_TABLE: dict[str, WorldRow] = {
-    "POMDP/Hallway-v0": WorldRow("discrete", 1, 23, 5, 64),  # 21 observations, the initial one, padding
-    "POMDP/HeavenHell-v0": WorldRow("discrete", 1, 17, 4, 64),  # 15 observations, the initial one, padding
-    **{f"Gridverse/{name}-v0": GRIDVERSE_MEMORY for name in _MEMORY_IDS},
-    **{f"Gridverse/Keydoor-{n}x{n}-v0": GRIDVERSE_KEYDOOR for n in (5, 7, 9)},
-    "POMDP/CarFlag-v0": WorldRow("continuous", 3, 0, 3, 64),
-    "POMDP/MemoryCards-v0": WorldRow("discrete", 10, 9, 10, 128),
+ENVIRONMENTS: dict[str, EnvironmentSizes] = {
+    "POMDP/Hallway-v0": EnvironmentSizes("discrete", 1, 23, 5, 64),  # 21 observations, the initial one, padding
+    "POMDP/HeavenHell-v0": EnvironmentSizes("discrete", 1, 17, 4, 64),  # 15 observations, the initial one, padding
+    **{name: GRIDVERSE_MEMORY for name in WORLDS if name.startswith("Gridverse/Memory-")},
+    **{name: GRIDVERSE_KEYDOOR for name in WORLDS if name.startswith("Gridverse/Keydoor-")},
+    "POMDP/CarFlag-v0": EnvironmentSizes("continuous", 3, 0, 3, 64),
+    "POMDP/MemoryCards-v0": EnvironmentSizes("discrete", 10, 9, 10, 128),
 }
 
 SIZED_BY_THEIR_FILE = ("Gridverse/Yaml-v0", "POMDP/File-v0")
 
 
-def world_row(world: str) -> WorldRow:
+def environment_sizes(world: str) -> EnvironmentSizes:
     """Look up an environment's sizes: the table's, or its own where a plugin registered it.
 
-    A UserError offers near names, or says that a file decides the world's size.
+    A UserError offers near names, or says that a file decides the size.
     """
     name = world.removeprefix("envs:")
     if name in SIZED_BY_THEIR_FILE:
-        raise UserError(f"--world {name} has no size of its own, its file decides; name a world that has one")
-    if name in WORLD_TABLE:
-        return WORLD_TABLE[name]
+        raise UserError(f"--env {name} has no size of its own, its file decides; name another environment")
+    if name in ENVIRONMENTS:
+        return ENVIRONMENTS[name]
     if name not in WORLDS:
-        raise UserError(near_names("world", name, WORLD_TABLE.keys() | WORLDS.keys()))
-    return _row_of_registered(name)
+        raise UserError(near_names("environment", name, ENVIRONMENTS.keys() | WORLDS.keys()))
+    return _sizes_of_registered(name)
 
 
-def _row_of_registered(name: str) -> WorldRow:
+def _sizes_of_registered(name: str) -> EnvironmentSizes:
     """Size an environment outside the table, which has no width of the paper's, with the smaller one."""
     world = make_world(name)
     spec = observation_spec(world.observation_space)
     if spec.kind == "image":
-        raise UserError(f"--world {name} shows images, which this table has no sizes for; name another world")
-    return WorldRow(spec.kind, spec.shape[0], spec.vocabulary, world.num_actions, 64)
+        raise UserError(f"--env {name} shows images, which have no sizes here; name another environment")
+    return EnvironmentSizes(spec.kind, spec.shape[0], spec.vocabulary, world.num_actions, 64)
 
 
 def gigaflop(work: Callable[[], object]) -> float:

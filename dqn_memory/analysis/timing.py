@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import torch
 
-from dqn_memory.analysis.size import world_row
+from dqn_memory.analysis.size import environment_sizes
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.machine import describe_environment
@@ -134,7 +134,7 @@ def full_replay(spec: ObservationSpec, num_actions: int, context: int, draws: to
 
 def random_replay(env: str, num_envs: int, steps: int) -> Replay:
     """Fill a replay with what a uniformly random policy meets."""
-    row, draws = world_row(env), torch.Generator().manual_seed(0)
+    row, draws = environment_sizes(env), torch.Generator().manual_seed(0)
     fleet = make_fleet(env, num_envs, seed=0)
     replay = Replay(row.spec(), row.num_actions, num_envs, num_envs * steps, torch.device("cpu"))
     observation = fleet.reset()

@@ -13,16 +13,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from dqn_memory.analysis.size import (
+    ENVIRONMENTS,
     SIZED_BY_THEIR_FILE,
-    WORLD_TABLE,
     Unmatched,
     count,
+    environment_sizes,
     forward_operations,
     match,
     on_meta,
     parse_budget,
     part_counts,
-    world_row,
 )
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, observation_spec
@@ -88,7 +88,7 @@ MEMORY_SIZE = {  # S of one layer
 @pytest.mark.parametrize("world", [CAR, GRID, KEYDOOR])
 @pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if n[0] == "d" and row.attention])
 def test_parts_follow_the_closed_form(world, architecture):
-    sizes = world_row(world)
+    sizes = environment_sizes(world)
     width, tokens, actions, context = sizes.width, sizes.vocabulary, sizes.num_actions, 20
     row = ARCHITECTURES[architecture]
     norms = 4 * width if row.memory != "none" else 2 * width
@@ -113,7 +113,9 @@ def test_parts_hold_every_parameter(architecture):
 
 
 def test_counts_keep_frozen_parameters_and_buffers_apart():
-    network = on_meta(NetworkConfig(architecture="attn", width=16, heads=2, context=5), world_row(CAR).spec(), 3)
+    network = on_meta(
+        NetworkConfig(architecture="attn", width=16, heads=2, context=5), environment_sizes(CAR).spec(), 3
+    )
     before = count(network)
     network.head.requires_grad_(False)
     after = count(network)
@@ -147,7 +149,7 @@ def test_learned_priors_are_trainable_and_not_published(kind):
 )
 @pytest.mark.parametrize("world", [CAR, GRID])
 def test_operations_equal_those_that_torch_counts(world, architecture, prior):
-    sizes = world_row(world)
+    sizes = environment_sizes(world)
     config = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior)
     network = config.build(sizes.spec(), sizes.num_actions)
     check_operations(network, torch.zeros(1, 6, sizes.components))
@@ -188,7 +190,7 @@ def test_wrong_budgets(text):
 
 
 def matched(world: str, budget: int | str, **changes) -> tuple[NetworkConfig, int]:
-    sizes = world_row(world)
+    sizes = environment_sizes(world)
     config = match(budget, NetworkConfig(**changes), sizes.spec(), sizes.num_actions)
     return config, count(on_meta(config, sizes.spec(), sizes.num_actions)).trainable
 
@@ -204,7 +206,7 @@ def test_match_is_the_widest_network_within_two_percent(world, architecture):
 
 
 def make_width(world: str, architecture: str, width: int) -> int:
-    sizes = world_row(world)
+    sizes = environment_sizes(world)
     config = NetworkConfig(architecture=architecture, width=width)
     return count(on_meta(config, sizes.spec(), sizes.num_actions)).trainable
 
@@ -236,19 +238,19 @@ def test_table_agrees_with_every_registered_world():
     ours = [name for name in WORLDS if name.startswith(("Gridverse/", "POMDP/"))]
     assert len(ours) >= 7
     for name in set(ours) - set(SIZED_BY_THEIR_FILE):
-        assert name in WORLD_TABLE
+        assert name in ENVIRONMENTS
         world = make_world(name)
-        assert world_row(name).spec() == observation_spec(world.observation_space), name
-        assert world_row(name).num_actions == world.num_actions, name
+        assert environment_sizes(name).spec() == observation_spec(world.observation_space), name
+        assert environment_sizes(name).num_actions == world.num_actions, name
 
 
 def test_a_world_outside_the_table_gives_its_own_sizes(monkeypatch):
-    monkeypatch.delitem(WORLD_TABLE, CAR)
-    assert (world_row(CAR).components, world_row(CAR).num_actions) == (3, 3)
+    monkeypatch.delitem(ENVIRONMENTS, CAR)
+    assert (environment_sizes(CAR).components, environment_sizes(CAR).num_actions) == (3, 3)
 
 
 def test_a_time_is_measured_for_causal_and_bidirectional_networks():
-    sizes = world_row(GRID)
+    sizes = environment_sizes(GRID)
     for architecture in ("dtqn1", "dbgfqn"):
         config = NetworkConfig(architecture=architecture, width=16, heads=2, context=5)
         assert milliseconds_per_update(config, sizes.spec(), sizes.num_actions, updates=2) > 0
@@ -300,7 +302,7 @@ def test_default_report_has_every_world_and_architecture(tmp_path, monkeypatch, 
     main(["--format", "json", "--no-write"])
     rows = json.loads(capsys.readouterr().out)
     pairs = {(row["world"], row["architecture"]) for row in rows}
-    assert pairs == {(world, name) for world in WORLD_TABLE for name in ARCHITECTURES}
+    assert pairs == {(world, name) for world in ENVIRONMENTS for name in ARCHITECTURES}
     assert len(rows) == len(pairs) and not list(tmp_path.iterdir())
 
 
