@@ -12,9 +12,10 @@ import pytest
 from reported import HALLWAY, HEADINGS, MEMORY, hashes, make_study, read, report, success, table, text_of
 from trained import CARDS, trained
 
+from dqn_memory.analysis.attention import Maps
 from dqn_memory.study import statistics
 from dqn_memory.study.report import main
-from dqn_memory.study.report_attention import Maps, maps_of
+from dqn_memory.study.report_attention import maps_of
 from dqn_memory.study.report_scores import aggregate_section, matrices, table_section
 from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_style import LOOKS, looks

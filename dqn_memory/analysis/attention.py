@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -16,6 +17,7 @@ from dqn_memory.network import QNetwork
 from dqn_memory.windows import TOKENS, Windows, known_lengths, windows
 
 Array = np.ndarray[Any, np.dtype[Any]]
+UNIT = 1_000  # attention is kept in thousandths
 
 
 def attention_maps(network: QNetwork, observation: Tensor, previous_action: Tensor) -> dict[int, Tensor]:
@@ -118,3 +120,55 @@ def _priors(network: QNetwork) -> dict[int, Prior]:
         for index, layer in enumerate(network.layers)
         if isinstance(layer, EncoderLayer) and layer.attention is not None
     }
+
+
+@dataclass(frozen=True)
+class Maps:
+    """Attention in an episode of `length` steps, by layer, each (H, T, T).
+
+    T are the episode's first decisions; or, where `first` is given, the tokens of a window from that step on, two a
+    step.
+    """
+
+    layers: dict[int, Array]
+    length: int
+    success: bool | None = None
+    """Whether the episode ended well, where its world says so."""
+    total: float | None = None
+    """Its return, where that says more."""
+    first: int | None = None
+
+    @property
+    def ended(self) -> str:
+        """What came of the episode, in words."""
+        if self.total is not None:
+            return f"a return of {self.total:.2f}"
+        return "success" if self.success else "no success"
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON: thousandths, of each row the columns up to the last that is not zero."""
+        kept = {
+            str(layer): [[_thousandths(row) for row in head] for head in maps] for layer, maps in self.layers.items()
+        }
+        facts = {"success": self.success, "total": self.total, "first": self.first}
+        told = {name: value for name, value in facts.items() if value is not None}
+        return {"length": self.length, **told, "layers": kept}
+
+    @classmethod
+    def parse(cls, content: Any) -> Maps:
+        """The maps from what `plain` gave."""
+        layers = {int(layer): np.array([_square(head) for head in heads]) for layer, heads in content["layers"].items()}
+        success, total, first = (content.get(name) for name in ("success", "total", "first"))
+        return cls(layers, int(content["length"]), success, total, first)
+
+
+def _thousandths(row: Array) -> list[int]:
+    kept: list[int] = np.rint(row * UNIT).astype(int).tolist()
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
+
+
+def _square(rows: list[list[int]]) -> Array:
+    """Rows that end before their zeros as a matrix (T, T)."""
+    return np.array([row + [0] * (len(rows) - len(row)) for row in rows], np.float64) / UNIT

@@ -33,6 +33,14 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
     return trainer
 
 
+def script_of(kind: str) -> str:
+    """Name the module that trains runs of this kind, such as dqn_memory.train; nothing of it is imported."""
+    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
+    if kind not in modules:
+        raise UserError(near_names("kind of run", kind, modules))
+    return modules[kind]
+
+
 def kind_of(checkpoint: Checkpoint) -> str | None:
     """The kind that a checkpoint's header says."""
     kind = checkpoint.header.get("kind")

@@ -50,10 +50,10 @@ import gymnasium
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
 from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config, study_files, to_toml
 from dqn_memory.runs.toml import defaults
-from dqn_memory.study.trainers import config_class
 from envs.registry import WORLDS
 
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
@@ -423,7 +423,9 @@ def _setting(definition: Definition, key: str, value: Any) -> tuple[Keys, Any]:
 @cache
 def _known_settings(kind: str) -> dict[str, Keys]:
     """Where each setting of a trainer stands, by its flag: {"mu": ("network", "prior", "mu"), ...}."""
-    return {flag: tuple(path.split(".")) for path, flag in flag_names(defaults(config_class(kind))).items()}
+    return {
+        flag: tuple(path.split(".")) for path, flag in flag_names(defaults(trainer_class(kind).config_class)).items()
+    }
 
 
 def find_setting(kind: str, key: str) -> Keys:
@@ -441,7 +443,7 @@ def find_setting(kind: str, key: str) -> Keys:
 
 
 def _layers(kind: str, presets: Iterable[str], settings: Mapping[Keys, Any], source: str, base: Any) -> Any:
-    known = config_class(kind)
+    known = trainer_class(kind).config_class
     config = defaults(known) if base is None else base
     for name in presets:
         config = read_config(known, name, base=config)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,69 +12,23 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots, prior_plots
+from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.report_data import Data, Entry
 from dqn_memory.study.report_page import Grid, Part, Picture, Section, Words, slug
 from dqn_memory.study.report_source import ATTENTION, only_numbers
-from dqn_memory.study.trainers import attention_reader, script_of
 
 STEPS = 24  # decisions of an episode that are shown
-UNIT = 1_000  # weights are kept in thousandths
+
+
 HALF = 6.5  # inches of a picture up to which two stand side by side
+
+
 SEED = 0  # of the episode's world
+
+
 Array = np.ndarray[Any, np.dtype[Any]]
-
-
-@dataclass(frozen=True)
-class Maps:
-    """Attention in an episode of `length` steps, by layer, each (H, T, T).
-
-    T are the episode's first decisions; or, where `first` is given, the tokens of a window from that step on, two a
-    step.
-    """
-
-    layers: dict[int, Array]
-    length: int
-    success: bool | None = None
-    """Whether the episode ended well, where its world says so."""
-    total: float | None = None
-    """Its return, where that says more."""
-    first: int | None = None
-
-    @property
-    def ended(self) -> str:
-        """What came of the episode, in words."""
-        if self.total is not None:
-            return f"a return of {self.total:.2f}"
-        return "success" if self.success else "no success"
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON: thousandths, of each row the columns up to the last that is not zero."""
-        kept = {
-            str(layer): [[_thousandths(row) for row in head] for head in maps] for layer, maps in self.layers.items()
-        }
-        facts = {"success": self.success, "total": self.total, "first": self.first}
-        told = {name: value for name, value in facts.items() if value is not None}
-        return {"length": self.length, **told, "layers": kept}
-
-    @classmethod
-    def parse(cls, content: Any) -> Maps:
-        """The maps from what `plain` gave."""
-        layers = {int(layer): np.array([_square(head) for head in heads]) for layer, heads in content["layers"].items()}
-        success, total, first = (content.get(name) for name in ("success", "total", "first"))
-        return cls(layers, int(content["length"]), success, total, first)
-
-
-def _thousandths(row: Array) -> list[int]:
-    kept: list[int] = np.rint(row * UNIT).astype(int).tolist()
-    while kept and not kept[-1]:
-        kept.pop()
-    return kept
-
-
-def _square(rows: list[list[int]]) -> Array:
-    """Rows that end before their zeros as a matrix (T, T)."""
-    return np.array([row + [0] * (len(rows) - len(row)) for row in rows], np.float64) / UNIT
 
 
 def groups(data: Data) -> Iterator[Entry]:
@@ -98,6 +51,11 @@ def _played(kind: str, folder: Path) -> Maps | None:
     maps: Maps | None = None if read is None else read(folder, SEED)
     # Through text and back, so that a study and its record draw the same.
     return None if maps is None else Maps.parse(maps.plain())
+
+
+def attention_reader(kind: str) -> Callable[[Path, int], Maps | None] | None:
+    """Give the function that reads attention from a run of this kind; None where there is none."""
+    return of_q_network if kind == "q_network" else trainer_class(kind).attention_report
 
 
 def _recorded(path: Path) -> Maps | None:

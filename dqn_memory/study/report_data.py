@@ -15,13 +15,13 @@ import numpy as np
 from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.settings import from_record, load_plugins
 from dqn_memory.study.report_source import CONFIG, DEFINITION, READINGS, Source, only_numbers
 from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN as HUMAN_SCALES
 from dqn_memory.study.statistics import OTHERS, Floats, Scale, game, world_scale
 from dqn_memory.study.store import RunState
-from dqn_memory.study.trainers import config_class
 from envs import baselines
 from envs.registry import WORLDS
 
@@ -162,7 +162,7 @@ def _unfinished(run: RunState) -> list[str]:
 def read_entry(source: Source, run: RunState) -> Entry:
     """One finished run; a UserError names what is missing or damaged."""
     opened = Run.open(run.folder, tensorboard=False)
-    config = from_record(config_class(source.kind), opened.config_toml, str(run.folder / CONFIG))
+    config = from_record(trainer_class(source.kind).config_class, opened.config_toml, str(run.folder / CONFIG))
     success = counts_success(source, run, config)
     curve = read_curve(run.folder) if success else return_curve(run.folder)
     if curve.final is None:

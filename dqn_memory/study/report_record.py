@@ -7,10 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import METRICS, RAW, disk_errors, sha256, write_atomic
 from dqn_memory.runs.metrics import shortened
-from dqn_memory.study.report_attention import Maps, groups, maps_of
+from dqn_memory.study.report_attention import groups, maps_of
 from dqn_memory.study.report_data import Data, Entry, plain
 from dqn_memory.study.report_source import ATTENTION, FACTS, FORMAT, READINGS, RECORD, placeless, plain_run
 

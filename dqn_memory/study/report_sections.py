@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.study import report_scores as scores
 from dqn_memory.study.report_attention import attention_section
 from dqn_memory.study.report_data import HEADLINE, PREFERRED, Data, meaning
@@ -16,7 +17,6 @@ from dqn_memory.study.report_priors import priors_section
 from dqn_memory.study.report_published import published_section
 from dqn_memory.study.report_spans import spans_section
 from dqn_memory.study.report_worlds import hallucination_section, properties_section
-from dqn_memory.study.trainers import script_of
 
 COST = "Time and cost"
 

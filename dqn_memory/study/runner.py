@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.study import child
 from dqn_memory.study.definition import Resources
 from dqn_memory.study.store import (
@@ -40,7 +41,6 @@ from dqn_memory.study.store import (
     run_folder,
     write_checksums,
 )  # fmt: skip
-from dqn_memory.study.trainers import script_of
 from envs.registry import WORLDS
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

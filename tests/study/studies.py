@@ -27,23 +27,20 @@ world = ["POMDP/Hallway-v0", "POMDP/HeavenHell-v0"]
 architecture = ["a", "bb"]
 seed = [1, 2]
 """
-# the trainer is made known to the command, and found by it and by its workers, which inherit its environment
-COMMAND = (
-    "import sys; from dqn_memory.study import trainers; "
-    "trainers.TRAINERS['tiny_trainer'] = trainers.Names('tiny_trainer', 'tiny_trainer:TrainConfig'); "
-    "from dqn_memory.study.run import main; main(sys.argv[1:])"
-)
+
+COMMAND = (sys.executable, "-m", "dqn_memory.study.run")
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(TESTS), str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
+    """The tiny trainer is a distribution of its own: the command and its workers find it through its entry point."""
+    path = os.pathsep.join([str(TESTS / "tiny"), str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
 
 
 def start(study: Path, folder: Path, *flags: str, backend: str = "processes") -> subprocess.Popen[str]:
     """`study.run` in a process of its own, in the background; Ctrl-C reaches it even where these tests ignore it."""
     return subprocess.Popen(
-        [sys.executable, "-c", COMMAND, str(study), "--folder", str(folder), "--backend", backend, *flags],
+        [*COMMAND, str(study), "--folder", str(folder), "--backend", backend, *flags],
         env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )  # fmt: skip

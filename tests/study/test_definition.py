@@ -1,14 +1,17 @@
 """A study's file says which runs there are; what it says wrongly is told in one sentence, before anything runs."""
 
 from dataclasses import dataclass, field, replace
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
 
 import pytest
 
 from dqn_memory.config import TrainConfig
+from dqn_memory.runs import kinds
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import from_toml, preset_names
+from dqn_memory.study import definition
 from dqn_memory.study.definition import expand, find_setting, parse_definition, read_definition, shipped
-from dqn_memory.study.trainers import TRAINERS, Names
 from dqn_memory.train import QTrainer
 
 MEMORY, FLAG = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
@@ -167,13 +170,14 @@ class Twins:
 def test_a_setting_has_several_names_and_none_for_two(monkeypatch):
     assert find_setting("q_network", "mu") == find_setting("q_network", "network.prior.mu")
     assert find_setting("q_network", "prior") == ("network", "prior", "kind")
-    monkeypatch.setitem(TRAINERS, "twins", Names("", f"{__name__}:Twins"))
+    monkeypatch.setattr(definition, "trainer_class", lambda kind: SimpleNamespace(config_class=Twins))
     assert find_setting("twins", "left-size") == ("left", "size")
     with pytest.raises(UserError, match=r"the setting 'size' may be left\.size or right\.size"):
         find_setting("twins", "size")
-    with pytest.raises(UserError, match="trainer gone is not installed here: there is no module gone_away"):
-        monkeypatch.setitem(TRAINERS, "gone", Names("", "gone_away:Config"))
-        find_setting("gone", "size")
+    gone = EntryPoint("gone", "gone_away:Trainer", kinds.TRAINERS)
+    monkeypatch.setattr(kinds, "entry_points", lambda group: [gone])
+    with pytest.raises(UserError, match="the trainer gone is not installed here: there is no module gone_away"):
+        kinds.trainer_class("gone")
 
 
 def test_a_prior_of_the_world_model_starts_where_its_own_command_line_starts_it():

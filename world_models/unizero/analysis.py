@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Streams, generator
 from dqn_memory.runs.settings import Repeatable
-from dqn_memory.study.report_attention import Maps
 from envs.fleet import Fleet
 from envs.registry import WORLDS, make_world
 from world_models.distributions import group_kl

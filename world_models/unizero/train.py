@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from dqn_memory.analysis.attention import Maps
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
@@ -36,6 +38,13 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     stateful = ("planner",)
     generators = ("numbers", "drawing")
     tensors = ("observation", "time")
+
+    @staticmethod
+    def attention_report(run: Path, seed: int) -> Maps | None:
+        """Read what a study's report shows of a run's attention."""
+        from world_models.unizero.analysis import report_maps  # it plays and draws, which training does not need
+
+        return report_maps(run, seed)
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)

@@ -50,6 +50,10 @@ class TrainConfig:
             raise UserError("--total-steps must be at least 1")
 
 
+class TinyTrainer:
+    config_class = TrainConfig
+
+
 def put(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.tmp")
     temporary.write_text(text)
