@@ -14,14 +14,14 @@ from dqn_memory.runs.settings import OutputConfig, Repeatable, check_numbers, ch
 from envs.atari import AtariConfig as GameConfig
 from envs.core import Step
 from envs.worlds.catch import check as check_catch
-from world_models import run_config
+from world_models import settings
 from world_models.glam.agent import AgentConfig
 from world_models.glam.config import ModelConfig
 from world_models.glam.engine import Engine
 from world_models.glam.learner import LearnerConfig
 from world_models.glam.replay import ReplayConfig
 from world_models.glam.schedule import HorizonConfig
-from world_models.run_config import check_counts, check_not_negative, check_run, shorter, training_signal
+from world_models.settings import check_counts, check_not_negative, check_run, shorter, training_signal
 
 CATCH = "Pixel/BlinkingCatch-v0"
 
@@ -154,7 +154,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class ComputeConfig(run_config.ComputeConfig):
+class ComputeConfig(settings.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"

@@ -25,8 +25,8 @@ from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import Engine, OutputConfig, Repeatable, check_numbers, check_parts
 from envs.atari import AtariConfig
 from envs.core import Step
-from world_models import run_config
-from world_models.run_config import check_counts, check_not_negative, check_run, shorter, training_signal
+from world_models import settings
+from world_models.settings import check_counts, check_not_negative, check_run, shorter, training_signal
 
 GROUP = 8  # probabilities of one SimNorm group
 FIRST_SPAN = {"gaussian_adaptive": 10.0}  # where a paper's span starts, by the beginning of its prior's name
@@ -422,7 +422,7 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
-class ComputeConfig(run_config.ComputeConfig):
+class ComputeConfig(settings.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"

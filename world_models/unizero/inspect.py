@@ -22,7 +22,7 @@ from dqn_memory.agent import run_folder
 from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
-from world_models.run_config import check_counts
+from world_models.settings import check_counts
 from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
 from world_models.unizero.config import ComputeConfig
 
