@@ -10,7 +10,6 @@ from dataclasses import fields, replace
 import pytest
 import test_engine
 import test_glam_engine
-import test_unizero_engine
 import torch
 import unizero_models
 from helpers import filled_replay, network
@@ -78,9 +77,9 @@ SPECS = {"vector": unizero_models.VECTOR, "image": unizero_models.IMAGE, "tokens
 def test_an_update_of_unizero(prior, kind):
     spec = SPECS[kind]
     model = unizero_models.model(prior, spec, noise=0.1, layers=2).to(NOWHERE)
-    config = test_unizero_engine.CONFIG
+    config = unizero_models.LEARNER
     learn = make_learn("eager", model, make_target(model), still(unizero_optimizer(model, config)), config)
-    assert stays(learn(moved(test_unizero_engine.stored(spec))))
+    assert stays(learn(moved(unizero_models.stored(spec))))
 
 
 @pytest.mark.parametrize(

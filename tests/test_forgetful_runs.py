@@ -2,7 +2,7 @@
 
 import glam_runs
 import pytest
-import test_unizero_train
+import unizero_models
 from run_folders import metrics
 
 from world_models.glam import train as glam
@@ -11,7 +11,7 @@ from world_models.unizero import train as unizero
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("main", "flags", "steps"), [(unizero.main, test_unizero_train.flags, 120), (glam.main, glam_runs.flags, 40)]
+    ("main", "flags", "steps"), [(unizero.main, unizero_models.flags, 120), (glam.main, glam_runs.flags, 40)]
 )
 def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, main, flags, steps):
     asked, unasked = tmp_path / "asked", tmp_path / "unasked"

@@ -9,13 +9,15 @@ import torch
 
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import ObservationSpec
-from world_models.unizero.config import EncoderConfig, ModelConfig
+from world_models.unizero.config import EncoderConfig, LearnerConfig, ModelConfig
 from world_models.unizero.networks import Window, WorldModel, build
+from world_models.unizero.replay import Sequences
 
 VECTOR = ObservationSpec("continuous", (4,))
 TOKENS = ObservationSpec("discrete", (3,), 6, torch.uint8)
 IMAGE = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
 ACTIONS = 3
+LEARNER = LearnerConfig(batch_size=4, n_step=2, learning_rate=1e-2)
 PRIOR = PriorConfig(mu=1.6, sigma=1.3, span=2.3, ramp=1.5, local_window=2)
 # With more noise three layers of gates enlarge a change of their input, and rounding, a thousandfold.
 GATED = {"gate": "gru", "layers": 3, "context": 10, "noise": 0.2}
@@ -71,3 +73,26 @@ def windows(pairs: int, seed: int = 1) -> Window:
 
 def row(window: Window, b: int) -> Window:
     return Window(window.latent[b : b + 1], window.action[b : b + 1], window.count[b : b + 1])
+
+
+def stored(spec, horizon=5, n=2, rows=4, seed=0):
+    """Sequences of an endless episode, one that ends, one that is cut, and one that is cut by its segment."""
+    draws = torch.Generator().manual_seed(seed)
+    reach = horizon + n
+    left = torch.tensor([reach, 3, 4, reach])[:rows]
+    size = (rows, reach, *spec.shape)
+    whole = torch.randint(256 if spec.kind == "image" else 2, size, generator=draws)
+    return Sequences(
+        observation=whole.to(spec.dtype),
+        action=torch.randint(ACTIONS, (rows, reach), generator=draws),
+        reward=torch.randn(rows, reach, generator=draws),
+        policy=torch.rand(rows, horizon, ACTIONS, generator=draws).softmax(-1),
+        mask=torch.arange(horizon) < torch.tensor([horizon, 3, 4, 2])[:rows, None],
+        left=left,
+        truncated=torch.tensor([False, False, True, False])[:rows],
+    )
+
+
+def flags(run, *more, steps=200):
+    """The command line of a tiny run."""
+    return ["--config", "unizero/smoke", "--run", str(run), "--total-steps", str(steps), "--num-eval-envs", "1", *more]

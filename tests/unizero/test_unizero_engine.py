@@ -14,33 +14,13 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import parse, set_tf32
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
-from world_models.unizero.config import ComputeConfig, LearnerConfig, SearchConfig, TrainConfig
+from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.engine import Planning, make_learn, make_planning
 from world_models.unizero.learner import make_optimizer, make_target
-from world_models.unizero.replay import Sequences
 from world_models.unizero.search import Functions, draw
 
-CONFIG = LearnerConfig(batch_size=4, n_step=2, learning_rate=1e-2)
 ROWS, SIMULATIONS = 3, 6
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-def stored(spec, horizon=5, n=2, rows=4, seed=0):
-    """Sequences of an endless episode, one that ends, one that is cut, and one that is cut by its segment."""
-    draws = torch.Generator().manual_seed(seed)
-    reach = horizon + n
-    left = torch.tensor([reach, 3, 4, reach])[:rows]
-    size = (rows, reach, *spec.shape)
-    whole = torch.randint(256 if spec.kind == "image" else 2, size, generator=draws)
-    return Sequences(
-        observation=whole.to(spec.dtype),
-        action=torch.randint(unizero_models.ACTIONS, (rows, reach), generator=draws),
-        reward=torch.randn(rows, reach, generator=draws),
-        policy=torch.rand(rows, horizon, unizero_models.ACTIONS, generator=draws).softmax(-1),
-        mask=torch.arange(horizon) < torch.tensor([horizon, 3, 4, 2])[:rows, None],
-        left=left,
-        truncated=torch.tensor([False, False, True, False])[:rows],
-    )
 
 
 def moved(part, device):
@@ -54,9 +34,9 @@ def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device
     """
     model = unizero_models.model(kind, spec, noise=0.1, layers=layers).to(device)
     target = make_target(model)
-    optimizer = make_optimizer(model, CONFIG, capturable=device == "cuda")
-    learn = make_learn(engine, model, target, optimizer, CONFIG, **options)
-    metrics = [learn(moved(stored(spec, seed=seed), device)) for seed in range(count)]
+    optimizer = make_optimizer(model, unizero_models.LEARNER, capturable=device == "cuda")
+    learn = make_learn(engine, model, target, optimizer, unizero_models.LEARNER, **options)
+    metrics = [learn(moved(unizero_models.stored(spec, seed=seed), device)) for seed in range(count)]
     weights = {f"{i}.{name}": value.cpu() for i, net in enumerate((model, target)) for name, value in
                net.state_dict().items()}  # fmt: skip
     return [{name: float(value) for name, value in entry.items()} for entry in metrics], weights
@@ -290,9 +270,11 @@ def test_the_warm_up_of_a_capture_leaves_no_trace():
 @CUDA
 def test_captured_dropout_draws_anew_in_every_update():
     model = unizero_models.model("causal", dropout=0.3).cuda()
-    still = replace(CONFIG, learning_rate=1e-12, target_update_rate=1e-12)
+    still = replace(unizero_models.LEARNER, learning_rate=1e-12, target_update_rate=1e-12)
     optimizer = make_optimizer(model, still, capturable=True)
     learn = make_learn("cudagraph", model, make_target(model), optimizer, still)
     torch.cuda.manual_seed(0)
-    totals = {float(learn(moved(stored(unizero_models.VECTOR), "cuda"))["losses/total"]) for _ in range(4)}
+    totals = {
+        float(learn(moved(unizero_models.stored(unizero_models.VECTOR), "cuda"))["losses/total"]) for _ in range(4)
+    }
     assert len(totals) == 4

@@ -12,7 +12,7 @@ from dqn_memory.runs.errors import UserError
 from world_models.unizero.config import EncoderConfig, ModelConfig
 from world_models.unizero.networks import build
 
-GRADIENTS = Path(__file__).parent / "data" / "attention" / "attention_grads.npz"
+GRADIENTS = Path(__file__).parents[1] / "data" / "attention" / "attention_grads.npz"
 
 
 @pytest.mark.parametrize(("kind", "key"), [

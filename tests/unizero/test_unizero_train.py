@@ -13,6 +13,7 @@ import pytest
 import run_folders
 import torch
 from run_folders import assert_same_run, metrics
+from unizero_models import flags
 
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
@@ -32,10 +33,6 @@ from world_models.unizero.train import UniZeroTrainer, main
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 SHORT = ("--time-limit", "12", "--max-episode-steps", "12")
-
-
-def flags(run, *more, steps=200):
-    return ["--config", "unizero/smoke", "--run", str(run), "--total-steps", str(steps), "--num-eval-envs", "1", *more]
 
 
 def refused(capsys, arguments, script=main):

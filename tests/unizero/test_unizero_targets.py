@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from world_models.unizero.learner import bootstrap_values, make_batch, n_step_targets
 from world_models.unizero.replay import Sequences
 
-GOLDEN = np.load(Path(__file__).parent / "data" / "unizero" / "nstep.npz")
+GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "nstep.npz")
 H, N, GAMMA = int(GOLDEN["H"]), int(GOLDEN["td"]), float(GOLDEN["gamma"])
 CASES = [("terminal", p) for p in (0, 5, 8, 11)] + [("padded", p) for p in (0, 14, 19)]
 DOUBLE = torch.float64

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from world_models import distributions as d
 
-DATA = Path(__file__).parent / "data" / "unizero"
+DATA = Path(__file__).parents[1] / "data" / "unizero"
 TOLERANCES = [(torch.float64, 1e-12), (torch.float32, 1e-6)]
 VALUES = [(torch.float64, 1e-10, 1e-12), (torch.float32, 1e-4, 2e-3)]  # relative, floor
 

@@ -30,7 +30,7 @@ from world_models.unizero.networks import Window
 from world_models.unizero.search import draw, play, probabilities, search
 from world_models.unizero.tree import init_tree, scores
 
-GOLDEN = np.load(Path(__file__).parent / "data" / "unizero" / "puct.npz")
+GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "puct.npz")
 
 
 def golden(key):

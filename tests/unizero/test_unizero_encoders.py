@@ -4,7 +4,7 @@ import pytest
 import torch
 from unizero_models import ACTIONS, IMAGE, TOKENS, VECTOR, config, model
 
-from dqn_memory.blocks.kernels.cpu_gelu import Gelu
+from dqn_memory.blocks.feed_forward import Gelu
 from dqn_memory.network import ObservationSpec, observation_spec
 from dqn_memory.runs.errors import UserError
 from envs.registry import make_world
