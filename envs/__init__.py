@@ -1,4 +1,4 @@
-"""Worlds that hide their state. Importing this package registers them with Gymnasium and imports no torch."""
+"""Partially observable environments. Importing this package registers them with Gymnasium and imports no torch."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ ID = re.compile(r"([\w-]+/)?[\w.-]+")
 
 
 def register(id: str, entry: Entry) -> None:
-    """Make a world known by `id` to `make_world`, `gymnasium.make`, `gymnasium.make_vec` and every trainer.
+    """Register a world by `id` for `make_world`, `gymnasium.make`, `gymnasium.make_vec` and every trainer.
 
     A module of your own adds a world in four steps:
 
@@ -27,26 +27,26 @@ def register(id: str, entry: Entry) -> None:
     3. `envs.checker.check_registered("Mine/World-v0")` plays whole episodes and names the first difference.
     4. `--plugin my_module` makes every script import it.
 
-    To register the same entry again is allowed, as a module may be imported twice.
+    The same entry may be registered again, as a module may be imported twice.
 
     Raises:
         UserError: the id is taken, or holds what Gymnasium does not allow there.
     """
     if not isinstance(entry, Entry):
-        raise UserError(f'The entry of world {id!r} must be an envs.Entry("module:Class", {{...}}), not {entry!r}.')
+        raise UserError(f'The entry of {id!r} must be an envs.Entry("module:Class", {{...}}), not {entry!r}.')
     if not isinstance(id, str) or not ID.fullmatch(id):
-        raise UserError(f'The id of a world must be like "Mine/World-v0", of letters, digits, _ . and -, not {id!r}.')
+        raise UserError(f'An id must be like "Mine/World-v0", of letters, digits, _ . and -, not {id!r}.')
     if id in WORLDS and not _same(WORLDS[id], entry):
-        raise UserError(f"There is a world {id!r} already, {WORLDS[id].entry!r}; register yours by another id.")
+        raise UserError(f"There is an environment {id!r} already, {WORLDS[id].entry!r}; register yours by another id.")
     if id in gymnasium.registry and gymnasium.registry[id].entry_point != ADAPTER:
-        raise UserError(f"{id!r} is a world of Gymnasium's already; register yours by another id.")
+        raise UserError(f"{id!r} is an environment of Gymnasium's already; register yours by another id.")
     WORLDS[id] = entry
     if id not in gymnasium.registry:
-        _tell_gymnasium(id)
+        _register_with_gymnasium(id)
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal; those of arrays, which say so of each place, and of what holds them, too."""
+    """Tell whether two values are equal, arrays element by element, and so what holds arrays."""
     if type(one) is not type(other) or getattr(one, "shape", None) != getattr(other, "shape", None):
         return False
     if isinstance(one, Mapping):
@@ -59,9 +59,9 @@ def _same(one: Any, other: Any) -> bool:
     return bool(equal.all() if hasattr(equal, "all") else equal)
 
 
-def _tell_gymnasium(id: str) -> None:
+def _register_with_gymnasium(id: str) -> None:
     gymnasium.register(id, entry_point=ADAPTER, vector_entry_point="envs.adapters:WorldVectorEnv", kwargs={"world": id})
 
 
 for _id in WORLDS:
-    _tell_gymnasium(_id)
+    _register_with_gymnasium(_id)

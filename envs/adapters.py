@@ -1,4 +1,4 @@
-"""Gymnasium environments made from any world: one row as an Env, N rows as a VectorEnv."""
+"""Gymnasium environments of any world: one row as an Env, N rows as a VectorEnv, numpy in and numpy out."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         self._no_draws = np.empty((1, 0))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; a seed starts the random stream anew."""
+        """Start an episode; a seed restarts the random stream."""
         super().reset(seed=seed)
         self.state = self._engine.reset(self._draw(self.world.reset_draws))
         return self._observation(self.state), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One action."""
+        """Take one action."""
         if not self.action_space.contains(action):
             raise UserError(f"The action {action!r} is not in {self.action_space}.")
         u = self._draw(self.world.step_draws)
@@ -66,7 +66,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         return self._observation(outcome.state), float(outcome.reward[0]), ended, cut, info
 
     def render(self) -> Any:
-        """The world as it stands: a picture (height, width, 3), a text, or None without a render mode."""
+        """Draw the world as a picture (height, width, 3) or a text; None without a render mode."""
         return _render(self.world, _started(self.state), 0, self.render_mode)
 
     def _observation(self, state: State) -> Any:
@@ -129,7 +129,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         return self._unflatten(self._engine.observation(self.state)), {}
 
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """One action in every row; a row that is due for its reset ignores its action."""
+        """Take one action in every row; a row that is due for its reset ignores its action."""
         chosen, idle = self._checked(actions), self._idle()
         after, reward, ended, cut, success = self._engine.step(_started(self.state), chosen, self._step_draws(idle))
         if idle is not None:
@@ -143,17 +143,17 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         return self._unflatten(self._engine.observation(self.state)), reward.copy(), ended.copy(), cut.copy(), info
 
     def render(self) -> tuple[Any, ...] | None:
-        """One picture or text for every row, or None without a render mode."""
+        """Draw every row as a picture or a text; None without a render mode."""
         if self.render_mode is None:
             return None
         state = _started(self.state)
         return tuple(_render(self.world, state, index, self.render_mode) for index in range(self.num_envs))
 
     def _idle(self) -> Mask | None:
-        """Rows (N,) whose step is their reset; None where there are none.
+        """Find the rows (N,) whose step is their reset; None where there are none.
 
         Raises:
-            UserError: nobody resets a row of itself, and an episode that has ended was not started over.
+            UserError: autoreset is disabled, and an episode that has ended was not started over.
         """
         if self.autoreset_mode is AutoresetMode.SAME_STEP or not self._done.any():
             return None
@@ -165,7 +165,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         return self._done
 
     def _step_draws(self, idle: Mask | None) -> Floats:
-        """Uniforms (N, step_draws); a row that is only reset draws none."""
+        """Draw uniforms (N, step_draws); a row that is only reset draws none."""
         count = self.world.step_draws
         if idle is None or count == 0:
             return self.streams.draw(None, count)
@@ -174,7 +174,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         return u
 
     def _restarted(self, state: State | None, chosen: Rows) -> State:
-        """The state with new episodes in the chosen rows (M,)."""
+        """Start new episodes in the chosen rows (M,)."""
         if chosen.size == 0:
             return _started(state)
         u = self.streams.draw(chosen, self.world.reset_draws)
@@ -183,7 +183,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         )
 
     def _info(self, finished: Rows, after: State, success: Mask) -> dict[str, Any]:
-        """What is told of the episodes that have just ended, in the rows `finished` (M,)."""
+        """Report the episodes that have just ended, in the rows `finished` (M,)."""
         done = self._done
         info: dict[str, Any] = {"success": success & done, "_success": done.copy()}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
@@ -194,7 +194,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         return info
 
     def _checked(self, actions: Any) -> Array:
-        """The actions (N,) as int64, or a UserError."""
+        """Return the actions (N,) as int64, or raise a UserError."""
         chosen = np.asarray(actions)
         if chosen.shape == (self.num_envs,) and chosen.dtype.kind in "iu":
             chosen = np.ascontiguousarray(chosen, np.int64)
@@ -204,7 +204,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         raise UserError(f"The actions must be {wanted}, not {actions!r}.")
 
     def _chosen(self, options: dict[str, Any] | None) -> Mask:
-        """The rows (N,) that a reset is to start over."""
+        """Read which rows (N,) a reset starts over."""
         mask = (options or {}).get("reset_mask")
         if mask is None:
             return np.ones(self.num_envs, bool)
@@ -255,7 +255,7 @@ P = TypeVar("P")
 
 
 class Outcome(NamedTuple):
-    """One step of N rows."""
+    """The result of one step of N rows."""
 
     state: State
     reward: Array  # (N,) float64
@@ -265,51 +265,51 @@ class Outcome(NamedTuple):
 
 
 class Engine(Protocol):
-    """Runs one world. States are handed through, never changed in place."""
+    """How an adapter runs a world; states are never changed in place."""
 
     def reset(self, u: Floats) -> State:
-        """First states of as many episodes as there are rows of uniforms."""
+        """Start as many episodes as there are rows of uniforms."""
 
     def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """One action (N,) int64 in every row."""
+        """Take one action (N,) int64 in every row."""
 
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """The state with new episodes in the rows (M,), from uniforms (M, reset_draws)."""
+        """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
 
     def observation(self, state: State) -> Array:
-        """The flat observation (N, d); not to be written into."""
+        """Read the flat observation (N, d), which must not be written into."""
 
 
 def engine(world: World[Any]) -> Engine:
-    """The faster way to run this world."""
+    """Choose the faster way to run this world."""
     return NumpyEngine(world) if world.runs_on_numpy and world.device.type == "cpu" else TensorEngine(world)
 
 
 class TensorEngine:
-    """Runs a world on tensors of its device."""
+    """Run a world on tensors of its device."""
 
     def __init__(self, world: World[Any]) -> None:
         self.world = world
 
     @torch.inference_mode()
     def reset(self, u: Floats) -> State:
-        """As `Engine`."""
+        """See `Engine`."""
         return self.world.reset(self._tensor(u))
 
     @torch.inference_mode()
     def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """As `Engine`."""
+        """See `Engine`."""
         after, _, reward, terminated, success = self.world.step(state, self._tensor(action), self._tensor(u))
         truncated = self.world.truncated(after, terminated)
         return Outcome(after, *(each.cpu().numpy() for each in (reward, terminated, truncated, success)))
 
     @torch.inference_mode()
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """As `Engine`."""
+        """See `Engine`."""
         return put(state, self._tensor(rows), self.world.reset(self._tensor(u)))
 
     def observation(self, state: State) -> Array:
-        """As `Engine`."""
+        """See `Engine`."""
         return state.observation.cpu().numpy()
 
     def _tensor(self, array: Array) -> Tensor:
@@ -317,23 +317,23 @@ class TensorEngine:
 
 
 class NumpyEngine:
-    """Runs a world that is written with `envs.numpy_backend` on numpy arrays."""
+    """Run a world that is written with `envs.numpy_backend` on numpy arrays."""
 
     def __init__(self, world: World[Any]) -> None:
         self.world = on_numpy(world)
 
     def reset(self, u: Floats) -> State:
-        """As `Engine`."""
+        """See `Engine`."""
         return self.world.reset(u)  # type: ignore[arg-type]
 
     def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """As `Engine`."""
+        """See `Engine`."""
         after, _, reward, terminated, success = self.world.step(state, action, u)  # type: ignore[arg-type]
         truncated = self.world.truncated(after, terminated)
         return Outcome(after, reward, terminated, truncated, success)  # type: ignore[arg-type]
 
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """As `Engine`."""
+        """See `Engine`."""
         values, fresh = {}, vars(self.world.reset(u))  # type: ignore[arg-type]
         for name, old in vars(state).items():
             values[name] = old.copy()
@@ -341,14 +341,14 @@ class NumpyEngine:
         return type(state)(**values)
 
     def observation(self, state: State) -> Array:
-        """As `Engine`."""
+        """See `Engine`."""
         return state.observation  # type: ignore[return-value]
 
 
 def on_numpy(part: P) -> P:
-    """The same world, or part of one, with its tables as numpy arrays that share their memory.
+    """Copy a world, or part of one, with its tables as numpy arrays that share their memory.
 
-    Single numbers become numpy numbers. Parts that say so by `runs_on_numpy` are brought along.
+    Single numbers become numpy numbers. Parts with `runs_on_numpy` are copied in the same way.
     """
     twin = copy.copy(part)
     for name, value in vars(part).items():

@@ -1,4 +1,4 @@
-"""Flags that the scripts of this package share: modules with worlds of one's own, and options of a world."""
+"""Flags that scripts share: modules that register environments of your own, and options of an environment."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ TRUTH = {"True": True, "False": False}
 
 
 def check_id(id: str, plugins: Sequence[str]) -> None:
-    """A UserError for an id that no world has; a namespace that nobody has used is a world of one's own."""
+    """Raise a UserError for an unknown id; one in a namespace that nobody has used may be a plugin's."""
     plain = id.removeprefix("envs:")
     if plain in WORLDS:
         return
     spaces = {known.partition("/")[0] for known in WORLDS}
     if plugins or "/" not in plain or plain.partition("/")[0] in spaces:
-        raise UserError(near_names("world", plain, WORLDS))
-    raise UserError(f"unknown world '{id}'; name the module that registers it with --plugin MODULE")
+        raise UserError(near_names("environment", plain, WORLDS))
+    raise UserError(f"unknown environment '{id}'; name the module that registers it with --plugin MODULE")
 
 
 def keywords(options: Sequence[str]) -> dict[str, Any]:
-    """KEY VALUE KEY VALUE ... as keywords of a world, which checks them itself.
+    """Read KEY VALUE KEY VALUE ... as keywords of a world, which checks them itself.
 
     A value is read as TOML, so 5, 0.5, true and [3,3] are what they look like, and anything else is a string.
 
@@ -42,16 +42,16 @@ def keywords(options: Sequence[str]) -> dict[str, Any]:
     keys, values = options[::2], options[1::2]
     if len(keys) > len(values):
         raise UserError(f"--options takes pairs KEY VALUE, but {keys[-1]!r} has no value.")
-    twice = [key for place, key in enumerate(keys) if key in keys[:place]]
+    twice = [key for index, key in enumerate(keys) if key in keys[:index]]
     if twice:
         raise UserError(f"--options gives {twice[0]!r} twice; give it once.")
     return {key: _value(text) for key, text in zip(keys, values, strict=True)}
 
 
 def named(id: str, given: Mapping[str, Any]) -> str:
-    """The name of a row: the world with its options."""
-    told = ", ".join(f"{key}={value}" for key, value in given.items())
-    return id.removeprefix("envs:") + (f" ({told})" if told else "")
+    """Name a row of a table: the environment with its options."""
+    options = ", ".join(f"{key}={value}" for key, value in given.items())
+    return id.removeprefix("envs:") + (f" ({options})" if options else "")
 
 
 def _value(text: str) -> Any:
@@ -63,13 +63,13 @@ def _value(text: str) -> Any:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import modules that register worlds, or other things, from outside the package.
+    """Import modules from outside the package that register environments, blocks or priors.
 
-    The working directory is looked in too, as for a script. An error inside a plugin keeps its traceback, which is
-    for the plugin's author.
+    They are looked for in the working directory, too. An error inside a plugin keeps its traceback, which is for the
+    plugin's author.
 
     Raises:
-        UserError: a module is missing, or a name is none.
+        UserError: a module is missing, or a name is not a module's.
     """
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

@@ -1,8 +1,8 @@
-"""The contract of `envs.core.World`, held against a world: what it must have, and what its functions must give back.
+"""Check a world against the contract of `envs.core.World`: what it must have and what its functions must return.
 
-Nothing later looks at these things again: a replay takes observations of any shape that it can broadcast, and an
-embedding any number. So a world is looked at once, in its members when it is made, and in its tensors when it is first
-reset and stepped. Every difference is told in one sentence.
+Nothing later checks these things again: a replay takes observations of any shape that it can broadcast, and an
+embedding any number. So a world is checked once, its members when it is made, and its tensors when it is first
+reset and stepped. Every difference is one sentence.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import UserError
+from envs.spaces import integer_ranges
 from envs.worlds.state_view import StateObserved
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"
 FIVE = "(state, observation, reward, terminated, success)"
-LOOKED_AT = 1024  # rows whose values are compared; rows are alike, and pictures in many of them are a lot of memory
+CHECKED_ROWS = 1024  # whose values are compared; rows are alike, and pictures in many of them are a lot of memory
 FLOATS = (torch.float32, torch.float64)
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
-    """A UserError where `build`, which takes these parameters, cannot make a world; a function may make one, too."""
+    """Raise a UserError where `build`, a class or a function with these parameters, cannot make a world."""
     if inspect.isclass(build) and not issubclass(build, World):
-        raise UserError(f"{build.__name__}, the class of world {id!r}, is no world: {RULE}.")
+        raise UserError(f"{build.__name__}, the class of environment {id!r}, is no world: {RULE}.")
     missing = sorted(getattr(build, "__abstractmethods__", ()))
     if missing:
-        raise UserError(f"{build.__name__}, the class of world {id!r}, has no {_listed(missing)}: {RULE}.")
+        raise UserError(f"{build.__name__}, the class of environment {id!r}, has no {_listed(missing)}: {RULE}.")
     if "device" not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         raise UserError(
-            f"{getattr(build, '__name__', build)} of world {id!r} takes no keyword device; "
+            f"{getattr(build, '__name__', build)} of environment {id!r} takes no keyword device; "
             'give its __init__ device="cpu" as last parameter and hand it to super().__init__(time_limit, device).'
         )
 
 
 def check_members(world: Any) -> None:
-    """A UserError for the first thing that every world has and this one has not."""
+    """Raise a UserError for the first thing that every world has and this one has not."""
     name = kind(world)
     if not isinstance(world, World):
         raise UserError(f"{name} is no world: {RULE}.")
@@ -56,19 +58,19 @@ def check_members(world: Any) -> None:
         _check_count(world, member, least)
     if not hasattr(world, "observation_space"):
         raise UserError(f"{name} has no observation_space: {RULE}.")
-    appearance(f"The observation_space of {name}", world.observation_space)
+    row_form(f"The observation_space of {name}", world.observation_space)
     for function, wanted in ((world.reset, "u"), (world.step, "state, action, u")):
         _check_call(f"{name}.{function.__name__}", function, wanted)
 
 
 def checked(world: World[Any]) -> World[Any]:
-    """The same world, whose `reset` and `step` raise a UserError where they give something else than they must."""
+    """Wrap a world so that `reset` and `step` raise a UserError where they return something else than they must."""
     return cast("World[Any]", _Checked(world))
 
 
 @torch.no_grad()
 def probe(world: World[Any], rows: int = 3) -> None:
-    """One reset and one step with numbers of its own, for callers that see neither tensors nor a fleet.
+    """Check one reset and one step with numbers of its own, for callers that see neither tensors nor a fleet.
 
     Raises:
         UserError: the first difference from the contract.
@@ -85,18 +87,18 @@ def probe(world: World[Any], rows: int = 3) -> None:
 
 
 def kind(world: Any) -> str:
-    """The name of a world's class, for a sentence."""
+    """Name a world's class, for a sentence."""
     if isinstance(world, StateObserved):
         return f"{kind(world.world)} with observe='state'"
     return type(world).__name__
 
 
 class _Checked:
-    """A world with a look at everything that it gives back."""
+    """A world whose results are checked."""
 
     def __init__(self, world: World[Any]) -> None:
         self.world, self.name = world, kind(world)
-        self.looks = appearance(f"The observation_space of {self.name}", world.observation_space)
+        self.form = row_form(f"The observation_space of {self.name}", world.observation_space)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.world, name)
@@ -104,25 +106,25 @@ class _Checked:
     def reset(self, u: Tensor) -> State:
         state = self.world.reset(u)
         _check_state(f"{self.name}.reset", "return", state, len(u))
-        _check_observation(f"{self.name}.reset", state.observation, self.looks, len(u))
+        _check_observation(f"{self.name}.reset", state.observation, self.form, len(u))
         return state
 
     def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
-        before = {name: value[:LOOKED_AT].clone() for name, value in vars(state).items()}
+        before = {name: value[:CHECKED_ROWS].clone() for name, value in vars(state).items()}
         result: Any = self.world.step(state, action, u)
         where, rows = f"{self.name}.step", len(action)
         if not isinstance(result, tuple) or len(result) != 5:
-            count = f"{len(result)} values" if isinstance(result, tuple) else _form(result)
+            count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
             raise UserError(f"{where} must return five values {FIVE}, not {count}.")
         after, observation, reward, terminated, success = result
         _check_state(where, "return first", after, rows)
-        _check_observation(where, observation, self.looks, rows)
+        _check_observation(where, observation, self.form, rows)
         _check_column(f"The reward of {where}", reward, rows, FLOATS)
         _check_column(f"terminated of {where}", terminated, rows, (torch.bool,))
         _check_column(f"success of {where}", success, rows, (torch.bool,))
         _check_pure(where, state, before)
         _check_sums(where, before, after, reward)
-        if not torch.equal(after.observation[:LOOKED_AT], observation[:LOOKED_AT]):
+        if not torch.equal(after.observation[:CHECKED_ROWS], observation[:CHECKED_ROWS]):
             raise UserError(f"The observation that {where} returns must be that of the state it returns.")
         if bool((success & ~terminated).any()):
             raise UserError(f"{where} tells a success where terminated is False; success belongs to an episode's end.")
@@ -146,7 +148,7 @@ def _check_call(where: str, function: Any, wanted: str) -> None:
 
 def _check_state(where: str, gives: str, state: Any, rows: int) -> None:
     if not isinstance(state, State):
-        raise UserError(f"{where} must {gives} a state, a dataclass under envs.core.State, not {_form(state)}.")
+        raise UserError(f"{where} must {gives} a state, a dataclass under envs.core.State, not {_described(state)}.")
     name = type(state).__name__
     stray = sorted(set(vars(state)) - {field.name for field in dataclasses.fields(state)})
     if stray:
@@ -154,7 +156,7 @@ def _check_state(where: str, gives: str, state: Any, rows: int) -> None:
     for field, value in vars(state).items():
         if not isinstance(value, Tensor) or value.shape[:1] != (rows,):
             raise UserError(
-                f"{field} of the state {name} of {where} must be a tensor ({rows}, ...), not {_form(value)}."
+                f"{field} of the state {name} of {where} must be a tensor ({rows}, ...), not {_described(value)}."
             )
     _check_column(f"steps of the state {name} of {where}", state.steps, rows, (torch.int64,))
     _check_column(f"returns of the state {name} of {where}", state.returns, rows, (torch.float64,))
@@ -163,20 +165,20 @@ def _check_state(where: str, gives: str, state: Any, rows: int) -> None:
 def _check_column(what: str, value: Any, rows: int, dtypes: tuple[torch.dtype, ...]) -> None:
     if not isinstance(value, Tensor) or value.shape != (rows,) or value.dtype not in dtypes:
         wanted = " or ".join(_plain(dtype) for dtype in dtypes)
-        raise UserError(f"{what} must be a tensor ({rows},) of {wanted}, not {_form(value)}.")
+        raise UserError(f"{what} must be a tensor ({rows},) of {wanted}, not {_described(value)}.")
 
 
-def _check_observation(where: str, observation: Any, looks: Appearance, rows: int) -> None:
-    shape, space = (rows, *looks.shape), brief(looks.space)
-    fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == looks.dtype
+def _check_observation(where: str, observation: Any, form: RowForm, rows: int) -> None:
+    shape, space = (rows, *form.shape), brief(form.space)
+    fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == form.dtype
     if not fits:
-        wanted = f"a tensor {shape} of {looks.dtype}, as its observation_space {space} says"
-        raise UserError(f"The observation of {where} must be {wanted}, not {_form(observation)}.")
-    shown = observation[:LOOKED_AT].detach().cpu().flatten(1).numpy()
-    outside = ~((shown >= looks.low) & (shown <= looks.high))  # not the other way round, so that nan is outside
+        wanted = f"a tensor {shape} of {form.dtype}, as its observation_space {space} says"
+        raise UserError(f"The observation of {where} must be {wanted}, not {_described(observation)}.")
+    shown = observation[:CHECKED_ROWS].detach().cpu().flatten(1).numpy()
+    outside = ~((shown >= form.low) & (shown <= form.high))  # not the other way round, so that nan is outside
     if outside.any():
         row, column = np.argwhere(outside)[0]
-        limits = f"{looks.low[column]} to {looks.high[column]}"
+        limits = f"{form.low[column]} to {form.high[column]}"
         raise UserError(
             f"The observation of {where} holds {shown[row, column]} in place {column}, "
             f"but its observation_space {space} says {limits} there."
@@ -185,15 +187,17 @@ def _check_observation(where: str, observation: Any, looks: Appearance, rows: in
 
 def _check_pure(where: str, state: State, before: Mapping[str, Tensor]) -> None:
     for field, value in before.items():
-        now = getattr(state, field)[:LOOKED_AT]
+        now = getattr(state, field)[:CHECKED_ROWS]
         if not torch.equal(now.nan_to_num(), value.nan_to_num()):
             raise UserError(f"{where} must not write into the state it is given ({field}), but return a new one.")
 
 
 def _check_sums(where: str, before: Mapping[str, Tensor], after: State, reward: Tensor) -> None:
-    if not torch.equal(after.steps[:LOOKED_AT], before["steps"] + 1):
+    if not torch.equal(after.steps[:CHECKED_ROWS], before["steps"] + 1):
         raise UserError(f"steps of the state that {where} returns must be one more than before in every row.")
-    if not torch.allclose(after.returns[:LOOKED_AT], before["returns"] + reward[:LOOKED_AT], rtol=1e-4, atol=1e-4):
+    if not torch.allclose(
+        after.returns[:CHECKED_ROWS], before["returns"] + reward[:CHECKED_ROWS], rtol=1e-4, atol=1e-4
+    ):
         raise UserError(f"returns of the state that {where} returns must be those before and the reward in every row.")
 
 
@@ -201,8 +205,8 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
 
 
-def _form(value: Any) -> str:
-    """Shape and dtype of a tensor, the type of anything else."""
+def _described(value: Any) -> str:
+    """Describe a tensor by shape and dtype, anything else by its type."""
     if isinstance(value, Tensor):
         return f"one {tuple(value.shape)} of {_plain(value.dtype)}"
     return f"a {type(value).__name__}"
@@ -212,57 +216,49 @@ def _plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-Array = np.ndarray[Any, np.dtype[Any]]
 BRIEF = 100  # characters of a space in a sentence
 
 
 @dataclass(frozen=True)
-class Appearance:
-    """The form of one row, and the least and the greatest value in each place of it once it is laid out flat."""
+class RowForm:
+    """What one row of a world's observation must look like: flat, but for an image, and within bounds."""
 
     space: gymnasium.Space[Any]
     shape: tuple[int, ...]
     dtype: str
-    low: Array  # (d,)
-    high: Array  # (d,)
+    low: Array  # (d,) least value of each entry, laid out flat
+    high: Array  # (d,) greatest value
 
 
-def appearance(what: str, space: Any) -> Appearance:
-    """The form that `envs.core.World` prescribes for a space: one flat row, but for an image.
+def row_form(what: str, space: Any) -> RowForm:
+    """Derive from a space the form that `envs.core.World` prescribes.
 
     Raises:
         UserError: `what` is no space that a world may declare.
     """
-    low, high = _limits(what, space)
+    low, high = _bounds(what, space)
     image = isinstance(space, spaces.Box) and len(space.shape) == 3
-    shape = space.shape if image else low.shape
-    return Appearance(space, shape, low.dtype.name, low, high)
+    return RowForm(space, space.shape if image else low.shape, low.dtype.name, low, high)
 
 
 def brief(space: gymnasium.Space[Any]) -> str:
-    """A space on one line that is not too long."""
+    """Write a space on one line that is not too long."""
     line = " ".join(str(space).split())
     return line if len(line) <= BRIEF else line[: BRIEF - 3] + "..."
 
 
-def _limits(what: str, space: Any) -> tuple[Array, Array]:
-    """Least and greatest value (d,) of each place, of the dtype that the space says."""
+def _bounds(what: str, space: Any) -> tuple[Array, Array]:
+    """Find the least and the greatest value (d,) of each entry, of the dtype that the space says."""
     if isinstance(space, spaces.Dict):
-        entries = [_limits(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
+        entries = [_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
         low, high = (np.concatenate(part) for part in zip(*entries, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
         return space.low.reshape(-1), space.high.reshape(-1)
-    if isinstance(space, spaces.Discrete):
-        return _counted(what, space, np.array([space.n]), np.array([space.start]))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _counted(what, space, np.array(space.nvec).reshape(-1), np.array(space.start).reshape(-1))
-    if isinstance(space, spaces.MultiBinary):
-        return _counted(what, space, np.full(int(np.prod(space.shape)), 2), np.zeros(1))
-    raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
-
-
-def _counted(what: str, space: gymnasium.Space[Any], count: Array, start: Array) -> tuple[Array, Array]:
-    if start.any():  # trainers take such numbers for places in a table, and the one behind the last for padding
+    ranges = integer_ranges(space)
+    if ranges is None:
+        raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
+    count, start = ranges
+    if start.any():  # trainers take such numbers for indices of a table, and the one behind the last for padding
         raise UserError(f"{what} must count from 0, not {brief(space)}.")
     return np.zeros(count.shape, space.dtype), (count - 1).astype(space.dtype)

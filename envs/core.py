@@ -1,4 +1,4 @@
-"""The World contract: a batch of N independent episodes held as tensors on one device.
+"""The contract of a World: a batch of N independent episodes held as tensors on one device.
 
 A world draws nothing by itself. The caller passes float64 uniforms from [0, 1), so one implementation serves
 a single environment on a CPU, a vector environment, and many thousands of worlds inside a CUDA graph.
@@ -38,15 +38,15 @@ class World(ABC, Generic[S]):
     """N independent episodes as pure functions of tensors: static shapes, no global randomness.
 
     What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
-    part, and whoever resets or steps a world first refuses wrong tensors (`envs.contract`);
-    `envs.checker.check_registered(id)` plays whole episodes. Where chances can be written as tables there is a short
-    way: `super().__init__(tables, time_limit, device)` in a subclass of `envs.worlds.tabular.Tabular` is all.
+    part, the first reset and step refuse wrong tensors (`envs.contract`), and `envs.checker.check_registered(id)`
+    plays whole episodes. Where all probabilities can be written as tables, a subclass of
+    `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` with all that an episode is, tensors with the leading axis N.
     2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1.
     3. `reset_draws` and `step_draws`: uniforms per row that `reset` and `step` consume, 0 where nothing is drawn.
     4. `observation_space`: the Gymnasium space of ONE world, a Box, Discrete, MultiDiscrete, MultiBinary or a Dict of
-       these; what is counted is counted from 0. The observation tensor has the dtype of the space (a Box is float32
+       these; integers count from 0. The observation tensor has the dtype of the space (a Box is float32
        unless told, a Discrete int64) and is always one flat row (N, d); for a Dict it holds the flattened entries in
        the space's order, for a Discrete d is 1, and the adapters give it the space's form. Only an image, a Box of
        three axes, has that form in the world already, (N, C, H, W), as trainers read it from a fleet.
@@ -60,10 +60,10 @@ class World(ABC, Generic[S]):
 
     Attributes:
         num_actions, reset_draws, step_draws, observation_space: as above.
-        action_names: a name for each action, for pictures; empty where numbers say it all.
+        action_names: a name for each action, for pictures; may be empty.
         time_limit: an episode that has not terminated after this many steps is truncated.
-        state_space: the space of what `observe_state` shows; None where a world does not say what its state is.
-        device: where all tables live and all tensors are expected.
+        state_space: the space of what `observe_state` returns; None where a world does not offer it.
+        device: where all tables are and all tensors are expected.
         runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.numpy_backend` and operators alone, and
             all tables are tensors among the attributes of the world, or of parts that say the same of themselves, so
             that numpy arrays may stand for all tensors.
@@ -109,27 +109,27 @@ class World(ABC, Generic[S]):
         """Draw one row as lines of plain text, for terminals."""
 
     def observe_state(self, state: S) -> Tensor:
-        """All that the future of an episode depends on, (N, e) in the form of `state_space`: nothing is hidden.
+        """Show all that the future of an episode depends on, (N, e) in the form of `state_space`: nothing is hidden.
 
         It is what `make_world(id, observe="state")` shows in place of the observation, see `envs.worlds.state_view`.
         """
         raise UserError(f"The world {type(self).__name__} does not say what its state looks like.")
 
     def initial_draws(self) -> Tensor | None:
-        """Reset draws (M, reset_draws), one row per initial state of a deterministic world; else None."""
+        """List reset draws (M, reset_draws), one row per initial state of a deterministic world; else None."""
         return None
 
     def truncated(self, state: S, terminated: Tensor) -> Tensor:
-        """Rows (N,) that reached the time limit without terminating; never both."""
+        """Tell which rows (N,) reached the time limit without terminating; never both."""
         return (state.steps >= self._limit) > terminated  # of truth values, `a > b` is `a and not b`
 
     def counters(self, count: int) -> tuple[Tensor, Tensor]:
-        """Zero step counts (N,) int64 and returns (N,) float64 for a reset of `count` rows."""
+        """Make zero step counts (N,) int64 and returns (N,) float64 for a reset of `count` rows."""
         return zeros(self.one, count), zeros(self.nothing, count)
 
 
 def where(mask: Tensor, chosen: S, other: S) -> S:
-    """Row-wise choice between two states of one dataclass: `chosen` where mask (N,) holds, else `other`."""
+    """Choose row by row between two states of one dataclass: `chosen` where mask (N,) holds, else `other`."""
     values = {}
     for field in dataclasses.fields(chosen):
         ours, theirs = getattr(chosen, field.name), getattr(other, field.name)
@@ -138,13 +138,13 @@ def where(mask: Tensor, chosen: S, other: S) -> S:
 
 
 def put(state: S, rows: Tensor, fresh: S) -> S:
-    """A copy of `state` whose rows (M,) int64 are the M rows of `fresh`."""
+    """Copy `state` with the M rows of `fresh` in its rows (M,) int64."""
     new = vars(fresh)
     return type(state)(**{name: old.index_copy(0, rows, new[name]) for name, old in vars(state).items()})
 
 
 def choose(u: Tensor, count: int) -> Tensor:
-    """Turn uniforms from [0, 1) into integers uniform over 0 .. count-1."""
+    """Turn uniforms from [0, 1) into integers, uniform over 0 .. count-1."""
     return (u * count).long().clamp(max=count - 1)
 
 
@@ -163,5 +163,5 @@ class Step:
 
     @property
     def done(self) -> Tensor:
-        """Rows (N,) whose episode ended."""
+        """Tell which rows (N,) have ended their episode."""
         return self.terminated | self.truncated

@@ -1,4 +1,4 @@
-"""What a trainer steps: N worlds of one kind that start over by themselves."""
+"""What a trainer steps: N environments of one kind, each reset when its episode ends."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ class Fleet(Protocol):
         """Start all episodes; returns the first observations (N, ...)."""
 
     def step(self, action: Tensor) -> Step:
-        """One action (N,) int64 in every world."""
+        """Take one action (N,) int64 in every environment."""
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Picture (height, width, 3) of one world as it stands."""
+        """Draw one environment as a picture (height, width, 3)."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that an exact continuation needs: tensors and integers only."""
+        """Save all that an exact continuation needs: tensors and integers only."""
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
 
     def close(self) -> None:
-        """Let go of what the worlds hold outside Python."""
+        """Release what the environments hold outside Python."""
 
 
 def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
@@ -71,7 +71,7 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
 
 
 def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """The same numbers with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
+    """Do the same with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
     after, step = _step(world, state, action, u[:, : world.step_draws])
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
@@ -81,7 +81,7 @@ def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tu
 
 
 def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
-    """One step in every row, before any reset."""
+    """Step every row, before any reset."""
     after, observation, reward, terminated, success = world.step(state, action, u)
     return after, Step(
         observation=observation,
@@ -96,7 +96,7 @@ def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step
 
 
 class TensorFleet:
-    """N worlds of ours, all on one device, with one random stream.
+    """N rows of a world of this package, all on one device, with one random stream.
 
     Args:
         initial: reset draws (M, reset_draws), M <= num_envs; the first episode of row i < M starts from
@@ -119,7 +119,7 @@ class TensorFleet:
             wanted = f"at most {num_envs} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
         self.world, self.num_envs, self.initial = world, num_envs, initial
-        # A look at values waits for the device: the first call only is looked at, and later ones cost what they did.
+        # Checking values waits for the device, so only the first reset and the first step are checked.
         self._resetting = self._stepping = checked(world)
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device = world.device
@@ -128,7 +128,7 @@ class TensorFleet:
         self.state: State | None = None
 
     def draws(self, count: int) -> Tensor:
-        """Uniforms (N, count) float64 from the fleet's own stream."""
+        """Draw uniforms (N, count) float64 from the fleet's own stream."""
         return torch.rand(self.num_envs, count, dtype=torch.float64, device=self.device, generator=self.generator)
 
     def reset(self) -> Tensor:
@@ -140,18 +140,18 @@ class TensorFleet:
         return self.state.observation
 
     def step(self, action: Tensor) -> Step:
-        """One action (N,) int64 in every world."""
+        """Take one action (N,) int64 in every environment."""
         u = self.draws(self.world.step_draws + self.world.reset_draws)
         self.state, step = self._advance(self._stepping, self._started(), action, u)
         self._stepping = self.world
         return step
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Picture (height, width, 3) of one world as it stands."""
+        """Draw one environment as a picture (height, width, 3)."""
         return self.world.frame(self._started(), row)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything that a bit-exact continuation needs: tensors only."""
+        """Save all that a bit-exact continuation needs: tensors only."""
         state = self._started()
         fields = {field.name: getattr(state, field.name).clone() for field in dataclasses.fields(state)}
         return {"state": fields, "generator": self.generator.get_state()}
@@ -174,7 +174,7 @@ class TensorFleet:
         restore_generator(self.generator, state["generator"])
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
 
     def _reset(self, u: Tensor) -> State:
         state: State = self._resetting.reset(u)
@@ -195,7 +195,7 @@ def make_fleet(
     observation_key: str | None = None,
     env_kwargs: dict[str, Any] | None = None,
 ) -> Fleet:
-    """N worlds by id: a TensorFleet for a world of ours, games for ALE/..., a GymnasiumFleet for any other id."""
+    """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet."""
     kwargs = env_kwargs or {}
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}.")

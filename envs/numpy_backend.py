@@ -1,8 +1,8 @@
-"""The few functions that tensors and numpy arrays call by different names.
+"""Functions that run on tensors and on numpy arrays alike, where the two call them by different names.
 
 A world that is written with these and with operators alone runs on both: on tensors for trainers and accelerators, and
-on numpy arrays for a Gymnasium environment on a CPU, where a thousand rows are so little work that the price of a call
-decides, and numpy's is a third of torch's. Arguments are all tensors or all arrays; results are the same numbers.
+on numpy arrays for a Gymnasium environment on a CPU, where the arrays are so small that the overhead of a call decides,
+and numpy's is a third of torch's. Arguments are all tensors or all arrays; results are the same numbers.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ Values = Any  # a torch.Tensor, or a numpy array with the same methods and opera
 
 
 def take(table: Values, index: Values) -> Values:
-    """Rows of a table (K, ...) at index (N,): (N, ...)."""
+    """Take rows of a table (K, ...) at index (N,): (N, ...)."""
     return table.index_select(0, index) if isinstance(table, torch.Tensor) else table.take(index, 0)
 
 
 def pick(table: Values, column: Values) -> Values:
-    """One entry of every row of a table (N, K), at column (N,): (N,)."""
+    """Take one entry of every row of a table (N, K), at column (N,): (N,)."""
     if isinstance(table, torch.Tensor):
         return table.gather(1, column.unsqueeze(1)).squeeze(1)
     return table.reshape(-1).take(_flat(table, column))
 
 
 def gather(table: Values, columns: Values) -> Values:
-    """Entries of every row of a table (N, K), at columns (N, M): (N, M)."""
+    """Take entries of every row of a table (N, K), at columns (N, M): (N, M)."""
     if isinstance(table, torch.Tensor):
         return table.gather(1, columns)
     return table.reshape(-1).take(np.arange(0, table.size, table.shape[1])[:, None] + columns)
 
 
 def write(table: Values, column: Values, value: Values) -> Values:
-    """The table (N, K) itself, with `value` (N,) written into every row at column (N,)."""
+    """Write `value` (N,) into every row of a table (N, K) at column (N,), in place; returns the table."""
     if isinstance(table, torch.Tensor):
         return table.scatter_(1, column.unsqueeze(1), value.unsqueeze(1))
     table.reshape(-1)[_flat(table, column)] = value
@@ -44,12 +44,12 @@ def write(table: Values, column: Values, value: Values) -> Values:
 
 
 def where(mask: Values, chosen: Values, other: Values) -> Values:
-    """`chosen` where the mask holds, else `other`; each of them an array or one number of it."""
+    """Choose `chosen` where the mask holds, else `other`; each of them is an array or a single number."""
     return torch.where(mask, chosen, other) if isinstance(mask, torch.Tensor) else np.where(mask, chosen, other)
 
 
 def stack(columns: list[Values]) -> Values:
-    """Columns (N,) side by side: (N, K)."""
+    """Stack columns (N,) to a table (N, K)."""
     if isinstance(columns[0], torch.Tensor):
         return torch.stack(columns, -1)
     table = np.empty((len(columns[0]), len(columns)), columns[0].dtype)
@@ -59,32 +59,32 @@ def stack(columns: list[Values]) -> Values:
 
 
 def beside(tables: list[Values]) -> Values:
-    """Tables (N, K), (N, L), ... side by side: (N, K + L + ...)."""
+    """Concatenate tables (N, K), (N, L), ... to (N, K + L + ...)."""
     return torch.cat(tables, 1) if isinstance(tables[0], torch.Tensor) else np.concatenate(tables, 1)
 
 
 def copied(values: Values) -> Values:
-    """The same numbers in memory of their own."""
+    """Copy."""
     return values.clone() if isinstance(values, torch.Tensor) else values.copy()
 
 
 def zeros(like: Values, count: int) -> Values:
-    """Zeros (N,) of the kind and on the device of `like`."""
+    """Make zeros (N,) of the dtype and on the device of `like`."""
     return like.new_zeros(count) if isinstance(like, torch.Tensor) else np.zeros(count, like.dtype)
 
 
 def integers(values: Values) -> Values:
-    """Numbers without their decimals, as int64."""
+    """Round towards zero, to int64."""
     return values.long() if isinstance(values, torch.Tensor) else values.astype(np.int64)
 
 
 def truncate(values: Values) -> Values:
-    """Numbers without their decimals."""
+    """Round towards zero."""
     return values.trunc() if isinstance(values, torch.Tensor) else np.trunc(values)
 
 
 def order(keys: Values) -> Values:
-    """The columns of every row (N, K) in ascending order of their keys, equal ones from left to right."""
+    """Sort the columns of every row (N, K) by their keys, ascending, stable; returns their indices."""
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""The table of all worlds, by id. Knows no torch until a world is made."""
+"""The table of all worlds by id; imports no torch until a world is made."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """Where a world's class stands and the arguments that make this id of it.
+    """The class of a world and the arguments that make this id of it.
 
     Attributes:
         entry: "module:Class", a string, so that a world's module is imported when the world is made and not before.
@@ -39,7 +39,7 @@ class Entry:
         wanted = 'a string "module:Class" such as "my_module:MyWorld"'
         module, colon, name = self.entry.partition(":") if isinstance(self.entry, str) else ("", "", "")
         if not (colon and name and all(part.isidentifier() for part in module.split("."))):
-            raise UserError(f"The entry of a world must be {wanted}, not {self.entry!r}.")
+            raise UserError(f"The entry of an environment must be {wanted}, not {self.entry!r}.")
         if not isinstance(self.kwargs, Mapping):
             raise UserError(f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")
 
@@ -77,18 +77,18 @@ FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # what they are is decided 
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
-    Every world takes `observe`: "world" for its own observation, "state" for its state (`envs.worlds.state_view`).
+    Every world takes `observe`: "observation" for its own, or "state" for its state (`envs.worlds.state_view`).
 
     Raises:
         UserError: the id or the device is unknown, or the world does not take a keyword or its value.
     """
     name = id.removeprefix("envs:")
     if name not in WORLDS:
-        raise UserError(near_names("world", name, WORLDS))
+        raise UserError(near_names("environment", name, WORLDS))
     build = _named(name, WORLDS[name].entry)
     _check_device(device)
     given = {**WORLDS[name].kwargs, **kwargs}
-    observe = given.pop("observe", "world")
+    observe = given.pop("observe", "observation")
     from envs.contract import check_class, check_members  # here, because it needs torch
 
     check_class(name, build, _parameters(build))
@@ -100,7 +100,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
 
 
 def _named(id: str, entry: str) -> Any:
-    """What an entry names; an error inside its module keeps its traceback, which is for the module's author.
+    """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author.
 
     Raises:
         UserError: there is no such module, or nothing of that name in it.
@@ -111,12 +111,12 @@ def _named(id: str, entry: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not f"{path}.".startswith(f"{error.name}."):
             raise
-        raise UserError(f"World {id!r} has the entry {entry!r}, but there is no module {error.name!r}.") from None
+        raise UserError(f"Environment {id!r} has the entry {entry!r}, but there is no module {error.name!r}.") from None
     named = getattr(module, attribute, None)
     if not callable(named):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
         near = suggestion(attribute, own)
-        raise UserError(f"World {id!r} has the entry {entry!r}, but {path} has no class {attribute!r}; {near}")
+        raise UserError(f"Environment {id!r} has the entry {entry!r}, but {path} has no class {attribute!r}; {near}")
     return named
 
 
@@ -128,22 +128,22 @@ def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
 
     if observe not in OBSERVE:
         wanted = " or ".join(map(repr, OBSERVE))
-        raise UserError(f"observe of world {name!r} must be {wanted}, not {observe!r}.")
+        raise UserError(f"observe of environment {name!r} must be {wanted}, not {observe!r}.")
     return StateObserved(world) if observe == "state" else world
 
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
-    """A UserError for the first keyword that `build` does not take."""
+    """Raise a UserError for the first keyword that `build` does not take."""
     known = _keywords(build)
     for name, value in kwargs.items():
         if name not in known:
-            raise UserError(f"World {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
+            raise UserError(f"Environment {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
         kind = known[name].annotation  # a string where its module postpones annotations, as ours do
         written = kind.__name__ if isinstance(kind, type) else str(kind)
         fits, wanted = KINDS.get(written.removesuffix(" | None"), (None, ""))
         optional = value is None and known[name].default is None
         if fits is not None and not optional and not fits(value):
-            raise UserError(f"{name} of world {id!r} must be {wanted}, not {value!r}.")
+            raise UserError(f"{name} of environment {id!r} must be {wanted}, not {value!r}.")
 
 
 def _check_complete(id: str, build: Any, given: Mapping[str, Any]) -> None:
@@ -151,17 +151,17 @@ def _check_complete(id: str, build: Any, given: Mapping[str, Any]) -> None:
     needed = [name for name, each in _keywords(build).items() if name in own and each.default is each.empty]
     missing = [name for name in needed if name not in given]
     if missing:
-        raise UserError(f"World {id!r} needs the keyword {missing[0]!r}; give it by name or in the world's Entry.")
+        raise UserError(f"Environment {id!r} needs the keyword {missing[0]!r}; give it by name or in its Entry.")
 
 
 def _keywords(build: Any) -> dict[str, inspect.Parameter]:
-    """What can be given by name, but for the device."""
+    """List what can be given by name, but for the device."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return {name: each for name, each in _parameters(build).items() if each.kind in named and name != "device"}
 
 
 def _parameters(build: Any) -> dict[str, inspect.Parameter]:
-    """All that `build` takes; a class that takes any keywords hands them to its base."""
+    """List all that `build` takes; a class that takes any keywords passes them on to its base."""
     own = inspect.signature(build).parameters
     passes_on = inspect.isclass(build) and any(each.kind is each.VAR_KEYWORD for each in own.values())
     return (_parameters(build.__base__) if passes_on and build.__base__ is not object else {}) | dict(own)
@@ -188,7 +188,7 @@ def _path(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-# What a keyword takes, by the annotation in its world's signature; others are left to the world.
+# What a keyword accepts, by the annotation in its world's signature; other annotations are left to the world.
 KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "int": (_whole, "a whole number"),
     "float": (lambda value: isinstance(value, Real) and not isinstance(value, bool), "a number"),

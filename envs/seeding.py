@@ -1,4 +1,4 @@
-"""One random stream per row, drawn in blocks: a row's numbers do not depend on how many rows there are."""
+"""One random stream for each row, so that a row's numbers do not depend on how many rows there are."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
-    """Put a generator where `state` was taken.
+    """Set a generator to a saved state.
 
-    A state of another kind of device cannot be taken over: then a seed made from it starts other numbers, rather than
-    those of the beginning once more.
+    The state of another kind of device cannot be taken over; then the generator is seeded from it, so that it does not
+    repeat the numbers of the beginning.
     """
     if len(state) == len(generator.get_state()):
         generator.set_state(state.cpu())
@@ -28,10 +28,10 @@ def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
 
 
 class RowStreams:
-    """N numpy generators that hand out the numbers a single environment with the same seed would draw.
+    """N numpy generators; each gives the numbers that a single environment with the same seed would draw.
 
-    Drawing in blocks keeps the Python loop over rows out of the step. The default block is an odd number of
-    cache lines: with a power of two the next numbers of all rows would fall into the same few places of the cache.
+    They are drawn in blocks, so that a step needs no Python loop over rows. The default block is an odd number of
+    cache lines: with a power of two the next numbers of all rows would compete for the same few cache lines.
     """
 
     def __init__(self, count: int, block: int = 520) -> None:
@@ -45,14 +45,14 @@ class RowStreams:
         self._furthest = block  # no cursor is beyond it
 
     def seed(self, seeds: Sequence[int | None]) -> None:
-        """Start the streams of the rows that have a seed anew; the others go on."""
+        """Restart the streams of the rows that have a seed; the others go on."""
         for row, seed in enumerate(seeds):
             if seed is not None:
                 self.generators[row], _ = seeding.np_random(seed)
                 self.cursor[row] = self._furthest = self.block
 
     def draw(self, rows: Rows | None, count: int) -> Floats:
-        """The next `count` uniforms of each of the different rows (M,) as (M, count); None stands for all N rows."""
+        """Draw `count` uniforms (M, count) for each of M different rows; None stands for all N rows."""
         chosen = self._everybody if rows is None else rows
         if count == 0:
             return np.empty((len(chosen), 0))

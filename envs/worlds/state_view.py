@@ -11,7 +11,7 @@ from torch import Tensor
 from envs.core import State, World
 from envs.errors import UserError
 
-OBSERVE = ("world", "state")  # what `make_world(observe=...)` takes: the world's own observation, or its state
+OBSERVE = ("observation", "state")  # what `make_world(observe=...)` takes
 SHOWN = "shown"  # the field that keeps the world's own observation, which pictures may need
 _KINDS: dict[type[State], type[State]] = {}  # made once, so that two states of one world are of one class
 
@@ -30,7 +30,7 @@ class StateObserved(World[Any]):
         if world.state_space is None:
             kind = type(world).__name__
             raise UserError(
-                f"The world {kind} shows no state; give it state_space and observe_state, or use observe='world'."
+                f"The world {kind} shows no state; give it state_space and observe_state, or use observe='observation'."
             )
         super().__init__(world.time_limit, world.device)
         self.world = world

@@ -234,7 +234,7 @@ def test_popgym():
         ("CartPole-v1", {"colour": 1}, "colour"),
         ("Pendulum-v1", {}, "must be Discrete"),
         ("CartPole-v1", {"max_episode_steps": 0}, "max_episode_steps"),
-        ("ALE/Pong-v5", {"sticky": "x"}, "sticky of world 'ALE/Pong-v5' must be a number, not 'x'"),
+        ("ALE/Pong-v5", {"sticky": "x"}, "sticky of environment 'ALE/Pong-v5' must be a number, not 'x'"),
     ],
 )
 def test_what_cannot_be_made_is_one_clear_sentence(id, kwargs, words):

@@ -258,7 +258,11 @@ def test_the_registered_ids():
         ("Memory-5x5", {"size": 3}, "odd and at least 5, not 3"),
         ("Memory-NineRooms-13x13", {"size": 6}, "3 x 3 rooms do not fit into a grid of 6 x 6 cells"),
         ("Memory-NineRooms-13x13", {"rooms": (0, 3)}, "two positive numbers"),
-        ("Memory-NineRooms-13x13", {"rooms": 3}, "rooms of world .* must be whole numbers, such as .2, 3., not 3"),
+        (
+            "Memory-NineRooms-13x13",
+            {"rooms": 3},
+            "rooms of .* must be whole numbers, such as .2, 3., not 3",
+        ),
         ("Memory-FourRooms-7x7", {"beacons": 30}, "do not fit on 20 cells of floor"),
         ("Memory-FourRooms-7x7", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
         ("Memory-FourRooms-7x7", {"exits": 0}, "at least 1 exit"),

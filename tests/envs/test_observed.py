@@ -23,7 +23,8 @@ COUNTERS = ("observation", "steps", "returns", "shown")
 def walk(id, steps=40, rows=8, **kwargs):
     """Fleets of a world and of its state-observed twin, and the same random actions in both: states and Steps."""
     fleets = [
-        TensorFleet(build(id, time_limit=15, observe=observe, **kwargs), rows, 3) for observe in ("world", "state")
+        TensorFleet(build(id, time_limit=15, observe=observe, **kwargs), rows, 3)
+        for observe in ("observation", "state")
     ]
     generator = torch.Generator().manual_seed(0)
     for fleet in fleets:
@@ -153,7 +154,9 @@ def test_gymnasium_makes_it(id):
 
 
 def test_a_wrong_word_and_a_world_without_a_state_are_refused():
-    with pytest.raises(UserError, match="observe of world 'POMDP/CarFlag-v0' must be 'world' or 'state', not 'all'"):
+    with pytest.raises(
+        UserError, match="observe of environment 'POMDP/CarFlag-v0' must be 'observation' or 'state', not 'all'"
+    ):
         make_world("POMDP/CarFlag-v0", observe="all")
 
     class Secretive(World[State]):

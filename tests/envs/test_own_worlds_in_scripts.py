@@ -61,7 +61,7 @@ def test_a_policy_without_a_memory_is_searched_in_a_plugins_world(plugin, tmp_pa
     "main", [lambda *flags: memoryless([ID, *flags]), lambda *flags: baselines(["--only", ID, *flags])]
 )
 def test_an_unknown_namespace_is_that_of_a_plugin(main, plugin, tmp_path):
-    with pytest.raises(UserError, match=r"unknown world 'Mine/Cue-v0'; name the module .* with --plugin MODULE$"):
+    with pytest.raises(UserError, match=r"unknown environment 'Mine/Cue-v0'; name the module .* with --plugin MODULE$"):
         main("--folder", str(tmp_path))
     with pytest.raises(UserError, match="--plugin no_such_plugin: no module of that name"):
         main("--plugin", "no_such_plugin")
@@ -194,11 +194,14 @@ def test_values_are_read_and_never_run():
     [
         (["path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
         (["path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
-        (["path", "5"], "path of world 'POMDP/File-v0' must be the name of a file, not 5."),
-        (["pth", "a"], "World 'POMDP/File-v0' takes no keyword 'pth'; did you mean 'path'? known: path, time_limit"),
+        (["path", "5"], "path of environment 'POMDP/File-v0' must be the name of a file, not 5."),
+        (
+            ["pth", "a"],
+            "Environment 'POMDP/File-v0' takes no keyword 'pth'; did you mean 'path'? known: path, time_limit",
+        ),
         (
             ["time_limit", "x", "path", TIGER],
-            "time_limit of world 'POMDP/File-v0' must be a whole number, not 'x'.",
+            "time_limit of environment 'POMDP/File-v0' must be a whole number, not 'x'.",
         ),
     ],
 )

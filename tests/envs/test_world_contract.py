@@ -141,7 +141,7 @@ def resume(world, saved):
 
 
 @pytest.mark.parametrize("id", IDS)
-@pytest.mark.parametrize("observe", ["world", "state"])
+@pytest.mark.parametrize("observe", ["observation", "state"])
 def test_our_own_worlds_keep_the_contract(id, observe):
     contract.probe(build(id, observe=observe))
 
@@ -197,7 +197,7 @@ LACKING = {
     "super": (without(__init__=plain_init), "Mine has no device; its __init__ must call super().__init__"),
     "device": (
         without(__init__=lambda self, time_limit=10: World.__init__(self, time_limit)),
-        "Mine of world 'Mine/Cue-v0' takes no keyword device",
+        "Mine of environment 'Mine/Cue-v0' takes no keyword device",
     ),
     "actions": (without(num_actions=2.0), "num_actions of Mine must be a whole number of at least 1, not 2.0"),
     "reset": (without(reset=lambda self: None), "Mine.reset must take (u), not ()"),
@@ -206,7 +206,7 @@ LACKING = {
         without(observation_space=gymnasium.spaces.Text(3)),
         "The observation_space of Mine must be Box, Discrete",
     ),
-    "keyword": (without("__init__"), "World 'Mine/Cue-v0' needs the keyword 'time_limit'"),
+    "keyword": (without("__init__"), "Environment 'Mine/Cue-v0' needs the keyword 'time_limit'"),
 }
 
 
@@ -252,7 +252,7 @@ ENTRIES = {
 def test_an_entry_that_leads_nowhere_says_where_it_breaks_off(entry, register):
     register(entry)
     said = told(make_world, ID)
-    assert said.startswith(f"World 'Mine/Cue-v0' has the entry '{entry}', ") and ENTRIES[entry] in said
+    assert said.startswith(f"Environment 'Mine/Cue-v0' has the entry '{entry}', ") and ENTRIES[entry] in said
 
 
 @pytest.mark.parametrize("entry", ["own_worlds", "own_worlds.Cue", ":Cue", "own_worlds:", "own worlds:Cue", Cue, None])
@@ -272,7 +272,7 @@ def test_the_keywords_of_an_entry_are_checked(register):
     register("own_worlds:Cue", time_limt=4)
     assert "takes no keyword 'time_limt'; did you mean 'time_limit'?" in told(make_world, ID)
     assert "takes no keyword 'device'" in told(make_world, register_again(device="cpu"))
-    assert "time_limit of world 'Mine/Cue-v0' must be a whole number" in told(
+    assert "time_limit of environment 'Mine/Cue-v0' must be a whole number" in told(
         make_world, register_again(time_limit="9")
     )
     assert make_world(register_again(time_limit=4)).time_limit == 4
@@ -287,8 +287,8 @@ def register_again(**kwargs):
 def test_an_id_that_is_taken_stays_what_it_is(register):
     car = WORLDS["POMDP/CarFlag-v0"]
     said = told(envs.register, "POMDP/CarFlag-v0", Entry("own_worlds:Cue"))
-    assert "There is a world 'POMDP/CarFlag-v0' already" in said and WORLDS["POMDP/CarFlag-v0"] is car
-    assert "world of Gymnasium's already" in told(envs.register, "CartPole-v1", Entry("own_worlds:Cue"))
+    assert "There is an environment 'POMDP/CarFlag-v0' already" in said and WORLDS["POMDP/CarFlag-v0"] is car
+    assert "environment of Gymnasium's already" in told(envs.register, "CartPole-v1", Entry("own_worlds:Cue"))
     assert "CartPole-v1" not in WORLDS
 
 
