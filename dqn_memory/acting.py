@@ -1,26 +1,82 @@
-"""Acting on N running episodes: from a window that is re-encoded each step, or from a carried recurrent state."""
+"""From Q-values to actions to episodes: what an agent remembers while it acts, how it explores, how it is evaluated.
+
+N episodes run at once. An actor remembers each of them, as the window of its last K observations or as the carried
+state of a recurrence, and values the actions; an explorer replaces some of the greedy ones.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, Protocol
+import math
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from dqn_memory.context import Context
-from dqn_memory.learner import BUCKETS
-from dqn_memory.network import QNetwork
+from dqn_memory.network import ObservationSpec, QNetwork, trimmed_width
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.score import Score, Tally, tells_success
+from dqn_memory.runs.settings import Bounds
+from envs.fleet import Fleet, TensorFleet, make_fleet
+from envs.registry import WORLDS, make_world
+
+ActingMode = Literal["prefix", "padded"]
+ActingState = Literal["window", "episode"]
+
+
+# ---- what an agent remembers -----------------------------------------------------------------------------------------
+class ContextWindow:
+    """The last K observations of N episodes, the actions that led to them and how many are real; padding is last."""
+
+    def __init__(self, spec: ObservationSpec, num_actions: int, num_envs: int, size: int, device: torch.device) -> None:
+        self.padding, self.num_actions, self.size = spec.padding, num_actions, size
+        self.observation = torch.full((num_envs, size, *spec.shape), spec.padding, dtype=spec.dtype, device=device)
+        self.previous_action = torch.full((num_envs, size), num_actions, dtype=torch.int64, device=device)
+        self.lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def push(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
+        """Append one observation to each window, dropping the oldest of a full one.
+
+        Args:
+            observation: (N, ...).
+            previous_action: (N,), the action that led to it; ignored where `reset`.
+            reset: (N,) bool, where an episode begins with this observation.
+        """
+        mask = reset.reshape(-1, *[1] * (self.observation.dim() - 1))  # (N, 1, ...)
+        observations = torch.where(mask, self.padding, self.observation).to(self.observation.dtype)
+        actions = torch.where(reset.unsqueeze(1), self.num_actions, self.previous_action)
+        lengths = torch.where(reset, 0, self.lengths)
+        full = lengths == self.size
+        observations = torch.where(full.reshape_as(mask), observations.roll(-1, 1), observations)
+        actions = torch.where(full.unsqueeze(1), actions.roll(-1, 1), actions)
+        index = torch.where(full, self.size - 1, lengths)
+        newest = torch.arange(self.size, device=index.device) == index.unsqueeze(1)  # (N, K)
+        self.observation = torch.where(
+            newest.reshape(*newest.shape, *[1] * (observations.dim() - 2)),
+            observation.to(observations.dtype).unsqueeze(1),
+            observations,
+        )
+        action = torch.where(reset, self.num_actions, previous_action)
+        self.previous_action = torch.where(newest, action.unsqueeze(1), actions)
+        self.lengths = index + 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in ("observation", "previous_action", "lengths")}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value.to(self.lengths.device))
 
 
 class Actor(Protocol):
     """Remembers N episodes and values their actions."""
 
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        """Take in one observation a row, (N, ...), and the action that led to it (ignored where `reset`)."""
+        """Take in one observation of each episode, (N, ...), and the action that led to it (ignored where `reset`)."""
 
     def q_values(self) -> Tensor:
-        """Q of the newest observation, (N, A)."""
+        """Compute Q of the newest observation, (N, A)."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -28,47 +84,46 @@ class Actor(Protocol):
 
 
 class WindowActor:
-    """Re-encodes the last K observations each step. `padded` feeds all K and reads the last real index."""
+    """Encode the last K observations anew at each step. `padded` feeds all K and reads the last real position."""
 
-    def __init__(self, network: QNetwork, rows: int, device: torch.device, padded: bool = False) -> None:
+    def __init__(self, network: QNetwork, num_envs: int, device: torch.device, padded: bool = False) -> None:
         self.network, self.padded = network, padded
-        self.context = Context(network.spec, network.num_actions, rows, network.config.context, device)
+        self.window = ContextWindow(network.spec, network.num_actions, num_envs, network.config.context, device)
 
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        self.context.push(observation, previous_action, reset)
+        self.window.push(observation, previous_action, reset)
 
     @torch.no_grad()
     def q_values(self) -> Tensor:
-        lengths, width = self.context.lengths, self._width()
-        observation, previous = self.context.observation[:, :width], self.context.previous_action[:, :width]
+        lengths, width = self.window.lengths, self._width()
+        observation, previous = self.window.observation[:, :width], self.window.previous_action[:, :width]
         return self.network.at(observation, previous, None if self.padded else lengths, lengths - 1)
 
     def _width(self) -> int:
-        """Tokens to feed: all K on an accelerator, where reading the longest episode would be a sync."""
-        if self.padded or self.context.lengths.device.type != "cpu":
-            return self.context.size
-        longest = int(self.context.lengths.max())
-        return next((width for width in BUCKETS if longest <= width < self.context.size), self.context.size)
+        """Positions to feed: all K on an accelerator, which would have to wait to read the longest length."""
+        if self.padded or self.window.lengths.device.type != "cpu":
+            return self.window.size
+        return trimmed_width(int(self.window.lengths.max()), self.window.size)
 
     def state_dict(self) -> dict[str, Any]:
-        return self.context.state_dict()
+        return self.window.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.context.load_state_dict(state)
+        self.window.load_state_dict(state)
 
 
 class StateActor:
-    """Carries the recurrent state through the whole episode, as published DRQN acts."""
+    """Carry the recurrent state through the whole episode, as published DRQN acts."""
 
-    def __init__(self, network: QNetwork, rows: int, device: torch.device) -> None:
+    def __init__(self, network: QNetwork, num_envs: int, device: torch.device) -> None:
         if not network.stateful:
             raise UserError(
                 f"--acting-state episode needs a recurrent network without attention, not "
                 f"{network.config.architecture}; use window"
             )
         self.network = network
-        self.state = network.initial_state(rows, device)
-        self.q = torch.zeros(rows, network.num_actions, device=device)
+        self.state = network.initial_state(num_envs, device)
+        self.q = torch.zeros(num_envs, network.num_actions, device=device)
 
     @torch.no_grad()
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
@@ -87,8 +142,8 @@ class StateActor:
         self.q = state["q"].to(device)
 
 
-class Forgetful:
-    """Begins anew at every step, so that only the newest observation counts: what an agent does without its memory."""
+class MemorylessActor:
+    """Forget everything before each step: the newest observation alone counts (the memory ablation)."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
@@ -106,12 +161,183 @@ class Forgetful:
         self.actor.load_state_dict(state)
 
 
-ActingMode = Literal["prefix", "padded"]
-ActingState = Literal["window", "episode"]
-
-
-def make_actor(network: QNetwork, rows: int, device: torch.device, acting: ActingMode, state: ActingState) -> Actor:
-    """The actor that fits the flags `--acting` and `--acting-state`."""
+def make_actor(network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState) -> Actor:
+    """Make the actor that the flags `--acting` and `--acting-state` ask for."""
     if state == "episode":
-        return StateActor(network, rows, device)
-    return WindowActor(network, rows, device, acting == "padded")
+        return StateActor(network, num_envs, device)
+    return WindowActor(network, num_envs, device, acting == "padded")
+
+
+# ---- exploration -----------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class ExplorationConfig:
+    """How often and for how long random actions are taken."""
+
+    epsilon_start: float = 1.0
+    """Probability of a random action at the first step."""
+    epsilon_end: float = 0.1
+    """Its last value."""
+    epsilon_steps: Annotated[int, Bounds(1)] = 200_000
+    """Environment steps from the first to the last value (exponential: its time constant)."""
+    epsilon_schedule: Literal["linear", "exponential"] = "linear"
+    """`exponential` is what the published code computes and calls linear: it nears the end, never reaches it."""
+    epsilon_ladder: Annotated[float, Bounds(0)] = 0.0
+    """Environment i of N explores with epsilon^(1 + epsilon_ladder * i / (N - 1)) (Ape-X, Horgan et al. 2018; 0: all
+    alike)."""
+    sticky_exponent: float = 0.0
+    """Exponent of the zeta law from which a random action's duration is drawn (temporally extended epsilon-greedy,
+    Dabney et al. 2021: 2); 0 holds every random action for one step. An action that is held where an episode ends is
+    held on in the next one."""
+    sticky_max_steps: Annotated[int, Bounds(1)] = 32
+    """Longest time a random action is held, in steps."""
+    random_start_steps: Annotated[int, Bounds(0)] = 0
+    """Most random steps that a training episode begins with; their number is drawn uniformly from 0 to this. A policy
+    that ends its episodes at once never learns what it would have seen on a detour; with random starts it is there
+    already."""
+    prepopulate: Annotated[int, Bounds(0)] = 0
+    """Environment steps of uniform random actions before learning and the schedule begin."""
+
+    def check(self) -> None:
+        """Raise a UserError for values that cannot work."""
+        if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
+            raise UserError(
+                f"--epsilon-end {self.epsilon_end} and --epsilon-start {self.epsilon_start} must satisfy "
+                "0 <= end <= start <= 1"
+            )
+        if self.sticky_exponent != 0 and self.sticky_exponent <= 1:
+            raise UserError(
+                f"--sticky-exponent {self.sticky_exponent} must be above 1 (the zeta law's exponent), or 0 to hold "
+                "nothing"
+            )
+
+    def epsilon(self, step: int) -> float:
+        """Compute epsilon after `step` environment steps, prepopulation not counted."""
+        if self.epsilon_schedule == "exponential":
+            fraction = (1 - 1 / self.epsilon_steps) ** step
+        else:
+            fraction = max(0.0, 1 - step / self.epsilon_steps)
+        return self.epsilon_end + (self.epsilon_start - self.epsilon_end) * fraction
+
+
+class Explorer:
+    """Decide in which of N environments to act at random, how, and for how many steps."""
+
+    def __init__(self, config: ExplorationConfig, num_envs: int, num_actions: int, generator: torch.Generator) -> None:
+        self.config, self.num_actions, self.generator = config, num_actions, generator
+        device = generator.device
+        place_on_ladder = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)  # 0 .. 1
+        self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
+        self.sticky_action, self.sticky_steps, self.random_start_steps = (
+            torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in range(3)
+        )  # the random action, steps that it is still held, steps that are still random at an episode's start; (N,)
+        self.survival, self.mean_duration = _durations(config, device)
+
+    def epsilon(self, step: int) -> float:
+        """Give the schedule's value; 1 during prepopulation."""
+        learning = step - self.config.prepopulate
+        return 1.0 if learning < 0 else self.config.epsilon(learning)
+
+    def choose(self, greedy: Tensor, step: int, first: Tensor) -> Tensor:
+        """Replace some of the greedy actions (N,) by random ones; `first` (N,) says where an episode begins."""
+        longest_start = self.config.random_start_steps
+        u = torch.rand(3 + (longest_start > 0), len(greedy), generator=self.generator, device=greedy.device)
+        epsilon = self.epsilon(step) ** self.exponent  # (N,)
+        # begin so rarely that the fraction of random steps is epsilon, however long actions are held
+        probability = epsilon / (epsilon + self.mean_duration * (1 - epsilon)).clamp(min=1e-9)
+        duration = 1 + (u[2].unsqueeze(1) < self.survival).sum(1)  # (N,)
+        if longest_start:
+            drawn = (u[3] * (longest_start + 1)).long()
+            self.random_start_steps = torch.where(first, drawn, self.random_start_steps)
+            starting = self.random_start_steps > 0
+            probability = torch.where(starting, 1.0, probability)
+            duration = torch.where(starting, duration.minimum(self.random_start_steps), duration)
+            self.random_start_steps = (self.random_start_steps - 1).clamp(min=0)
+        begins = (self.sticky_steps == 0) & (u[0] < probability)
+        self.sticky_action = torch.where(begins, (u[1] * self.num_actions).long(), self.sticky_action)
+        self.sticky_steps = torch.where(begins, duration, self.sticky_steps)
+        random = self.sticky_steps > 0
+        self.sticky_steps = (self.sticky_steps - 1).clamp(min=0)
+        return torch.where(random, self.sticky_action, greedy)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {name: getattr(self, name) for name in ("sticky_action", "sticky_steps", "random_start_steps")}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value.to(self.exponent.device))
+
+
+def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:
+    """Compute P(duration > d) for d = 1 .. longest - 1, and the mean duration."""
+    if config.sticky_exponent == 0:
+        return torch.zeros(1, device=device), 1.0
+    duration = torch.arange(1, config.sticky_max_steps + 1, dtype=torch.float64)
+    chance = duration**-config.sticky_exponent
+    chance = chance / chance.sum()
+    survival = 1 - chance.cumsum(0)[:-1]
+    return survival.float().to(device), float((chance * duration).sum())
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+MAX_EVAL_ENVS = 250
+
+
+@dataclass(frozen=True)
+class EvalSetup:
+    """Where and how a network is evaluated."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    acting: ActingMode = "prefix"
+    acting_state: ActingState = "window"
+    reset_memory: bool = False  # before each step
+
+    def fleet(self, episodes: int, seed: int) -> tuple[Fleet, int, bool]:
+        """Make environments for at least `episodes` episodes.
+
+        Returns:
+            The fleet, the episodes that each of its environments plays, and whether they are all initial states, each
+            of them once.
+        """
+        name = self.env.removeprefix("envs:")
+        if name in WORLDS:
+            world = make_world(name, device=self.device, **self.env_kwargs)
+            draws = world.initial_draws()
+            if draws is not None:
+                return TensorFleet(world, len(draws), seed, initial=draws), 1, True
+        num_envs = min(episodes, MAX_EVAL_ENVS)
+        fleet = make_fleet(self.env, num_envs, seed, self.device, self.observation_key, self.env_kwargs)
+        return fleet, math.ceil(episodes / num_envs), False
+
+    def actor(self, network: QNetwork, num_envs: int) -> Actor:
+        """Make the actor of a network that plays N episodes at once."""
+        actor = make_actor(network, num_envs, self.device, self.acting, self.acting_state)
+        return MemorylessActor(actor) if self.reset_memory else actor
+
+
+@torch.no_grad()
+def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> Score:
+    """Play greedy episodes without dropout; every environment plays the same number of them."""
+    training = network.training
+    network.eval()
+    fleet, quota, exhaustive = setup.fleet(episodes, seed)
+    with closing(fleet):
+        tally = _play(fleet, setup.actor(network, fleet.num_envs), quota)
+    network.train(training)
+    return tally.score(None if exhaustive else episodes, exhaustive, tells_success(fleet))
+
+
+def _play(fleet: Fleet, actor: Actor, quota: int) -> Tally:
+    """Play until every environment has ended `quota` episodes."""
+    tally = Tally(quota, fleet.num_envs)
+    action = torch.zeros(fleet.num_envs, dtype=torch.int64, device=fleet.device)
+    observation, reset = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
+    while tally.open:
+        actor.observe(observation, action, reset)
+        action = actor.q_values().argmax(1)
+        step = fleet.step(action)
+        observation, reset = step.observation, step.done
+        tally.count(step)
+    return tally

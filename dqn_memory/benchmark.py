@@ -35,8 +35,8 @@ from dqn_memory.analysis.timing import (
     matrix_product,
     random_replay,
 )
+from dqn_memory.config import LearnerConfig
 from dqn_memory.learner import make_update, optimizer_for, sample, update
-from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import Prefixes, Replay, Windows
 from dqn_memory.runs import backend
@@ -190,7 +190,7 @@ class BenchmarkCase:
 
     def draw(self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True) -> Windows | Prefixes:
         """Draw one batch as training does."""
-        ends, draws = learner.ends(self.network()[0]), torch.Generator().manual_seed(seed)
+        ends, draws = learner.contexts_per_window(self.network()[0]), torch.Generator().manual_seed(seed)
         return sample(replay, learner, self.context, ends, draws, trim)
 
 

@@ -1,4 +1,8 @@
-"""Everything that defines a training run, as one frozen tree of dataclasses; a TOML preset is the same tree."""
+"""The config of a training run: one frozen tree of dataclasses. A TOML preset is the same tree.
+
+The parts that stand beside what they configure are `NetworkConfig` (network.py), `ExplorationConfig` (acting.py), and
+those that every trainer has (runs/settings.py).
+"""
 
 from __future__ import annotations
 
@@ -7,59 +11,139 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
-from dqn_memory.acting import ActingMode, ActingState
-from dqn_memory.evaluation import Arena
-from dqn_memory.exploration import ExplorationConfig
-from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.network import NetworkConfig
+from dqn_memory.acting import ActingMode, ActingState, EvalSetup, ExplorationConfig
+from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.runs import settings
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import Bounds, Engine, OutputConfig, Repeatable, check_numbers, check_parts
-from envs.atari import AtariConfig
-from envs.registry import WORLDS
+from dqn_memory.runs.settings import (
+    Bounds,
+    Engine,
+    EnvironmentConfig,
+    OutputConfig,
+    Repeatable,
+    check_numbers,
+    check_parts,
+)
 
 
 @dataclass(frozen=True)
-class EnvironmentConfig:
-    """The world and how many copies of it run."""
+class LearnerConfig:
+    """One double-DQN update. The defaults are the corrected form; configs/paper.toml holds the published one."""
 
-    env: str = "Gridverse/Memory-5x5-v0"
-    """A world of this suite or any Gymnasium id with a discrete action space."""
-    num_envs: Annotated[int, Bounds(1)] = 16
-    """Parallel copies N; one iteration of training is N environment steps."""
-    time_limit: Annotated[int, Bounds(1)] | None = None
-    """Steps after which a training episode is cut (None: the world's own). Evaluation keeps the world's own limit."""
-    path: str | None = None
-    """File that a world is read from, where it takes one."""
-    observation_key: str | None = None
-    """Which entry of a dictionary observation is seen."""
-    observe: Literal["observation", "state"] = "observation"
-    """`state` shows the state in place of the world's own observation: what the same agent does with nothing hidden
-    (worlds of this suite)."""
+    batch_size: Annotated[int, Bounds(1)] = 32
+    """Windows per update."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.99
+    """Discount per environment step."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 3e-4
+    """Adam's step size."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
+    """Fraction of every step size that is left at the end of the run, reached on a straight line (1: constant)."""
+    prior_learning_rate: Annotated[float, Bounds(0)] | None = None
+    """Step size of learned attention priors (None: as all other parameters)."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
+    """Largest global L2 norm of the gradient."""
+    loss: Literal["mse", "huber"] = "mse"
+    """Loss on the temporal-difference error."""
+    double: bool = True
+    """Double Q-learning: the online network chooses the next action, the target network values it."""
+    n_step: Annotated[int, Bounds(1)] = 1
+    """Steps of reward before the bootstrap (uncorrected for exploration)."""
+    target_update_every: Annotated[int, Bounds(1)] = 10_000
+    """Updates between hard copies into the target network."""
+    ema_decay: Annotated[float, Bounds(0, below=1)] = 0.0
+    """Decay per update of an exponential moving average of the weights, which evaluations and the saved agent use (0:
+    the online weights). The greedy policy of a Q-network swings from update to update; the average does so less."""
+    loss_positions: str = "auto"
+    """Positions that the loss trains: all (as published: inner positions of bidirectional networks see the future) |
+    prefixes (all, each as the newest one of what acting would see, at the cost of `all`; for causal networks, where it
+    is the same, and those whose last layer alone is bidirectional) | last | ends:M (M contexts a window as acting sees
+    them, each encoded by itself) | auto (prefixes where that works, else ends:4)."""
+    targets: Literal["full", "shifted"] = "full"
+    """`full` keeps the oldest observation in the context of every target; `shifted` reads the window that starts one
+    step later, as published, so that a cue seen only in the first observation never reaches a target."""
+    window_placement: Literal["around", "ending"] = "around"
+    """Where a drawn step lies in its window: `around` anywhere in it, so that all steps are learned from about equally
+    often; `ending` at its end, as published, where a terminal step is in one window and all others in K."""
+    terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
+    """Fraction of windows that are drawn to end at a terminal step (0: as often as they happen)."""
+    terminal_weight: Annotated[float, Bounds(above=0)] = 1.0
+    """Weight of terminal steps in the loss; others have 1. Where only the end pays, one position among a window's K
+    says what that depends on, and the comparison it takes is learned late."""
+    terminal_weight_updates: Annotated[int, Bounds(0)] = 0
+    """Updates over which that weight falls to 1, by equal factors (0: it stays). What an end pays by chance is noise to
+    all steps before it, so a weight that helps at first later keeps values from being learned."""
+    tail_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0
+    """Fraction of a batch's windows that also train the steps whose target lies behind the window's end. The network
+    acts there on a window that starts one step later, which costs two more forward passes for one position. The other
+    windows leave these steps out, and the remaining ones weigh the inverse: the same expected gradient, for less."""
+    mask_padding: bool = True
+    """Leave padding out of the loss (published: it is in the loss)."""
+    lengths: bool = True
+    """Tell the network where padding begins (published: it does not know)."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Autocast precision of the forward passes."""
 
-    def kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Keywords of the world's constructor; a UserError where they ask for what only worlds of this suite have."""
-        ours = self.env.removeprefix("envs:") in WORLDS
-        if self.observe == "state" and not ours:
+    def contexts_per_window(self, network: QNetwork) -> int | None:
+        """How many contexts of a window are encoded one by one; None where the loss is on all positions of windows.
+
+        Raises:
+            UserError: `loss_positions` is malformed, or does not fit the network.
+        """
+        if self.loss_positions == "prefixes" and not network.supports_prefixes:
             raise UserError(
-                f"--observe state needs a world of this suite, which {self.env} is not; use --observe observation"
+                "--loss-positions prefixes needs a network whose last layer alone is bidirectional; use --layers 1 or "
+                "ends:4"
             )
-        limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
-        given = {limit: self.time_limit if training else None, "path": self.path}
-        if self.env.startswith("ALE/"):
-            frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
-            given["most_frames"] = frames or None
-        given |= {"observe": self.observe if self.observe == "state" else None}
-        return {name: value for name, value in given.items() if value is not None}
+        if self.loss_positions == "auto":
+            return None if network.supports_prefixes else 4
+        if self.loss_positions in ("all", "prefixes", "last"):
+            return 1 if self.loss_positions == "last" else None
+        kind, _, number = self.loss_positions.partition(":")
+        if kind != "ends" or not number.isdigit() or int(number) < 1:
+            raise UserError(
+                f"--loss-positions {self.loss_positions!r} is not known; use all, prefixes, last, ends:M (M >= 1) or "
+                "auto"
+            )
+        return int(number)
+
+    def terminal_weight_at(self, updates: int) -> float:
+        """Weight of terminal steps after that many updates."""
+        left = max(0.0, 1 - updates / self.terminal_weight_updates) if self.terminal_weight_updates else 1.0
+        return float(self.terminal_weight**left)
+
+    def check(self, network: QNetwork) -> None:
+        """Raise a UserError for a value, or a combination with this network, that cannot work."""
+        single = self.contexts_per_window(network) is not None
+        if self.targets == "shifted" and not (self.loss_positions == "all" or (network.causal and not single)):
+            raise UserError(
+                f"--targets shifted needs --loss-positions all, but --loss-positions is {self.loss_positions}"
+            )
+        if single and not (self.mask_padding and self.lengths):
+            raise UserError(
+                f"--loss-positions {self.loss_positions} trains single contexts, which have no padding to keep in the "
+                "loss; leave --mask-padding and --lengths on"
+            )
+        if self.n_step > 1 and self.targets == "shifted":
+            raise UserError(f"--n-step {self.n_step} needs --targets full (shifted windows hold one step each)")
+        if self.terminal_weight != 1 and (single or not self.mask_padding):
+            raise UserError(
+                f"--terminal-weight {self.terminal_weight} weighs steps among all positions of a window; it needs "
+                "--loss-positions all or prefixes, and --mask-padding"
+            )
+        if self.tail_fraction < 1 and (single or not self.mask_padding or self.targets == "shifted"):
+            raise UserError(
+                f"--tail-fraction {self.tail_fraction} leaves steps out of windows; it needs --loss-positions all or "
+                "prefixes, --targets full and --mask-padding"
+            )
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The replay and how often it is learned from."""
+    """The replay, and how often the learner draws from it."""
 
     capacity: int = 500_000
-    """Environment steps kept."""
+    """Environment steps that the replay holds."""
     learning_starts: Annotated[int, Bounds(0)] = 1_000
     """Environment steps before the first update."""
     updates_per_iteration: Annotated[int, Bounds(1)] = 1
@@ -76,16 +160,16 @@ class EvaluationConfig:
     """Environment steps between evaluations (0: only at the end)."""
     episodes: Annotated[int, Bounds(1)] = 100
     """Episodes of each evaluation, unless every initial state can be tried."""
-    stop_at_success: float | None = None
-    """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The world says what
-    a success is, a Gymnasium world by `success` or `is_success` in the info of an episode's last step; where it says
-    nothing, a return above 0 counts, which may tell little, and printed lines say `positive return`. Where episodes are
-    drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
+    stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
+    """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The
+    environment says what a success is, a Gymnasium one by `success` or `is_success` in the info of an episode's last
+    step; where it says nothing, a return above 0 counts as one, and printed lines say `positive return`. Where episodes
+    are drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
     final_episodes: Annotated[int, Bounds(1)] = 1_000
     """Episodes of the last evaluation."""
     memory_ablation: bool = True
-    """Judge the final agent once more without its memory, forgetting everything before each step."""
+    """Evaluate the final agent once more without its memory: it forgets everything before each step."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +185,10 @@ class ComputeConfig(settings.ComputeConfig):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train one memory agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+    """Train one memory agent in one environment.
+
+    `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
+    """
 
     trainer: ClassVar[str] = "q_network"
 
@@ -114,7 +201,7 @@ class TrainConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
-    """Seed of every stream: worlds, exploration, replay, evaluation, network, dropout."""
+    """Seed of every random stream: environments, exploration, replay, evaluation, network, dropout."""
     total_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps of the run."""
     acting: ActingMode = "prefix"
@@ -124,22 +211,18 @@ class TrainConfig:
     match: str | None = None
     """Trainable parameters to match, such as 100k: sets width and head width."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks, architectures or worlds of their own."""
+    """Modules imported first, which register blocks, architectures or environments of their own."""
 
     @classmethod
     def earlier(cls) -> TrainConfig:
-        """What keys meant before they existed: the file of an old run has all keys of its version, and no others."""
+        """Give the values that newer settings had before they existed, for the file of an old run."""
         now = cls()
         return replace(now, evaluation=replace(now.evaluation, memory_ablation=False))
 
     def check(self) -> None:
-        """One sentence for every combination of parts that cannot work together."""
+        """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
         check_parts(self, "network", "exploration", "compute")
-        if self.evaluation.stop_at_success is not None and not 0 <= self.evaluation.stop_at_success <= 1:
-            raise UserError(
-                f"--stop-at-success {self.evaluation.stop_at_success} is a share of episodes won, between 0 and 1"
-            )
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":
@@ -148,33 +231,29 @@ class TrainConfig:
             raise UserError("--acting-state episode has no place in a window to encode; use --position-encoding none")
         if self.replay.capacity < self.environment.num_envs * self.network.context:
             raise UserError(
-                f"--capacity {self.replay.capacity} must hold at least one window of each world, "
+                f"--capacity {self.replay.capacity} must hold at least one window of each environment, "
                 f"--num-envs {self.environment.num_envs} x --context {self.network.context}"
             )
         self._check_updates()
 
     def _check_updates(self) -> None:
-        """One sentence for a run that would end without having learned."""
-        starts, worlds = max(self.replay.learning_starts, self.exploration.prepopulate), self.environment.num_envs
-        iterations, every = -(-self.total_steps // worlds), self.replay.update_every
-        if iterations // every * every < max(-(-starts // worlds), 1):
+        """Raise a UserError for a run that would end without having learned."""
+        starts, num_envs = max(self.replay.learning_starts, self.exploration.prepopulate), self.environment.num_envs
+        iterations, every = -(-self.total_steps // num_envs), self.replay.update_every
+        if iterations // every * every < max(-(-starts // num_envs), 1):
             raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the network: that begins "
-                f"after {starts} steps (--learning-starts, --prepopulate), every {every} iterations (--update-every); "
-                "lower those or raise --total-steps"
+                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the network: that "
+                f"begins after {starts} steps (--learning-starts, --prepopulate), every {every} iterations "
+                "(--update-every); lower those or raise --total-steps"
             )
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Keywords of the environment's constructor, with the time limit of training or of evaluations."""
+        """Give the keywords of the environment's constructor, with the time limit of training or of evaluations."""
         return self.environment.kwargs(training)
 
-    def arena(self, device: torch.device) -> Arena:
-        """How this run's network is evaluated."""
-        return Arena(
-            env=self.environment.env,
-            env_kwargs=self.environment.kwargs(training=False),
-            observation_key=self.environment.observation_key,
-            device=device,
-            acting=self.acting,
-            acting_state=self.acting_state,
-        )
+    def eval_setup(self, device: torch.device) -> EvalSetup:
+        """Say where and how this run's network is evaluated."""
+        return EvalSetup(
+            self.environment.env, self.env_kwargs(training=False), self.environment.observation_key, device,
+            self.acting, self.acting_state,
+        )  # fmt: skip

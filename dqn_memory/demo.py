@@ -19,14 +19,14 @@ import tyro
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from dqn_memory.acting import evaluate
 from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_maps, sensitivity
+from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import save_video
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import evaluate
 from dqn_memory.network import QNetwork
-from dqn_memory.playing import Episode, action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.score import Score
@@ -132,18 +132,18 @@ def attention_figure(network: QNetwork, episode: Episode, decision: Decision) ->
 def show(run: Run, seed: int) -> list[str]:
     """Evaluate a trained run and write its pictures; returns the lines of a summary."""
     network, config, step = load_network(run.path)
-    arena = config.arena(torch.device("cpu"))
-    score = evaluate(network, arena, config.evaluation.final_episodes, seed)
-    forgetful = evaluate(network, replace(arena, forget=True), config.evaluation.final_episodes, seed)
+    setup = config.eval_setup(torch.device("cpu"))
+    score = evaluate(network, setup, config.evaluation.final_episodes, seed)
+    forgetful = evaluate(network, replace(setup, reset_memory=True), config.evaluation.final_episodes, seed)
     initial = typical(score) if score.exhaustive else None
-    (episode,) = play_in(arena, network, seed, initial=initial, draw=True)
+    (episode,) = play_in(setup, network, seed, initial=initial, draw=True)
     beacons = config.environment.env.startswith("Gridverse/Memory") and config.environment.observe == "observation"
     decision = find_decision(network, episode, beacons)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
-    save_video(video, [episode], action_names(arena))
+    save_video(video, [episode], action_names(setup))
     return [
         won(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(forgetful.success.sum())}",

@@ -17,15 +17,15 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from dqn_memory.acting import EvalSetup, evaluate
 from dqn_memory.agent import Interface, load_network, run_folder
+from dqn_memory.analysis.episodes import action_names, play_in
 from dqn_memory.analysis.video import check_target, save_video
-from dqn_memory.config import ComputeConfig, TrainConfig
-from dqn_memory.evaluation import Arena, evaluate
+from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork, observation_spec
-from dqn_memory.playing import action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.score import Score, fields, lines, place
-from dqn_memory.runs.settings import set_tf32
+from dqn_memory.runs.settings import ComputeConfig, set_tf32
 from envs.baselines import baseline_summary
 
 
@@ -57,21 +57,21 @@ class Args:
     """What is printed."""
 
 
-def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> Arena:
+def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> EvalSetup:
     """Where to evaluate; a UserError says why the network cannot act in another world."""
-    arena = replace(config.arena(ComputeConfig(args.device).torch_device()), forget=args.forget)
+    setup = replace(config.eval_setup(ComputeConfig(args.device).torch_device()), reset_memory=args.forget)
     if args.env is None:
-        return arena
+        return setup
     kwargs = replace(config.environment, env=args.env, path=None).kwargs(training=False)
-    arena = replace(arena, env=args.env, env_kwargs=kwargs)
-    other = Interface.of(args.env, kwargs, arena.observation_key)
+    setup = replace(setup, env=args.env, env_kwargs=kwargs)
+    other = Interface.of(args.env, kwargs, setup.observation_key)
     spec = observation_spec(other.encoded)
     if (spec, other.num_actions) != (network.spec, network.num_actions):
         raise UserError(
             f"--env {args.env} has {_form(spec, other.num_actions)}, but the network was trained in "
             f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
         )
-    return arena
+    return setup
 
 
 def _form(spec: Any, num_actions: int) -> str:
@@ -116,19 +116,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = run_folder(args.folder, args.run)
     set_tf32(False)
     network, config, step = load_network(folder, ComputeConfig(args.device).torch_device())
-    arena = make_arena(args, config, network)
-    episodes = play_in(arena, network, args.seed, args.video_episodes, draw=True) if args.video else []
-    score = evaluate(network, arena, args.episodes, args.seed)
+    setup = make_arena(args, config, network)
+    episodes = play_in(setup, network, args.seed, args.video_episodes, draw=True) if args.video else []
+    score = evaluate(network, setup, args.episodes, args.seed)
     architecture = config.network.architecture
     if args.format == "json":
-        facts = {"run": str(folder), "step": step, "architecture": architecture, "env": arena.env}
-        print(as_json(args, facts | {"forget": arena.forget}, score))
+        facts = {"run": str(folder), "step": step, "architecture": architecture, "env": setup.env}
+        print(as_json(args, facts | {"forget": setup.reset_memory}, score))
     else:
-        known = baseline_summary(float(score.success.mean()), arena.env, arena.env_kwargs)
-        where = f"{folder} at step {step:,}: {architecture} in {place(arena.env, arena.forget)}"
+        known = baseline_summary(float(score.success.mean()), setup.env, setup.env_kwargs)
+        where = f"{folder} at step {step:,}: {architecture} in {place(setup.env, setup.reset_memory)}"
         print(as_text(args, where, score, known))
     if args.video:
-        save_video(Path(args.video), episodes, action_names(arena))
+        save_video(Path(args.video), episodes, action_names(setup))
         print(f"wrote {args.video}", file=sys.stderr)
 
 

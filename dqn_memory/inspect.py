@@ -27,21 +27,21 @@ import torch
 import tyro
 from matplotlib.figure import Figure
 
+from dqn_memory.acting import EvalSetup
 from dqn_memory.agent import load_network, run_folder
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import episode_attention, prior_tables
+from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.analysis.video import Looks, save_video
-from dqn_memory.config import ComputeConfig, TrainConfig
-from dqn_memory.evaluation import Arena
+from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
-from dqn_memory.playing import Episode, action_names, play_in
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.score import report
-from dqn_memory.runs.settings import set_tf32
+from dqn_memory.runs.settings import ComputeConfig, set_tf32
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -90,22 +90,22 @@ class Findings:
     gap: Gap | None
 
 
-def play(args: Args, arena: Arena, network: QNetwork) -> list[Episode]:
+def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     """The episode to draw, and the others."""
     try:
-        shown = play_in(arena, network, args.seed, initial=args.initial, draw=args.frames)
+        shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
     except UserError as error:
         if "draws nothing" not in str(error):
             raise
         raise UserError(f"{error} Or add --no-frames.") from None
     others = args.episodes - 1
-    return shown + (play_in(arena, network, args.seed + 1, others) if others else [])
+    return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
 
 
-def measure(args: Args, config: TrainConfig, network: QNetwork, arena: Arena, gap: Gap | None) -> Findings:
+def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup, gap: Gap | None) -> Findings:
     """Play and measure."""
-    episodes = play(args, arena, network)
-    drawn, *_ = seen = [(each.observation.to(arena.device), each.previous_action.to(arena.device)) for each in episodes]
+    episodes = play(args, setup, network)
+    drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
     attention = episode_attention(network, *drawn, config.acting)
     return Findings(
         episodes=episodes,
@@ -224,13 +224,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
-    arena = config.arena(device)
+    setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
-    found = measure(args, config, network, arena, gap)
+    found = measure(args, config, network, setup, gap)
     folder = run / "inspect"
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
-    written = draw(folder, network, config, found, action_names(arena))
+    written = draw(folder, network, config, found, action_names(setup))
     facts = describe(args, config, step, network, found)
     if gap is not None:
         facts["observability"] = {"state_run": args.state_run, "differences": apart} | gap.plain()

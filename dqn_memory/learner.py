@@ -11,14 +11,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.learner_config import LearnerConfig
-from dqn_memory.network import QNetwork
+from dqn_memory.config import LearnerConfig
+from dqn_memory.network import QNetwork, trimmed_width
 from dqn_memory.replay import Prefixes, Replay, Windows
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.settings import Engine
 from dqn_memory.td_loss import LossFunction, Metrics, td_loss
-
-BUCKETS = (8, 16, 24, 32)
 
 
 def optimizer_for(network: QNetwork, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
@@ -70,11 +68,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -
             group["lr"] = group["lr"].to(group["params"][0].device)
 
 
-def bucket(longest: int, context: int) -> int:
-    """The narrowest width that holds `longest` transitions and the observation after them, or the context."""
-    return next((width for width in BUCKETS if longest < width < context), context)
-
-
 def sample(
     replay: Replay,
     config: LearnerConfig,
@@ -99,9 +92,9 @@ def sample(
         drawn = drawn[torch.randperm(config.batch_size, generator=generator)]
     # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
     fixed = not config.mask_padding or config.targets == "shifted" or not trim
-    tokens = context if fixed else bucket(longest, context)
+    tokens = context if fixed else trimmed_width(longest + 1, context)
     windows = replay.windows(drawn, context, tokens, None if config.mask_padding else generator)
-    windows.terminal_weight.fill_(config.weight_at(updates))
+    windows.terminal_weight.fill_(config.terminal_weight_at(updates))
     return windows
 
 

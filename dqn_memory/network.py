@@ -27,6 +27,12 @@ from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
 
 HEADS = ("mlp", "linear")
+WIDTHS = (
+    8,
+    16,
+    24,
+    32,
+)  # positions that shorter windows are trimmed to; compiled runs have a graph of each
 CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
 
 
@@ -45,6 +51,11 @@ class ObservationSpec:
         if self.kind == "discrete":
             return self.vocabulary - 1
         return CONTINUOUS_PADDING if self.kind == "continuous" else 0
+
+
+def trimmed_width(positions: int, context: int) -> int:
+    """Give the least of WIDTHS that holds so many positions, or the whole context."""
+    return next((width for width in WIDTHS if positions <= width < context), context)
 
 
 def observation_spec(space: gymnasium.Space) -> ObservationSpec:

@@ -38,8 +38,8 @@ from dqn_memory.analysis.size import (
 )
 from dqn_memory.analysis.timing import full_replay, machine_facts
 from dqn_memory.blocks import PriorConfig
+from dqn_memory.config import LearnerConfig
 from dqn_memory.learner import optimizer_for, sample, update
-from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
@@ -193,7 +193,7 @@ def milliseconds_per_update(config: NetworkConfig, spec: ObservationSpec, num_ac
     target = copy.deepcopy(network).requires_grad_(False)
     optimizer = optimizer_for(network, learner)
     replay = full_replay(spec, num_actions, config.context, draws)
-    ends = learner.ends(network)
+    ends = learner.contexts_per_window(network)
     seconds = []
     for _ in range(UNCOUNTED_UPDATES + updates):
         began = time.perf_counter()

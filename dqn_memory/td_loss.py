@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dqn_memory.learner_config import LearnerConfig
+from dqn_memory.config import LearnerConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.replay import Prefixes, Windows
 

@@ -13,11 +13,9 @@ from typing import ClassVar
 
 import torch
 
-from dqn_memory.acting import make_actor
+from dqn_memory.acting import Explorer, evaluate, make_actor
 from dqn_memory.analysis.size import match
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import evaluate
-from dqn_memory.exploration import Explorer
 from dqn_memory.learner import average_parameters, copy_parameters, make_update, optimizer_for, sample, set_rate
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.replay import Replay
@@ -51,7 +49,7 @@ class QTrainer(Trainer[TrainConfig]):
             self.greedy = self._build(streams.network).requires_grad_(False)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         config.learner.check(self.network)
-        self.ends = config.learner.ends(self.network)
+        self.ends = config.learner.contexts_per_window(self.network)
         cuda = self.device.type == "cuda"
         self.optimizer = optimizer_for(self.network, config.learner, capturable=cuda)
         self.optimizers = [self.optimizer]
@@ -130,8 +128,8 @@ class QTrainer(Trainer[TrainConfig]):
         """Greedy episodes with the evaluation stream's own seed for this step."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
-        arena = replace(self.config.arena(self.device), forget=reset_memory)
-        return evaluate(self.greedy, arena, episodes, self.evaluation_seed(final))
+        setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
+        return evaluate(self.greedy, setup, episodes, self.evaluation_seed(final))
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate is as high as `--stop-at-success` asks."""

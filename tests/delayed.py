@@ -7,10 +7,10 @@ import torch
 from helpers import NUM_ACTIONS, TOKENS, network
 from torch import Tensor
 
+from dqn_memory.analysis.episodes import Episode
 from dqn_memory.blocks import MEMORY
 from dqn_memory.blocks.block import Block
 from dqn_memory.network import ARCHITECTURES, Architecture, QNetwork
-from dqn_memory.playing import Episode
 
 
 class Delay(Block):

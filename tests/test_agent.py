@@ -9,7 +9,7 @@ import torch
 from trained import CAR, CARDS, MEMORY, contents, trained
 
 from dqn_memory.agent import Agent, load_network
-from dqn_memory.playing import play_in
+from dqn_memory.analysis.episodes import play_in
 from dqn_memory.runs.checkpoint import CheckpointFolder
 from dqn_memory.runs.errors import UserError
 
@@ -48,7 +48,7 @@ def follow(agent, episode):
 def test_acts_as_evaluation_does_over_several_episodes(runs, name):
     network, config, step = load_network(runs(name))
     assert step == 240 and not network.training
-    episodes = play_in(config.arena(torch.device("cpu")), network, seed=3, episodes=2)
+    episodes = play_in(config.eval_setup(torch.device("cpu")), network, seed=3, episodes=2)
     agent = Agent.load(runs(name))
     for episode in episodes:
         np.testing.assert_allclose(follow(agent, episode), episode.q, atol=1e-6)

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from trained import contents, one_line
 
+from dqn_memory.analysis.episodes import Episode
 from dqn_memory.config import TrainConfig
 from dqn_memory.demo import (
     Decision,
@@ -24,7 +25,6 @@ from dqn_memory.demo import (
     window_at,
     won,
 )
-from dqn_memory.playing import Episode
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import read_config
 from envs.registry import WORLDS

@@ -64,7 +64,7 @@ def test_an_update_of_the_core(architecture, tails):
     net, target = (network(architecture, seed, width=32).float().to(NOWHERE) for seed in (0, 1))
     config = replace(test_engine.CONFIG, n_step=2, tail_fraction=tails)
     update = make_update("eager", net, target, still(optimizer_for(net, config)), config)
-    batch = sample(filled_replay([[9, 7], [4, 12]]), config, 6, config.ends(net), torch.Generator())
+    batch = sample(filled_replay([[9, 7], [4, 12]]), config, 6, config.contexts_per_window(net), torch.Generator())
     assert stays(update(moved(batch)))
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from helpers import filled_replay, network
 
+from dqn_memory.config import LearnerConfig
 from dqn_memory.learner import make_update, optimizer_for, sample
-from dqn_memory.learner_config import LearnerConfig
 from dqn_memory.runs.settings import set_tf32
 from dqn_memory.td_loss import td_loss
 from dqn_memory.train import QTrainer
@@ -25,7 +25,7 @@ def steps(engine, architecture, device="cpu", updates=3, **changes):
     replay, generator = filled_replay([[9, 7], [4, 12]]), torch.Generator().manual_seed(0)
     losses = []
     for _ in range(updates):
-        batch = sample(replay, config, 6, config.ends(net), generator)
+        batch = sample(replay, config, 6, config.contexts_per_window(net), generator)
         moved = {name: value.to(device) for name, value in vars(batch).items()}
         losses.append(float(update(replace(copy.copy(batch), **moved))["losses/td_loss"]))
     return losses, [p.detach().cpu() for p in net.parameters()]
@@ -45,7 +45,9 @@ def test_compiled_updates_equal_eager_ones():
 @pytest.mark.parametrize("architecture", ["dtqn4", "gtrxl"])
 def test_the_compiler_sees_the_loss_in_one_piece(architecture):
     net, target = (network(architecture, seed).float() for seed in (0, 1))
-    batch = sample(filled_replay([[9, 7], [4, 12]]), CONFIG, 6, CONFIG.ends(net), torch.Generator().manual_seed(0))
+    batch = sample(
+        filled_replay([[9, 7], [4, 12]]), CONFIG, 6, CONFIG.contexts_per_window(net), torch.Generator().manual_seed(0)
+    )
     whole = torch.compile(td_loss, backend="eager", fullgraph=True)  # a break would raise
     assert torch.equal(whole(net, target, batch, CONFIG)[0], td_loss(net, target, batch, CONFIG)[0])
 

@@ -10,12 +10,12 @@ import torch
 from PIL import Image
 from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
+from dqn_memory.acting import EvalSetup, evaluate
 from dqn_memory.agent import load_network
+from dqn_memory.analysis.episodes import _last_frame, _moment_before, play_in, single_fleet
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
-from dqn_memory.evaluation import Arena, evaluate
 from dqn_memory.network import observation_spec
-from dqn_memory.playing import _last_frame, _moment_before, play_in, single_fleet
 from dqn_memory.runs.score import mean_interval
 from dqn_memory.runs.settings import parse
 from envs import gymnasium_fleet
@@ -46,7 +46,7 @@ def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
     assert re.search(r"of 24 \(random 0\.4\d, best known 1\.00", text)
     facts = json.loads(printed(capsys, "--run", memory, "--format", "json", "--episodes", 7))
     network, config, step = load_network(memory)
-    score = evaluate(network, config.arena(torch.device("cpu")), 7, 0)
+    score = evaluate(network, config.eval_setup(torch.device("cpu")), 7, 0)
     assert facts["episodes"] == score.episodes == 24 and facts["exhaustive"] is True and facts["step"] == step
     assert facts["success"] == score.success.mean() and facts["success_low"] is None
     assert facts["return"] == pytest.approx(score.returns.mean()) and facts["length"] == score.lengths.mean()
@@ -56,7 +56,7 @@ def test_a_world_with_finitely_many_starts_is_tried_from_each(memory, capsys):
 @pytest.mark.long
 def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, capsys, monkeypatch):
     network, config, _ = load_network(memory)
-    remembers = config.arena(torch.device("cpu"))
+    remembers = config.eval_setup(torch.device("cpu"))
     read, at = [], network.at
 
     def noted(observation, previous_action, lengths, index):
@@ -64,7 +64,7 @@ def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, 
         return at(observation, previous_action, lengths, index)
 
     monkeypatch.setattr(network, "at", noted)
-    score = evaluate(network, replace(remembers, forget=True), 7, 0)
+    score = evaluate(network, replace(remembers, reset_memory=True), 7, 0)
     assert all((lengths == 1).all() and (action == network.num_actions).all() for lengths, action in read)
     read.clear()
     evaluate(network, remembers, 7, 0)
@@ -105,10 +105,10 @@ def test_environments_are_closed_after_an_evaluation(monkeypatch):
 
     monkeypatch.setattr(gymnasium_fleet, "make_env", counted)
     config = parse(TrainConfig, ["--env", "CartPole-v1", "--width", "16", "--heads", "2", "--context", "8"])
-    arena = config.arena(torch.device("cpu"))
-    network = config.network.build(observation_spec(arena.fleet(1, 0)[0].observation_space), 2)
+    setup = config.eval_setup(torch.device("cpu"))
+    network = config.network.build(observation_spec(setup.fleet(1, 0)[0].observation_space), 2)
     opened.clear()
-    evaluate(network, arena, episodes=3, seed=1)
+    evaluate(network, setup, episodes=3, seed=1)
     assert len(opened) == 3 and closed == opened
 
 
@@ -122,8 +122,8 @@ def test_a_video_shows_every_step_and_the_end(cards, capsys, tmp_path, suffix, k
     path = tmp_path / "new" / f"episodes{suffix}"
     printed(capsys, cards, "--episodes", 2, "--video", path, "--video-episodes", 2)
     network, config, _ = load_network(cards)
-    arena = config.arena(torch.device("cpu"))
-    first, second = play_in(arena, network, seed=0, episodes=2, draw=True)
+    setup = config.eval_setup(torch.device("cpu"))
+    first, second = play_in(setup, network, seed=0, episodes=2, draw=True)
     with Image.open(path) as video:
         # a GIF merges pages that look alike, and an episode's steps all differ in their number
         assert video.format == kind and video.n_frames == len(first) + len(second) + 2
@@ -146,10 +146,10 @@ def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
 
 
 def test_other_gymnasium_worlds_are_filmed_where_they_draw(cards, tmp_path):
-    arena = Arena("FrozenLake-v1", {}, None, torch.device("cpu"))
-    fleet = single_fleet(arena, seed=0, draw=True)
+    setup = EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"))
+    fleet = single_fleet(setup, seed=0, draw=True)
     assert fleet.envs[0].render_mode == "rgb_array"
-    assert single_fleet(arena, seed=0).envs[0].render_mode is None
+    assert single_fleet(setup, seed=0).envs[0].render_mode is None
 
 
 @pytest.mark.parametrize("env", [MEMORY, CAR, CARDS])

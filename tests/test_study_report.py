@@ -71,7 +71,7 @@ def test_parameters_are_those_of_the_network(finished: Path) -> None:
     from dqn_memory.analysis.size import count
 
     run = read(finished).of(MEMORY, "dgfqn")[0]
-    world_of = run.config.arena("cpu").fleet(1, 0)[0]
+    world_of = run.config.eval_setup("cpu").fleet(1, 0)[0]
     from dqn_memory.network import observation_spec
 
     network = run.config.network.build(observation_spec(world_of.observation_space), world_of.num_actions)

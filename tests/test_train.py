@@ -14,10 +14,10 @@ import pytest
 import torch
 from run_folders import assert_equal, assert_same_run, metrics, refused
 
+from dqn_memory.acting import evaluate
 from dqn_memory.agent import load_network
 from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import evaluate
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
@@ -116,9 +116,9 @@ def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
     main(flags(without_it, "--architecture", "dgfqn", "--no-memory-ablation", steps=200))
     (last, other) = (metrics(run)[-1] for run in (with_it, without_it))
     network, config, step = load_network(with_it)
-    arena = replace(config.arena(torch.device("cpu")), forget=True)
+    setup = replace(config.eval_setup(torch.device("cpu")), reset_memory=True)
     seed = Streams.spawn(config.seed).evaluation + step
-    score = evaluate(network, arena, config.evaluation.final_episodes, seed)
+    score = evaluate(network, setup, config.evaluation.final_episodes, seed)
     assert last["memory_ablation/episodic_return"] == score.returns.mean()
     assert {name for name in last if name not in other} == {
         name for name in last if name.startswith("memory_ablation/")
@@ -221,7 +221,10 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--acting-state", "episode", "--position-encoding", "none"], "needs a recurrent network"),
         (["--final-episodes", "0"], "--final-episodes 0 must be at least 1"),
         (["--episodes", "0"], "--episodes 0 must be at least 1"),
-        (["--capacity", "31"], "--capacity 31 must hold at least one window of each world, --num-envs 4 x --context 8"),
+        (
+            ["--capacity", "31"],
+            "--capacity 31 must hold at least one window of each environment, --num-envs 4 x --context 8",
+        ),
         (["--capacity", "1000000000000"], "not enough memory for a tensor of"),
         (["--architecture", "dbgfqn", "--layers", "2", "--loss-positions", "prefixes"], "use --layers 1 or ends:4"),
         (["--plugin", "no_such_module"], "no_such_module"),
@@ -233,6 +236,10 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--layers", "-1"], "--layers -1 must be at least 0"),
         (["--update-every", "0"], "--update-every 0 must be at least 1"),
         (["--updates-per-iteration", "0"], "--updates-per-iteration 0 must be at least 1"),
+        (["--n-step", "0"], "--n-step 0 must be at least 1"),
+        (["--batch-size", "0"], "--batch-size 0 must be at least 1"),
+        (["--target-update-every", "0"], "--target-update-every 0 must be at least 1"),
+        (["--terminal-weight-updates", "-1"], "--terminal-weight-updates -1 must not be negative"),
         (["--learning-starts", "601"], "--total-steps 600 in --num-envs 4 would never update the network"),
         (["--prepopulate", "601"], "would never update the network"),
         (["--update-every", "151"], "every 151 iterations (--update-every)"),
@@ -245,7 +252,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--epsilon-ladder", "-2"], "--epsilon-ladder -2.0 must not be negative"),
         (["--prepopulate", "-5"], "--prepopulate -5 must not be negative"),
         (["--log-every", "-3"], "--log-every -3 must not be negative"),
-        (["--stop-at-success", "2"], "--stop-at-success 2.0 is a share"),
+        (["--stop-at-success", "2"], "--stop-at-success 2.0 must lie between 0 and 1"),
         (["--device", "meta"], "--device meta cannot be used here"),
         (["--env", "POMDP/CarFlag-v0", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
         (["--env", "ALE/Pong-v5", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
@@ -446,7 +453,7 @@ def test_the_smallest_replay_that_is_taken_can_wrap_around(tmp_path):
 def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch):
     """And so is its judgement without a memory, which stands beside it."""
     seeds = []
-    monkeypatch.setattr("dqn_memory.train.evaluate", lambda network, arena, episodes, seed: seeds.append(seed))
+    monkeypatch.setattr("dqn_memory.train.evaluate", lambda network, setup, episodes, seed: seeds.append(seed))
     training = QTrainer(tyro_config(*SMALL, "--env", "POMDP/CarFlag-v0"))
     for training.solved in (False, True):
         for final, forget in ((False, False), (True, False), (True, True)):

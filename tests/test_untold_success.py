@@ -10,8 +10,8 @@ from reported import make_study
 from trained import CAR, CARDS, trained
 
 from dqn_memory.agent import load_network
+from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
-from dqn_memory.playing import play_in
 from dqn_memory.runs.score import Score, lines, tells_success
 from dqn_memory.study.runner import _score
 from envs.fleet import make_fleet
@@ -60,7 +60,7 @@ def test_a_told_success_is_called_so():
 
 def test_an_episode_names_what_it_counted(pole):
     network, config, _ = load_network(pole)
-    episode = play_in(config.arena(torch.device("cpu")), network, seed=0)[0]
+    episode = play_in(config.eval_setup(torch.device("cpu")), network, seed=0)[0]
     assert (episode.outcome, episode.told) == ("positive return", False)
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from torch import Tensor
 
-from dqn_memory import config as core
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
 from envs.atari import AtariStep
@@ -54,7 +53,7 @@ def check_run(config: Any) -> None:
     _check_world(config.environment)
 
 
-def _check_world(world: core.EnvironmentConfig) -> None:
+def _check_world(world: settings.EnvironmentConfig) -> None:
     """A UserError for an option that this world would not be asked about."""
     world.kwargs()
     game = world.env.startswith("ALE/")
@@ -66,7 +65,7 @@ def _check_world(world: core.EnvironmentConfig) -> None:
         )
 
 
-def shorter(world: core.EnvironmentConfig, limit: int | None) -> int | None:
+def shorter(world: settings.EnvironmentConfig, limit: int | None) -> int | None:
     """A limit of an episode's steps that can cut the world's own one and not lengthen it; None: the world's own.
 
     Not for games, whose limit counts frames.
@@ -75,7 +74,7 @@ def shorter(world: core.EnvironmentConfig, limit: int | None) -> int | None:
     return limit if own is None or limit is None else min(limit, own)
 
 
-def _own_limit(world: core.EnvironmentConfig) -> int | None:
+def _own_limit(world: settings.EnvironmentConfig) -> int | None:
     """Steps of a world's longest episode; None where it knows no limit. Only a made world says what its table and its
     keywords come to.
     """
@@ -86,5 +85,5 @@ def _own_limit(world: core.EnvironmentConfig) -> int | None:
     return None if env.spec is None else env.spec.max_episode_steps
 
 
-def _ours(world: core.EnvironmentConfig) -> bool:
+def _ours(world: settings.EnvironmentConfig) -> bool:
     return world.env.removeprefix("envs:") in WORLDS

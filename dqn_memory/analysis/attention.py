@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode
+from dqn_memory.analysis.episodes import TOKENS, Windows, known_lengths, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
 from dqn_memory.network import QNetwork
-from dqn_memory.windows import TOKENS, Windows, known_lengths, windows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 UNIT = 1_000  # attention is kept in thousandths

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode
+from dqn_memory.analysis.episodes import q_values, windows
 from dqn_memory.network import QNetwork
-from dqn_memory.windows import q_values, windows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

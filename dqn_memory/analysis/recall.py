@@ -17,10 +17,9 @@ from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.attention import with_gradients
+from dqn_memory.analysis.episodes import Episode, Windows, in_parts, known_lengths, q_values, reach, windows
 from dqn_memory.network import QNetwork
-from dqn_memory.playing import Episode
 from dqn_memory.runs.score import Measure, mean_interval
-from dqn_memory.windows import Windows, in_parts, known_lengths, q_values, reach, windows
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Occlusion = Literal["resampled", "neutral"]

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from dqn_memory.acting import MAX_EVAL_ENVS, evaluate
 from dqn_memory.config import TrainConfig
-from dqn_memory.evaluation import MOST_ROWS, evaluate
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Measure, Score, mean_interval, report
 from envs.baselines import Lines, lines
 
-EPISODES = MOST_ROWS  # one for each row of a fleet: only first episodes start alike in both
+EPISODES = MAX_EVAL_ENVS  # one for each row of a fleet: only first episodes start alike in both
 APART = (
     "environment.observe",
     "seed",
@@ -82,8 +82,8 @@ def observability(
     device: torch.device, seed: int,
 ) -> Gap:  # fmt: skip
     """Play both agents in the same episodes: the same initial states, and the same draws in every step."""
-    seen = evaluate(network, config.arena(device), EPISODES, seed)
-    state = evaluate(state_network, state_config.arena(device), EPISODES, seed)
+    seen = evaluate(network, config.eval_setup(device), EPISODES, seed)
+    state = evaluate(state_network, state_config.eval_setup(device), EPISODES, seed)
     return Gap(seen, state)
 
 

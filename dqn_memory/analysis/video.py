@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from dqn_memory.playing import Episode
+from dqn_memory.analysis.episodes import Episode
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import disk_errors, write_atomic
 

@@ -126,6 +126,7 @@ METRICS: dict[str, str] = {"forgetful/": "memory_ablation/"}
 
 # Keys of a checkpoint's trainer state, in all kinds of runs.
 STATE = {"meter": "stats", "optimizer": "optimizers"}
+EXPLORER = {"held": "sticky_action", "left": "sticky_steps", "leading": "random_start_steps"}
 
 
 def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -189,6 +190,8 @@ def migrate_state(state: Mapping[str, Any]) -> dict[str, Any]:
     new = {STATE.get(key, key): value for key, value in state.items()}
     if isinstance(new.get("optimizers"), dict):  # schema 1 had one without a list around it
         new["optimizers"] = [new["optimizers"]]
+    if "explorer" in new:
+        new["explorer"] = {EXPLORER.get(key, key): value for key, value in new["explorer"].items()}
     return new
 
 

@@ -42,6 +42,8 @@ import tyro
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.toml import defaults, field_types, from_record, from_toml, members, to_toml
 from envs import cli
+from envs.atari import AtariConfig
+from envs.registry import WORLDS
 
 __all__ = [
     "PRESETS",
@@ -361,6 +363,45 @@ def _dashed(flag: str) -> str:
 
 
 # ---- parts that every trainer's config has ---------------------------------------------------------------------------
+@dataclass(frozen=True)
+class EnvironmentConfig:
+    """The environment, and how many copies of it run."""
+
+    env: str = "Gridverse/Memory-5x5-v0"
+    """An environment of this suite, or any Gymnasium id with a discrete action space."""
+    num_envs: Annotated[int, Bounds(1)] = 16
+    """Parallel copies N; one iteration of training is N environment steps."""
+    time_limit: Annotated[int, Bounds(1)] | None = None
+    """Steps after which a training episode is truncated (None: the environment's own limit, which evaluations keep)."""
+    path: str | None = None
+    """File that the environment is read from, where it takes one."""
+    observation_key: str | None = None
+    """Which entry of a dictionary observation the agent sees."""
+    observe: Literal["observation", "state"] = "observation"
+    """`state` shows the state in place of the observation: what the same agent does where nothing is hidden
+    (environments of this suite)."""
+
+    def kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Give the keywords of the environment's constructor.
+
+        Raises:
+            UserError: they ask for what only environments of this suite have.
+        """
+        ours = self.env.removeprefix("envs:") in WORLDS
+        if self.observe == "state" and not ours:
+            raise UserError(
+                f"--observe state needs an environment of this suite, which {self.env} is not; use --observe "
+                "observation"
+            )
+        limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
+        given = {limit: self.time_limit if training else None, "path": self.path}
+        if self.env.startswith("ALE/"):
+            frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
+            given["most_frames"] = frames or None
+        given |= {"observe": self.observe if self.observe == "state" else None}
+        return {name: value for name, value in given.items() if value is not None}
+
+
 @dataclass(frozen=True)
 class OutputConfig:
     """Where a run lives and what it writes."""

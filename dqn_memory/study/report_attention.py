@@ -71,10 +71,10 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     """Of one greedy episode with a run's last checkpoint on the CPU; None where its network has no attention."""
     from dqn_memory.agent import load_network
     from dqn_memory.analysis.attention import episode_attention
-    from dqn_memory.playing import play_in
+    from dqn_memory.analysis.episodes import play_in
 
     network, config, _ = load_network(run)
-    episode = play_in(config.arena(next(network.parameters()).device), network, seed)[0]
+    episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
     shown = slice(STEPS)
     maps = episode_attention(network, episode.observation[shown], episode.previous_action[shown], config.acting)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}

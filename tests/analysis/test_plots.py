@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from dqn_memory.analysis import plots
+from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
-from dqn_memory.playing import Episode
 from dqn_memory.runs.errors import UserError
 
 RNG = np.random.default_rng(0)

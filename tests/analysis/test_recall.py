@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 
 from dqn_memory.acting import StateActor, WindowActor
 from dqn_memory.analysis import plots
+from dqn_memory.analysis.episodes import q_values, reach, windows
 from dqn_memory.analysis.recall import Recall, RecallConfig, Substitutes, gradients, occlusions, recall, usual
-from dqn_memory.windows import q_values, reach, windows
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
 NEUTRAL, RESAMPLED = RecallConfig(occlusion="neutral"), RecallConfig(resamples=3)
@@ -146,7 +146,7 @@ def test_many_windows_are_computed_in_parts(monkeypatch):
     net, one = network("dgfqn").eval(), episode(12)
     many = windows(net, one.observation, one.previous_action, torch.arange(12), 6, "prefix")
     whole = q_values(net, many, "prefix")
-    monkeypatch.setattr("dqn_memory.windows.TOKENS", 13)
+    monkeypatch.setattr("dqn_memory.analysis.episodes.TOKENS", 13)
     torch.testing.assert_close(q_values(net, many, "prefix"), whole, rtol=0, atol=1e-12)
 
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
+from dqn_memory.acting import ExplorationConfig
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
-from dqn_memory.config import EnvironmentConfig, TrainConfig
-from dqn_memory.exploration import ExplorationConfig
-from dqn_memory.learner_config import LearnerConfig
+from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import NetworkConfig, observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score
+from dqn_memory.runs.settings import EnvironmentConfig
 from dqn_memory.train import QTrainer
 from envs import WORLDS
 from envs.registry import make_world
@@ -52,7 +52,7 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
 
 @pytest.mark.parametrize("env", ["ALE/Pong-v5", "CartPole-v1"])
 def test_only_worlds_of_ours_show_their_state(env):
-    with pytest.raises(UserError, match=f"--observe state needs a world of this suite, which {env} is not"):
+    with pytest.raises(UserError, match=f"--observe state needs an environment of this suite, which {env} is not"):
         EnvironmentConfig(env=env, observe="state").kwargs()
 
 

@@ -310,7 +310,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--span-diversity", "-1"], "--span-diversity -1.0 must not be negative"),
         (["--log-every", "-1"], "--log-every -1 must not be negative"),
         (["--checkpoint-every", "-1"], "--checkpoint-every -1 must not be negative"),
-        (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs a world of this suite"),
+        (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs an environment of this suite"),
         (["--env", "ALE/Pong-v5", "--path", "nofile"], "--path nofile is for worlds that are read from a file"),
         (["--env", "ALE/Pong-v5", "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
         (["--env", MEMORY, "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),

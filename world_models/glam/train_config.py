@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from dqn_memory.config import EnvironmentConfig
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import OutputConfig, Repeatable, check_numbers, check_parts, flags_of
+from dqn_memory.runs.settings import EnvironmentConfig, OutputConfig, Repeatable, check_numbers, check_parts, flags_of
 from envs.atari import AtariConfig as GameConfig
 from envs.core import Step
 from envs.worlds.catch import check as check_catch

@@ -20,9 +20,8 @@ from typing import Any, ClassVar, Literal
 from torch import Tensor
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
-from dqn_memory.config import EnvironmentConfig
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.settings import Engine, OutputConfig, Repeatable, check_numbers, check_parts
+from dqn_memory.runs.settings import Engine, EnvironmentConfig, OutputConfig, Repeatable, check_numbers, check_parts
 from envs.atari import AtariConfig
 from envs.core import Step
 from world_models import settings
