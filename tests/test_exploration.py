@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from dqn_memory.acting import ExplorationConfig, Explorer
-from dqn_memory.runs.errors import UserError
 
 WORLDS, ACTIONS, GREEDY = 400, 5, 5  # the greedy action is none of the random ones
 
@@ -70,11 +69,6 @@ def test_a_stopped_explorer_goes_on_as_it_would_have():
     never = torch.zeros(WORLDS, dtype=torch.bool)
     for _ in range(20):
         assert torch.equal(explorer.choose(greedy, 0, never), other.choose(greedy, 0, never))
-
-
-def test_a_negative_lead_is_refused():
-    with pytest.raises(UserError, match="--random-start-steps -1"):
-        ExplorationConfig(random_start_steps=-1).check()
 
 
 def test_a_lead_ends_on_time_also_where_actions_are_held():

@@ -249,6 +249,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--prior-learning-rate", "-0.05"], "--prior-learning-rate -0.05 must not be negative"),
         (["--gamma", "1.5"], "--gamma 1.5 must lie between 0 and 1"),
         (["--regulariser-weight", "-1"], "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
+        (["--random-start-steps", "-1"], "--random-start-steps -1 must not be negative"),
         (["--epsilon-ladder", "-2"], "--epsilon-ladder -2.0 must not be negative"),
         (["--prepopulate", "-5"], "--prepopulate -5 must not be negative"),
         (["--log-every", "-3"], "--log-every -3 must not be negative"),
