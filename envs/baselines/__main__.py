@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 import torch
 import tyro
 
 from envs.baselines import report
 from envs.baselines.bounds import SCRIPTED, Best, Budget, best, random_level
-from envs.baselines.known import SHIPPED, UNKNOWN, Lines, plain
-from envs.baselines.report import Record, as_json, read
+from envs.baselines.known import SHIPPED, UNKNOWN, Lines, as_toml
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
@@ -92,7 +90,7 @@ class Args:
         return made
 
 
-def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
+def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
     """Compute one row; without bounds, and with a printed reason, where nobody has a player for the environment."""
     begin = time.perf_counter()
     budget = Budget(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
@@ -104,7 +102,7 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
             raise
         print(f"{id}: no best. {error}", flush=True)
         found = Best(UNKNOWN, UNKNOWN)
-    lines = Lines(
+    return Lines(
         id=id,
         time_limit=world.time_limit,
         random=random,
@@ -115,8 +113,10 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Record:
         seed=args.seed,
         revision=revision(),
         discounted=found.discounted,
+        command=command,
+        machine=cpu(),
+        seconds=round(time.perf_counter() - begin, 1),
     )
-    return Record(lines, command, cpu(), round(time.perf_counter() - begin, 1))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -128,31 +128,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = Path(args.folder)
-    records = read(folder / "baselines.json")
+    rows = report.read(folder / "baselines.json")
     worlds = args.worlds()
     if args.write:
         make_folder(folder)
     for id, world in worlds.items():
-        records[id] = compute(id, world, args, command)
-        lines = records[id].lines
+        rows[id] = lines = compute(id, world, args, command)
         print(f"{id:<48} random {report.show(lines.random.success):<16} best {report.best(lines)}", flush=True)
         if args.write:
-            write(folder, ordered(records), args.ship)
+            write(folder, ordered(rows), args.ship)
 
 
-def ordered(records: Mapping[str, Record]) -> dict[str, Record]:
+def ordered(rows: Mapping[str, Lines]) -> dict[str, Lines]:
     """Sort rows as the registry does; rows with options, and of environments not registered now, come last."""
-    return {id: records[id] for id in [*(id for id in WORLDS if id in records), *sorted(set(records) - set(WORLDS))]}
+    return {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
 
 
-def write(folder: Path, records: dict[str, Record], ship: bool) -> None:
+def write(folder: Path, rows: dict[str, Lines], ship: bool) -> None:
     """Write the three files, and with `ship` the one in the package."""
-    write_text(folder / "baselines.json", as_json(records))
-    write_text(folder / "baselines.csv", report.as_csv(records))
-    write_text(folder / "baselines.md", report.markdown(records))
+    write_text(folder / "baselines.json", report.as_json(rows))
+    write_text(folder / "baselines.csv", report.as_csv(rows))
+    write_text(folder / "baselines.md", report.markdown(rows))
     if ship:
-        own = {id: plain(record.lines) for id, record in records.items() if id in WORLDS and record.lines.bounded}
-        write_text(SHIPPED, tomli_w.dumps(own))
+        own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
+        write_text(SHIPPED, as_toml(own))
 
 
 if __name__ == "__main__":

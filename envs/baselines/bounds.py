@@ -96,7 +96,9 @@ def of_tables(world: Tabular, budget: Budget) -> Best:
 
     Where chance ends with the start, the undiscounted optimum is found exactly instead.
     """
-    model, found, discounted = tabular.solved(world.tables, budget.gap, budget.size)
+    model = tabular.Model.of(world.tables)
+    found = tabular.solve(model, budget.gap, budget.size)
+    discounted = {"discount": model.discount, "lower": found.lower, "upper": found.upper}
     if world.initial_draws() is not None:
         return replace(of_few_starts(world), discounted=discounted)
     outcomes = play(world, tabular.belief_player(model, found), budget.episodes, budget.seed)

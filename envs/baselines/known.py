@@ -14,8 +14,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 SHIPPED = Path(__file__).parent / "lines.toml"
 LEVELS = ("random", "lower", "upper")
+ORIGIN = ("command", "machine", "seconds")  # how the numbers came about; not shipped
 DOUBT = 2.0  # standard errors within which two numbers are not told apart
 
 
@@ -57,6 +60,9 @@ class Lines:
     seed: int
     revision: str
     discounted: Mapping[str, float] | None = None  # discount, and bounds lower and upper on the discounted value
+    command: str = ""
+    machine: str = ""
+    seconds: float = 0.0
 
     @property
     def bounded(self) -> bool:
@@ -98,6 +104,12 @@ def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = 
     """Return " (random 0.45, best known 1.00)" for a score; empty where no lines are known for such options."""
     known = None if options else lines(id)
     return "" if known is None else f" ({relative(score, known)})"
+
+
+def as_toml(all_lines: Mapping[str, Lines]) -> str:
+    """Write the text of `lines.toml`."""
+    entries = {id: plain(lines) for id, lines in all_lines.items()}
+    return tomli_w.dumps({id: {k: v for k, v in entry.items() if k not in ORIGIN} for id, entry in entries.items()})
 
 
 def parse(text: str) -> dict[str, Lines]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from envs.baselines.known import DOUBT, LEVELS, Lines, Measure, from_plain, plain
 from envs.files import read_entries
@@ -52,46 +49,26 @@ Bounds on the best expected discounted return without a time limit, by heuristic
 """
 
 
-@dataclass(frozen=True)
-class Record:
-    """Lines, and how they came about."""
-
-    lines: Lines
-    command: str
-    machine: str
-    seconds: float
+AllLines = Mapping[str, Lines]  # by id
 
 
-Records = Mapping[str, Record]
-
-
-def read(path: Path) -> dict[str, Record]:
-    """Read the records by id; none where there is no file yet.
+def read(path: Path) -> dict[str, Lines]:
+    """Read all lines; none where there is no file yet.
 
     Raises:
         UserError: the file is something else.
     """
-    return read_entries(path, _record, "baselines")
+    return read_entries(path, from_plain, "baselines")
 
 
-def _record(id: str, entry: dict[str, Any]) -> Record:
-    made = {name: entry.pop(name) for name in ("command", "machine", "seconds")}
-    return Record(from_plain(id, entry), **made)
-
-
-def as_json(records: Records) -> str:
+def as_json(all_lines: AllLines) -> str:
     """Write the text that `read` reads."""
-    entries = {}
-    for id, record in records.items():
-        made = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)[1:]}
-        entries[id] = plain(record.lines) | made
-    return json.dumps(entries, indent=1) + "\n"
+    return json.dumps({id: plain(lines) for id, lines in all_lines.items()}, indent=1) + "\n"
 
 
-def as_csv(records: Records) -> str:
+def as_csv(all_lines: AllLines) -> str:
     """Write one flat row per environment."""
-    rows = [_flat(each.lines) | {"command": each.command, "machine": each.machine} for each in records.values()]
-    return Table.from_records(rows).csv()
+    return Table.from_records([_flat(lines) for lines in all_lines.values()]).csv()
 
 
 def _flat(lines: Lines) -> dict[str, Value]:
@@ -107,13 +84,13 @@ def _flat(lines: Lines) -> dict[str, Value]:
     found = lines.discounted or {}
     row |= {"discount": found.get("discount")}
     row |= {f"discounted_{name}": found.get(name) for name in ("lower", "upper")}
-    counts = {"episodes": lines.episodes, "scripted_episodes": lines.scripted_episodes}
-    return row | counts | {"seed": lines.seed, "revision": lines.revision}
+    names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
+    return row | {name: getattr(lines, name) for name in names}
 
 
-def markdown(records: Records) -> str:
+def markdown(by_id: AllLines) -> str:
     """Write the whole page."""
-    all_lines = [record.lines for record in records.values()]
+    all_lines = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
     parts = [HEAD, Table(columns, [_level_row(lines) for lines in all_lines]).markdown()]
     parts += [PUBLISHED, published_table(all_lines).markdown()]
@@ -124,7 +101,7 @@ def markdown(records: Records) -> str:
     ]
     if discounted:
         parts += [DISCOUNTED, Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
-    return "\n".join([*parts, *_origin(records)]) + "\n"
+    return "\n".join([*parts, *_origin(all_lines)]) + "\n"
 
 
 def _level_row(lines: Lines) -> tuple[str, ...]:
@@ -134,27 +111,27 @@ def _level_row(lines: Lines) -> tuple[str, ...]:
     return lines.id, *shown, "; ".join(kinds), str(lines.time_limit)
 
 
-def _origin(records: Records) -> list[str]:
+def _origin(all_lines: Sequence[Lines]) -> list[str]:
     """Say what made the rows: commands, machine, and what each row took."""
-    commands = list(dict.fromkeys(record.command for record in records.values()))
-    machines = "; ".join(sorted({record.machine for record in records.values()}))
+    commands = list(dict.fromkeys(lines.command for lines in all_lines))
+    machines = "; ".join(sorted({lines.machine for lines in all_lines}))
     columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
     rows = [
         (
-            record.lines.id,
-            record.lines.episodes,
-            record.lines.scripted_episodes or None,
-            record.lines.seed,
-            record.lines.revision,
-            f"{record.seconds / 60:.1f}",
-            commands.index(record.command) + 1,
+            lines.id,
+            lines.episodes,
+            lines.scripted_episodes or None,
+            lines.seed,
+            lines.revision,
+            f"{lines.seconds / 60:.1f}",
+            commands.index(lines.command) + 1,
         )
-        for record in records.values()
+        for lines in all_lines
     ]
-    lines = ["", "## How the rows were made", ""]
-    lines += [f"{number}. `{command}`" for number, command in enumerate(commands, 1)]
-    lines += ["", f"Machine: {machines}; other work ran on it. A + behind a revision: with uncommitted changes.", ""]
-    return [*lines, Table(columns, rows).markdown()]
+    text = ["", "## How the rows were made", ""]
+    text += [f"{number}. `{command}`" for number, command in enumerate(commands, 1)]
+    text += ["", f"Machine: {machines}; other work ran on it. A + behind a revision: with uncommitted changes.", ""]
+    return [*text, Table(columns, rows).markdown()]
 
 
 @cache

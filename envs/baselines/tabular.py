@@ -1,4 +1,4 @@
-"""A tabular POMDP as its planner sees it: beliefs, and the two bounds that planning starts from.
+"""Tabular POMDPs: bounds on their value, and the policy behind the lower one, played with exact beliefs.
 
 A belief here need not sum to 1: what an action and an observation leave of it is the joint probability, so that
 value functions are linear in it and an ended episode simply drops out.
@@ -7,7 +7,7 @@ value functions are linear in it and an ended episode simply drops out.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,22 +15,11 @@ from torch import Tensor
 
 from envs.baselines.playing import Player
 from envs.errors import UserError
+from envs.worlds.tabular import Tables
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
+Integers = np.ndarray[Any, np.dtype[np.int64]]
 SETTLED = 1e-9  # change of a sweep, as a share of the largest value, at which a bound is taken as settled
-
-
-class Arrays(Protocol):
-    """What a tabular POMDP gives; T's rows of a reset action hold the start of the next episode."""
-
-    T: Any  # (A, S, S')
-    O: Any  # (A, S', Z)  # noqa: E741
-    R: Any  # (A, S, S', Z)
-    start: Any  # (S,)
-    reset: Any  # (A, S) bool, the action ends the episode
-    discount: float
 
 
 @dataclass(frozen=True)
@@ -44,8 +33,8 @@ class Model:
     discount: float
 
     @classmethod
-    def of(cls, tables: Arrays) -> Model:
-        """Take the tables apart.
+    def of(cls, tables: Tables) -> Model:
+        """Take the tables apart; T's rows of a reset action hold the start of the next episode.
 
         Raises:
             UserError: without a discount below 1 an endless episode has no value to bound.
@@ -107,11 +96,7 @@ def full_state(model: Model, horizon: int) -> float:
 
 
 TINY = 1e-12  # a joint belief with less mass is taken as impossible
-
-
 PRUNED_EVERY = 1.3  # growth after which bounds are pruned
-
-
 DEEPEST = 200  # steps of a trial
 
 
@@ -130,7 +115,13 @@ class Bounds:
 
 
 def solve(model: Model, gap: float = 0.01, size: int = 1_500) -> Bounds:
-    """Search until the bounds at the start differ by at most `gap`, or consist of `size` vectors and points."""
+    """Search until the bounds at the start differ by at most `gap`, or consist of `size` vectors and points.
+
+    This is heuristic search value iteration (Smith & Simmons 2005). The lower bound is the largest of some linear
+    functions of the belief, each the value of a real plan; the upper one is the fast informed bound, pulled down by
+    values at single beliefs, with a sawtooth in between. Trials walk from the start along the action of the best upper
+    bound to where the gap matters most, and back up both bounds on the way back.
+    """
     lower, upper = Lower(model), Upper(model)
     start = model.start[None]
     while upper(start)[0] - lower(start)[0] > gap and len(lower.vectors) + len(upper.points) < size:
@@ -280,17 +271,13 @@ def _kept(covered: np.ndarray) -> np.ndarray:
     return keep
 
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
 def belief_player(model: Model, bounds: Bounds) -> Player:
     """Track the belief of every row, and act by the linear function that is largest there.
 
     The first observation of an episode says nothing. Observations (N, 1) are numbers below Z after that.
     """
     beliefs: Floats | None = None  # (N, S)
-    actions: NDArray[np.int64] = np.empty(0, np.int64)
+    actions: Integers = np.empty(0, np.int64)
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
         nonlocal beliefs, actions
@@ -304,7 +291,7 @@ def belief_player(model: Model, bounds: Bounds) -> Player:
     return act
 
 
-def updated(model: Model, beliefs: Floats, actions: NDArray[np.int64], seen: NDArray[Any]) -> Floats:
+def updated(model: Model, beliefs: Floats, actions: Integers, seen: Integers) -> Floats:
     """Update beliefs (N, S) after actions (N,) and observations (N,); one that has become impossible starts anew.
 
     Only the beliefs of ended episodes become impossible, and nobody asks for those.
@@ -317,10 +304,3 @@ def updated(model: Model, beliefs: Floats, actions: NDArray[np.int64], seen: NDA
         after[rows] = (beliefs[rows] @ model.transition[action]) * likely
     mass = after.sum(1, keepdims=True)
     return np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)
-
-
-def solved(tables: Any, gap: float, size: int) -> tuple[Model, Bounds, dict[str, float]]:
-    """Return a model, its bounds, and what is printed of them."""
-    model = Model.of(tables)
-    found = solve(model, gap, size)
-    return model, found, {"discount": model.discount, "lower": found.lower, "upper": found.upper}

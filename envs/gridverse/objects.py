@@ -14,8 +14,6 @@ from torch import Tensor
 
 # Types, as they are numbered in the default encoding.
 NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = range(11)
-
-
 KINDS = (NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON)
 
 
@@ -25,30 +23,16 @@ OPEN, CLOSED, LOCKED = 0, 1, 2
 
 # Colours; 0 is none.
 RED, GREEN, BLUE, YELLOW = 1, 2, 3, 4
-
-
 COLOURS = (RED, GREEN, BLUE, YELLOW)
 
 
 # Headings, and the unit vector (y, x) of each; y points down.
 NORTH, SOUTH, WEST, EAST = 0, 1, 2, 3
-
-
 DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
-
-
 TURN_LEFT = (WEST, EAST, SOUTH, NORTH)
-
-
 TURN_RIGHT = (EAST, WEST, NORTH, SOUTH)
-
-
 CODES = 512  # four bits of type, two of status, three of colour
-
-
 PHANTOM = 512  # a flag on what is seen, never on a cell: it lies on a phantom line
-
-
 SEEN = 1024  # codes with and without the flag
 
 
@@ -143,6 +127,4 @@ class Rule(Protocol):
 
 
 Reward = Callable[[Transition], Tensor]  # to (N,) float64; a world sums its rewards in their order
-
-
 Ending = Callable[[Transition], Tensor]  # to (N,) bool; an episode ends when any ending says so

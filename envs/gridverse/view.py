@@ -166,11 +166,7 @@ def _window(heading: int, area: Area) -> list[tuple[int, int]]:
 
 
 STEP = 0.01  # of a cell, the stride at which a ray is walked
-
-
 Cell = tuple[int, int]  # (row, column) of the window
-
-
 Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a cell, and that cell
 
 
@@ -210,7 +206,11 @@ class StochasticRaytracing:
 
 
 class Rays:
-    """One ray from the centre of the agent's cell towards every corner of every cell of a window."""
+    """One ray from the centre of the agent's cell towards every corner of every cell of a window.
+
+    The rays are fixed by the window, so they are walked once. What remains for a step is to ask, for every stretch of
+    a ray, whether an opaque cell lies on it, and to add up the rays that reach each cell: two products of matrices.
+    """
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
         stretches = Counter(_stretches(rows, columns, agent))

@@ -1,4 +1,11 @@
-"""The words of Cassandra's .pomdp format, and what may stand where. Text is taken apart, never evaluated."""
+"""Models in Cassandra's .pomdp format: a reader, a writer, and a world from a file.
+
+The reader takes the whole format (pomdp.org, "POMDP file format") and one meaning that gym-pomdps adds to
+`T: action : state reset`: the episode ends there, and a start state is drawn. The probabilities of a row must sum to
+one within 1e-5; they are kept as they are written. `values: cost` negates the numbers of R, so that R is a reward in
+either case. Without `start` all states are equally likely; without an entry a reward is 0. Of several entries for
+the same thing the last one counts. Text is taken apart, never evaluated.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +24,12 @@ from envs.errors import UserError, suggestion
 from envs.worlds.tabular import MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers, wrong_row
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
-
-
 SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
-
-
 KEYWORDS = {*SECTIONS, "include", "exclude", "uniform", "identity", "reset", "reward", "cost"}
-
-
 WORD = re.compile(r":|[^\s:#]+")
-
-
 NAME = re.compile(r"[^\W\d][^\s:#]*")
-
-
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
-
-
 COUNT = re.compile(r"[0-9]{1,9}")
-
-
 MOST_NAMES = 2**16
 
 
@@ -181,11 +174,7 @@ def tokens(text: str) -> list[Token]:
 
 
 Index = tuple[int | slice, ...]
-
-
 REFERENCES = {"T": 1, "O": 1, "R": 2}  # how many an entry has at least
-
-
 WORDS = {  # what may stand for numbers, by the entry and the axes that its references leave
     ("T", 1): ("uniform", "reset"),
     ("T", 2): ("uniform", "identity"),

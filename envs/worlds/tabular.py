@@ -1,4 +1,4 @@
-"""A world from tables of probabilities."""
+"""A world from tables of probabilities: the tables, exact draws from their rows, and the world itself."""
 
 from __future__ import annotations
 
@@ -151,14 +151,8 @@ def _rewards(tables: Tables, move: Draw) -> Floats:
 
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
-
-
 TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
-
-
 MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
 
 
@@ -286,16 +280,18 @@ def wrong_row(rows: Floats) -> tuple[int, ...] | None:
 
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-
-
 Values = Any  # tensors, or numpy arrays in their position
-
-
 UNITS = 2**53
 
 
 class Draw(NamedTuple):
-    """How to choose from R rows of probabilities, which have C slots together.
+    """How to choose from R rows of probabilities by one uniform and a few look-ups, however long the rows are.
+
+    This is Walker's alias method. For every row [0, 1) is cut into equal slots, a power of two of them, and every slot
+    into two pieces, one of which may be empty; each piece belongs to one outcome, and the pieces of an outcome are
+    together as long as its probability. A uniform finds its slot by its leading bits and its piece by one comparison.
+    Lengths are whole numbers of 2**-53, the step of the uniforms. So every row sums to exactly one whatever rounding
+    left of its probabilities, an outcome of probability 0 has no piece, and any other outcome has one.
 
     Where every row has one possible outcome, nothing is drawn: there are no slots, and each row is one piece.
     """
