@@ -10,7 +10,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -53,7 +53,7 @@ class Trainer(ABC, Generic[C]):
     config_class: ClassVar[type[Any]]
     shown: ClassVar[Mapping[str, str]]
     """Words of the progress line, and the scalar that each stands for."""
-    attention_report: ClassVar[Callable[[Path, int], Any] | None] = None
+    attention_report: ClassVar[Any] = None
     """Reads what a study's report shows of a run's attention, (run, seed) -> analysis.attention.Maps or None."""
     # What a checkpoint holds besides networks, optimisers, counters and replay, by the names of attributes:
     stateful: ClassVar[tuple[str, ...]]

@@ -55,7 +55,8 @@ def _played(kind: str, folder: Path) -> Maps | None:
 
 def attention_reader(kind: str) -> Callable[[Path, int], Maps | None] | None:
     """Give the function that reads attention from a run of this kind; None where there is none."""
-    return of_q_network if kind == "q_network" else trainer_class(kind).attention_report
+    reader: Callable[[Path, int], Maps | None] | None = trainer_class(kind).attention_report
+    return of_q_network if kind == "q_network" else reader
 
 
 def _recorded(path: Path) -> Maps | None:

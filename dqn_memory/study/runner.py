@@ -425,7 +425,7 @@ def _score(run: RunState) -> str:
     """Say what its last evaluation gave, as the report will read it: success only of environments that report it."""
     final = final_metrics(run.folder)
     config = tomllib.loads(run.config.read_text(encoding="utf-8"))
-    env = config.get("environment", config.get("world"))["env"]  # which a config of schema 1 calls world
+    env = str((config.get("environment") or config["world"])["env"])  # which a config of schema 1 calls world
     named = {"success": "final/success_rate"} if env.removeprefix("envs:") in WORLDS else {}
     named["return"] = "final/episodic_return"
     told = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]

@@ -181,9 +181,7 @@ def _has(row: Mapping[str, str], words: Sequence[str]) -> bool:
 
 def pairs(given: Given, first: Sequence[str], second: Sequence[str], each: Sequence[str], relation: str) -> Result:
     """Count the cases, named in both cells as {each}, in which two cells are equal or the first is above."""
-    cells = {
-        name: tuple(given.cell(*(key.format(each=name) for key in keys)) for keys in (first, second)) for name in each
-    }
+    cells = {name: [given.cell(*_named(keys, name)) for keys in (first, second)] for name in each}
     found = {name: a == b if relation == "equal" else number(a) > number(b) for name, (a, b) in cells.items()}
     shown = {name: f"{name} {a} and {b}" for name, (a, b) in cells.items()}
     different = "; ".join(text for name, text in shown.items() if not found[name])
@@ -258,36 +256,31 @@ def p_value(first: Mapping[str, str], second: Mapping[str, str], seeds: int, one
     return Figure.of_cells(p, first["mean"], first["error"], second["mean"], second["error"])
 
 
-def printed_p(given: Given, first: Sequence[str], second: Sequence[str], seeds: int, other_seeds: int) -> Result:
-    """Set a printed p value against the test's."""
-    rows = given.row(*first), given.row(*second)
-    test, one_sided = p_value(*rows, seeds), p_value(*rows, seeds, one_sided=True)
-    facts = {"other": p_value(*rows, other_seeds).text(4), "one_sided": one_sided.text(4)}
-    return Result(test.text(4), test.agrees(given.published), facts)
+def welch_test(
+    given: Given, first: Sequence[str], second: Sequence[str], seeds: int, shows: str, other_seeds: int = 0
+) -> Result:
+    """Test whether two rows differ, which is published as a p value or as "significant" or "not significant".
 
-
-def significant(given: Given, first: Sequence[str], second: Sequence[str], seeds: int, other_seeds: int) -> Result:
-    """Tell whether two rows differ, as given.published, "significant" or "not significant"."""
+    `shows` says how the outcome is told: with the p value, the verdict, and both means.
+    """
     rows = given.row(*first), given.row(*second)
-    test, other = p_value(*rows, seeds), p_value(*rows, other_seeds)
+    test, other = p_value(*rows, seeds), p_value(*rows, other_seeds or seeds)
     word = SIGNIFICANT[test.value < ALPHA]
-    facts = {"other": f"p {other.text(4)}, {SIGNIFICANT[other.value < ALPHA]}"}
-    return Result(f"p {test.text(4)}: {word}", word == given.published, facts)
-
-
-def worsens(given: Given, first: Sequence[str], second: Sequence[str], seeds: int) -> Result:
-    """Tell whether the way from one row to another is significant."""
-    rows = given.row(*first), given.row(*second)
-    test = p_value(*rows, seeds)
-    return Result(f"{rows[0]['mean']} to {rows[1]['mean']}, p {test.text(3)}", test.value < ALPHA)
+    facts = {
+        "p": test.text(4), "p3": test.text(3), "word": word, "first": rows[0]["mean"], "second": rows[1]["mean"],
+        "other": other.text(4), "other_word": SIGNIFICANT[other.value < ALPHA],
+        "one_sided": p_value(*rows, seeds, one_sided=True).text(4),
+    }  # fmt: skip
+    in_words = given.published in SIGNIFICANT.values()
+    agrees = word == given.published if in_words else test.agrees(given.published)
+    return Result(shows.format(**facts), agrees, facts)
 
 
 def significant_pairs(
     given: Given, first: Sequence[str], second: Sequence[str], each: Sequence[str], seeds: int
 ) -> Result:
     """Count the cases, named in both rows as {each}, in which two rows differ significantly."""
-    rows = [[given.row(*_named(keys, name)) for keys in (first, second)] for name in each]
-    tested = {name: p_value(*both, seeds) for name, both in zip(each, rows, strict=True)}
+    tested = {name: p_value(given.row(*_named(first, name)), given.row(*_named(second, name)), seeds) for name in each}
     shown = ", ".join(f"{name} {p.text(3)}" for name, p in tested.items())
     return _count(given.published, (p.value < ALPHA for p in tested.values()), shown=shown)
 
@@ -460,7 +453,7 @@ MEASURES: dict[str, Callable[..., Result]] = {
     measure.__name__: measure
     for measure in (
         average, average_gain, average_reaches, average_first, middle_order, carried, wins, pairs, same, same_rounded,
-        same_columns, descending, change, loss_over, printed_p, significant, worsens, significant_pairs, little_effect,
+        same_columns, descending, change, loss_over, welch_test, significant_pairs, little_effect,
         significant_gains, relative_gain, beside_random, parameter_counts, fewer_parameters, best_setting,
         different_runs, one_value, hours_of_play, imagination_horizon,
     )
