@@ -9,9 +9,8 @@ from torch.nn import functional as F
 
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import symlog
-from world_models.glam.agent import Agent, AgentConfig, losses, optimizer_for, update
+from world_models.glam.agent import Agent, AgentConfig, lambda_return, losses, optimizer_for, update
 from world_models.glam.imagination import Imagined
-from world_models.glam.returns import lambda_return
 
 H, B, Z, D = 5, 40, 12, 8
 

@@ -17,12 +17,11 @@ from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import generator
 from dqn_memory.runs.metrics import shortened
-from world_models.glam import pictures
-from world_models.glam.comparison import MEASURES, compare, starts
-from world_models.glam.curves import Curve, curves
-from world_models.glam.foresight import Foreseen, Lived, foresee, latent_noise, live, past
+from world_models.glam import plots
+from world_models.glam.foresight import MEASURES, Foreseen, Lived, compare, foresee, latent_noise, live, past, starts
 from world_models.glam.inspect import main
 from world_models.glam.loading import load
+from world_models.glam.plots import Curve, curves
 from world_models.glam.record import main as record
 from world_models.glam.record import page, read
 
@@ -160,12 +159,12 @@ def test_an_episode_that_is_too_short_is_not_compared(found):
 
 def test_boxes_are_around_what_varied():
     before, after = np.zeros((8, 8, 3)), np.zeros((8, 8, 3))
-    assert pictures.varied(before, after) == []
+    assert plots.varied(before, after) == []
     after[2:4, 5], after[7, 1] = 0.9, 0.5
-    assert pictures.varied(before, after) == [(5, 2, 6, 4), (1, 7, 2, 8)]
+    assert plots.varied(before, after) == [(5, 2, 6, 4), (1, 7, 2, 8)]
     after[0, 0] = 0.05  # too faint
     after[4, 6] = after[5, 7] = 1.0  # touch by their corners
-    assert pictures.varied(before, after) == [(5, 2, 8, 6), (1, 7, 2, 8)]
+    assert plots.varied(before, after) == [(5, 2, 8, 6), (1, 7, 2, 8)]
 
 
 def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import SymlogCode
-from world_models.glam.returns import lambda_return
-from world_models.glam.scaling import ReturnScale, percentile
+from world_models.glam.agent import ReturnScale, lambda_return, percentile
 from world_models.glam.schedule import HorizonConfig
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")

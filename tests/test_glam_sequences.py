@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dqn_memory.blocks.mamba import Mamba
 from world_models.glam.config import FORMS, PRESETS
-from world_models.glam.mamba_layers import MambaLayer, last_of_window, mix
+from world_models.glam.layers import MambaLayer, last_of_window, mix
 from world_models.glam.sequences import SEQUENCES, build_sequence
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_core.npz")

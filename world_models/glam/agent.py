@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import SymlogCode, cross_entropy, entropy, wide
-from world_models.glam.adam import adam
-from world_models.glam.heads import mlp
+from world_models.glam.encoder import mlp
 from world_models.glam.imagination import Imagined
-from world_models.glam.returns import Form, lambda_return
-from world_models.glam.scaling import ReturnScale
+from world_models.glam.learner import adam
 
 Metrics = dict[str, Tensor]
 
@@ -163,3 +162,67 @@ def update(agent: Agent, optimizer: torch.optim.Optimizer, imagined: Imagined) -
     optimizer.step()
     agent.follow()
     return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm.detach()}
+
+
+Form = Literal["textbook", "released"]
+
+
+def lambda_return(
+    reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: Form = "textbook"
+) -> Tensor:
+    """Returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), from R_H = V_H backwards.
+
+    c_t is 0 where the step ended the episode (`terminated`) and 1 elsewhere (Sutton and Barto 2018, section 12.1;
+    Hafner et al. 2021, eq. 4). `released` has V_t in the place of V_{t+1}, as the code of STORM and GLAM does.
+
+    Rewards (H, ...), values (H + 1, ...) of the states before each step and after the last, ends (H, ...) as truth
+    values or as numbers from 0 to 1: returns (H, ...), float32 or wider.
+    """
+    value = wide(value)
+    discount = gamma * (1 - terminated.to(value.dtype))  # (H, ...)
+    beside = value[:-1] if form == "released" else value[1:]
+    short = wide(reward) + discount * (1 - lam) * beside  # all of R_t but the part of R_{t+1}
+    later, returns = value[-1], []
+    for t in reversed(range(len(reward))):
+        later = short[t] + discount[t] * lam * later
+        returns.append(later)
+    return torch.stack(returns[::-1])
+
+
+LOW, HIGH = 0.05, 0.95  # the percentiles between which returns are measured
+
+
+def percentile(x: Tensor, share: float) -> Tensor:
+    """The int(share n)-th smallest of all n entries, and the smallest where that is none: a number of x itself."""
+    x = x.flatten()
+    return x.kthvalue(max(int(share * x.numel()), 1)).values
+
+
+class ReturnScale(nn.Module):
+    """max(1, S), S = moving 95th minus moving 5th percentile of the returns (Hafner et al. 2023, eq. 11).
+
+    Both averages start at 0 and are not corrected for it, as in the code of STORM and GLAM; they are buffers, so that
+    a checkpoint has them.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, decay: float = 0.99) -> None:
+        super().__init__()
+        self.decay = decay
+        for name in ("low", "high"):
+            self.register_buffer(name, torch.zeros(()))
+
+    @torch.no_grad()
+    def update(self, returns: Tensor) -> Tensor:
+        """Take in returns of any shape; gives the scale after it, a scalar of at least 1."""
+        returns = wide(returns)
+        for average, share in ((self.low, LOW), (self.high, HIGH)):
+            average.lerp_(percentile(returns, share).to(average.dtype), 1 - self.decay)
+        return self.value
+
+    @property
+    def value(self) -> Tensor:
+        """The scale as it stands, a scalar."""
+        return (self.high - self.low).clamp(min=1.0)

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import State
-from world_models.glam.attention import TransformerLayer
 from world_models.glam.config import ModelConfig
-from world_models.glam.mamba_layers import EPSILON, MambaLayer
+from world_models.glam.layers import EPSILON, MambaLayer, TransformerLayer
 
 
 class MambaStack(nn.Module):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from world_models.distributions import wide
-from world_models.glam.heads import gumbel
+from world_models.glam.encoder import gumbel
 from world_models.glam.memory import Kind, memory
 from world_models.glam.model import WorldModel
 

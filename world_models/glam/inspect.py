@@ -18,17 +18,15 @@ from typing import Annotated, Any
 import tyro
 
 from dqn_memory.agent import run_folder
-from dqn_memory.analysis import plots
+from dqn_memory.analysis.plots import save
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Repeatable
-from world_models.glam import pictures
-from world_models.glam.comparison import Comparison, compare
-from world_models.glam.curves import WINDOW, Curve, curves
-from world_models.glam.foresight import Foreseen, foresee, live
+from world_models.glam.foresight import Comparison, Foreseen, compare, foresee, live
 from world_models.glam.loading import Trained, load
+from world_models.glam.plots import WINDOW, Curve, curves, loss_panels, rollout_strip, save_animation
 from world_models.glam.train_config import ComputeConfig
 
 MOST = 16  # imagined steps, where the flag says nothing
@@ -107,9 +105,9 @@ def draw(folder: Path, about: str, found: Foreseen, losses: dict[str, dict[str, 
     )
     title = f"{len(found)} steps imagined from step {found.start}\n{about}"
     return [
-        plots.save(pictures.strip(found, title, caption), folder / "imagined.png"),
-        pictures.animate(folder / "imagined.gif", found, about),
-        plots.save(pictures.losses(losses, f"Parts of the world model's loss\n{about}"), folder / "losses.png"),
+        save(rollout_strip(found, title, caption), folder / "imagined.png"),
+        save_animation(folder / "imagined.gif", found, about),
+        save(loss_panels(losses, f"Parts of the world model's loss\n{about}"), folder / "losses.png"),
     ]
 
 

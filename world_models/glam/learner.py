@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.runs.errors import UserError
-from world_models.glam.adam import adam
 from world_models.glam.losses import Batch, Metrics
 from world_models.glam.model import WorldModel
 
@@ -67,3 +66,10 @@ def update(
     norm = nn.utils.clip_grad_norm_(trained(model), config.max_grad_norm, foreach=True)
     optimizer.step()
     return metrics | {"grad/norm": norm.detach()}
+
+
+def adam(parameters: list[nn.Parameter], rate: float, epsilon: float, capturable: bool) -> torch.optim.Adam:
+    """Fused Adam, whose step size `dqn_memory.learner.set_rate` can change; a tensor where a graph captures it."""
+    lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate
+    group = {"params": parameters, "lr": lr, "first_lr": rate}
+    return torch.optim.Adam([group], lr=lr, eps=epsilon, fused=True, capturable=capturable)

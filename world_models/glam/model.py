@@ -7,8 +7,7 @@ from torch import Tensor, nn
 
 from world_models.distributions import SymlogCode, unimix
 from world_models.glam.config import ModelConfig
-from world_models.glam.encoder import Decoder, Encoder, as_images
-from world_models.glam.heads import CategoricalHead, draw, mlp, prior_head
+from world_models.glam.encoder import CategoricalHead, Decoder, Encoder, as_images, draw, mlp, prior_head
 from world_models.glam.losses import Batch, Metrics, Predictions, losses
 from world_models.glam.sequences import Features, SequenceState, build_sequence
 

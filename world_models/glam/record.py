@@ -13,14 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dqn_memory.analysis import plots
+from dqn_memory.analysis.plots import save, seed_curves
 from dqn_memory.runs.backend import FACT
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import write_atomic
 from dqn_memory.runs.settings import from_record, parse
 from dqn_memory.study.keeping import PAGE, Args, by_form, check_names, copy_raw, open_finished, places, rows
-from world_models.glam import pictures
-from world_models.glam.curves import PARTS, WINDOW, Curve, curves
+from world_models.glam.plots import PARTS, WINDOW, Curve, curves, loss_panels
 from world_models.glam.train_config import TrainConfig
 
 POLICIES = ("sampled", "greedy")
@@ -142,10 +141,10 @@ def keep(records: Sequence[Record], folder: Path, title: str) -> None:
     write_atomic(folder / PAGE, page(records, folder, title).encode())
     curves = {form: [record.returns() for record in seeds] for form, seeds in by_form(records).items()}
     policies = sorted({record.config.evaluation.policy.replace("both", "sampled") for record in records})
-    plots.save(plots.seed_curves(curves, title, f"return of {' or '.join(policies)} actions"), folder / "returns.png")
+    save(seed_curves(curves, title, f"return of {' or '.join(policies)} actions"), folder / "returns.png")
     first = {form: seeds[0].losses() for form, seeds in by_form(records).items()}
     heading = f"Parts of the world model's loss, first seed of each form\n{title}"
-    plots.save(pictures.losses(first, heading), folder / "losses.png")
+    save(loss_panels(first, heading), folder / "losses.png")
 
 
 @one_line_errors

@@ -1,10 +1,16 @@
-"""Pictures of a GLAM run: imagined beside real frames, as a strip and as an animation, and its losses."""
+"""Losses over a run, each part by itself, and how much they fluctuate around their trend (the paper's Figure 6).
+
+The paper draws the fluctuation and does not say how it is measured. Here it is the standard deviation of what is left
+of a logged loss when its centred moving average is taken away; a logged loss is itself the mean over all updates since
+the line before, so runs are comparable where they log equally often.
+"""
 
 from __future__ import annotations
 
 import io
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +23,51 @@ from matplotlib.ticker import StrMethodFormatter
 from PIL import Image, ImageDraw, ImageFont
 
 from dqn_memory.analysis.plots import COLOURS, INK, MARK, STYLE, Array
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import write_atomic
-from world_models.glam.curves import Curve
 from world_models.glam.foresight import Foreseen
+
+PARTS = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
+WINDOW = 11  # log lines of the moving average
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One loss at N log lines, oldest first."""
+
+    steps: Array  # (N,) environment steps
+    values: Array  # (N,)
+
+    def trend(self, window: int = WINDOW) -> Array:
+        """Centred moving average (N,), of fewer lines where the run begins and ends."""
+        half = min(window, len(self.values)) // 2
+        sums = np.concatenate([[0.0], np.cumsum(self.values)])
+        place = np.arange(len(self.values))
+        reach = np.minimum(half, np.minimum(place, place[::-1]))  # as far to both sides, or the mean is no trend
+        return (sums[place + reach + 1] - sums[place - reach]) / (2 * reach + 1)
+
+    def fluctuation(self, window: int = WINDOW) -> float:
+        """Standard deviation around the trend, without the lines whose window is cut short; nan where none is left."""
+        half = min(window, len(self.values)) // 2
+        inner = slice(half, len(self.values) - half)
+        left = (self.values - self.trend(window))[inner]
+        return float(left.std()) if len(left) > 1 else float("nan")
+
+
+def curves(lines: Sequence[Mapping[str, Any]], source: str) -> dict[str, Curve]:
+    """Every part of the world model's loss in the lines of a metrics.jsonl; a UserError where there is none."""
+    found = {part: _curve(lines, f"losses/{part}") for part in PARTS}
+    known = {part: curve for part, curve in found.items() if len(curve.steps)}
+    if not known:
+        raise UserError(f"{source} has logged no loss of a world model yet: nothing can be drawn")
+    return known
+
+
+def _curve(lines: Sequence[Mapping[str, Any]], name: str) -> Curve:
+    pairs = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
+    steps, values = np.array(pairs, dtype=np.float64).reshape(-1, 2).T
+    return Curve(steps, values)
+
 
 SIDE = 0.95  # inches of a frame
 KNOWN = 3  # frames shown before the dream begins
@@ -29,7 +77,6 @@ STILL_MS, LAST_MS = 350, 1500
 PIXELS, MARGIN, LINE = 192, 12, 18  # of the animation: side of a picture, border, height of words
 
 _styled = matplotlib.rc_context(STYLE)
-
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -58,7 +105,7 @@ def _patches(mask: Array) -> Array:
 
 
 @_styled
-def strip(found: Foreseen, title: str, caption: str) -> Figure:
+def rollout_strip(found: Foreseen, title: str, caption: str) -> Figure:
     """Real frames over imagined ones over their difference; red boxes where the real frame varied.
 
     The frames before the dream stand at the left; numbers are real and imagined rewards.
@@ -102,7 +149,7 @@ def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
 
 
 @_styled
-def losses(runs: Mapping[str, Mapping[str, Curve]], title: str) -> Figure:
+def loss_panels(runs: Mapping[str, Mapping[str, Curve]], title: str) -> Figure:
     """A panel a part of the loss: a line a run, thick its trend; below it, how much it fluctuates around that."""
     parts = list(dict.fromkeys(part for curves in runs.values() for part in curves))
     across = min(len(parts), 3)
@@ -141,7 +188,7 @@ def _colours(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-def animate(path: Path, found: Foreseen, title: str) -> Path:
+def save_animation(path: Path, found: Foreseen, title: str) -> Path:
     """Write real and imagined frames side by side, a page a step, as a GIF; a UserError where the disk refuses."""
     pages = [_page(found, step, title) for step in range(len(found))]
     durations = [STILL_MS] * (len(pages) - 1) + [LAST_MS]
