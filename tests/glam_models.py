@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from world_models.glam.agent import Agent, AgentConfig
-from world_models.glam.config import PRESETS, ModelConfig
+from world_models.glam.agent import Agent
+from world_models.glam.architecture import PRESETS, ModelConfig
+from world_models.glam.config import AgentConfig
 from world_models.glam.model import WorldModel
 
 ACTIONS, SCREEN = 3, 8
@@ -27,7 +28,7 @@ def model(preset: str = "paper", seed: int = 0, **changes: Any) -> WorldModel:
     """In float64 and evaluation mode, with all weights disturbed, so that no term is too small to be missed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        built = config(preset, **changes).build(ACTIONS).double()
+        built = WorldModel(config(preset, **changes), ACTIONS).double()
         with torch.no_grad():
             for parameter in built.parameters():
                 parameter += 0.3 * torch.randn_like(parameter)
@@ -38,7 +39,7 @@ def agent(seed: int = 0, features: int = 20, **changes: Any) -> Agent:
     """An agent on features of 3 x 4 + 8 numbers, in float64."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return AgentConfig(**{"hidden": 16, "bins": 41, **changes}).build(features, ACTIONS).double()
+        return Agent(AgentConfig(**{"hidden": 16, "bins": 41, **changes}), features, ACTIONS).double()
 
 
 def steps(rows: int, length: int, seed: int = 0, opens: float = 0.15) -> tuple[torch.Tensor, ...]:

@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import symlog
-from world_models.glam.agent import Agent, AgentConfig, lambda_return, losses, optimizer_for, update
+from world_models.glam.agent import Agent, lambda_return, losses, optimizer_for, update
+from world_models.glam.config import AgentConfig
 from world_models.glam.imagination import Imagined
 
 H, B, Z, D = 5, 40, 12, 8
@@ -164,4 +165,4 @@ def test_configs_that_cannot_work_are_one_sentence():
     }  # fmt: skip
     for name, value in wrong.items():
         with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):
-            AgentConfig(**{name: value}).build(20, 3)
+            Agent(AgentConfig(**{name: value}), 20, 3)

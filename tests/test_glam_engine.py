@@ -8,9 +8,10 @@ import torch
 
 from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
+from world_models.glam.config import LearnerConfig
 from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.imagination import Noise, context, imagine
-from world_models.glam.learner import LearnerConfig, update
+from world_models.glam.learner import update
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
 

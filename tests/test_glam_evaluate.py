@@ -12,11 +12,11 @@ from trained import contents
 
 from dqn_memory.runs.settings import read_config
 from world_models.glam.acting import Player
+from world_models.glam.config import TrainConfig
 from world_models.glam.evaluate import main
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player, play
 from world_models.glam.loading import build, load
 from world_models.glam.train import main as train
-from world_models.glam.train_config import TrainConfig
 
 
 @pytest.fixture(scope="module")

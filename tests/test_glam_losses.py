@@ -9,8 +9,10 @@ import torch
 from glam_models import config, model, steps
 
 from world_models.distributions import SymlogCode, cross_entropy, unimix
-from world_models.glam.config import FORMS, LossConfig
-from world_models.glam.losses import Batch, floored_kl, kl, mean, reconstruction, termination_loss, trained
+from world_models.glam import learner
+from world_models.glam.architecture import FORMS, LossConfig
+from world_models.glam.learner import floored_kl, kl, mean, reconstruction, termination_loss, trained_positions
+from world_models.glam.replay import Batch
 
 GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
@@ -71,10 +73,10 @@ def test_mean_takes_masked_positions_alone():
 def test_which_positions_train():
     first = torch.zeros(3, 8, dtype=torch.bool)
     first[1, 0] = first[2, 2] = first[2, 6] = True
-    here, pairs = trained(first, config())
+    here, pairs = trained_positions(first, config())
     assert here.int().tolist() == [[0, 0, 0, 1, 1, 1, 1, 1], [1] * 8, [0, 0, 1, 1, 1, 1, 1, 1]]
     assert pairs.int().tolist() == [[0, 0, 0, 1, 1, 1, 1], [1] * 7, [0, 0, 1, 1, 1, 0, 1]]
-    here, pairs = trained(first, config("code"))
+    here, pairs = trained_positions(first, config("code"))
     assert here.int().tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]] * 3 and pairs.int().tolist() == [[0, 0, 0, 0, 1, 1, 1]] * 3
 
 
@@ -82,7 +84,7 @@ def test_numbers_of_the_published_sequences():
     """64 frames from t = 3; 68 frames with 64 heads and 63 KLs, as released."""
     for preset, heads, kls in (("paper", 61, 60), ("code", 64, 63)):
         sizes = config(preset, batch_length=68 if preset == "code" else 64)
-        here, pairs = trained(torch.zeros(1, sizes.batch_length, dtype=torch.bool), sizes)
+        here, pairs = trained_positions(torch.zeros(1, sizes.batch_length, dtype=torch.bool), sizes)
         assert (int(here.sum()), int(pairs.sum())) == (heads, kls)
 
 
@@ -104,9 +106,9 @@ def test_total_is_the_weighted_sum_of_means_over_positions_that_train():
     )  # fmt: skip
     net = model(loss=weights)
     data, noise = batch()
-    total, metrics = net.loss(data, noise)
+    total, metrics = learner.loss(net, data, noise)
     said = net.predictions(data, noise)
-    here, pairs = trained(data.first, net.config)
+    here, pairs = trained_positions(data.first, net.config)
     squares = ((said.images - data.frames.double() / 255) ** 2).sum((2, 3, 4)).mean()
     reward = -(net.code.encode(data.reward) * said.reward.log_softmax(-1)).sum(-1)[here].mean()
     p, q, v = said.posterior[:, 1:], said.prior[:, :-1], said.variation[:, :-1]
@@ -128,7 +130,7 @@ def gradients(net, part):
     net.config = replace(net.config, loss=replace(net.config.loss, **changes))
     net.zero_grad()
     data, noise = batch()
-    net.train().loss(data, noise)[0].backward()
+    learner.loss(net.train(), data, noise)[0].backward()
     return {name.split(".")[0] for name, p in net.named_parameters() if p.grad is not None and p.grad.any()}
 
 
@@ -164,7 +166,7 @@ def test_variation_target_as_released_is_a_random_map_of_the_encoders_difference
 @pytest.mark.parametrize("name", FORMS)
 def test_only_glam_has_the_variation_loss(name):
     net, (data, noise) = model(sequence=name), batch()
-    assert ("losses/variation" in net.loss(data, noise)[1]) == (name == "glam")
+    assert ("losses/variation" in learner.loss(net, data, noise)[1]) == (name == "glam")
 
 
 def test_no_gradient_crosses_an_opening():
@@ -181,7 +183,7 @@ def test_a_step_of_learning_lowers_the_loss():
     optimizer = torch.optim.Adam([p for p in net.parameters() if p.requires_grad], 3e-3)
     losses = []
     for _ in range(30):
-        loss, _ = net.loss(data, noise.float())
+        loss, _ = learner.loss(net, data, noise.float())
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

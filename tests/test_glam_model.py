@@ -10,8 +10,10 @@ from torch.nn import functional as F
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import from_toml, to_toml
 from world_models.distributions import SymlogCode
-from world_models.glam.config import FORMS, PRESETS, LossConfig, ModelConfig
-from world_models.glam.model import Batch
+from world_models.glam.architecture import FORMS, PRESETS, LossConfig, ModelConfig
+from world_models.glam.learner import loss
+from world_models.glam.model import WorldModel
+from world_models.glam.replay import Batch
 from world_models.parameters import unreached
 
 
@@ -43,7 +45,7 @@ def test_the_prior_s_head_is_linear_or_an_mlp_and_reads_what_the_reward_s_does(l
 
 
 def test_runs_from_before_the_option_have_the_linear_head():
-    assert not len(from_toml(ModelConfig, "width = 8", "x").build(ACTIONS).prior_head.hidden)
+    assert not len(WorldModel(from_toml(ModelConfig, "width = 8", "x"), ACTIONS).prior_head.hidden)
     assert [PRESETS[name].prior_head for name in ("paper", "code", "fast")] == ["mlp", "linear", "mlp"]
 
 
@@ -149,7 +151,7 @@ def test_the_random_projection_never_moves():
     net, (data, noise) = model("code").float().train(), batch()
     before = net.random_projection.weight.clone()
     optimizer = torch.optim.Adam(net.parameters())
-    net.loss(data, noise.float())[0].backward()
+    loss(net, data, noise.float())[0].backward()
     optimizer.step()
     assert torch.equal(before, net.random_projection.weight)
     assert {"random_projection.weight", "random_projection.bias"} <= set(net.state_dict())
@@ -193,13 +195,13 @@ def test_configs_go_through_toml(preset):
 )
 def test_impossible_models_are_one_sentence(changes, words):
     with pytest.raises(UserError) as caught:
-        config(**changes).build(ACTIONS)
+        WorldModel(config(**changes), ACTIONS)
     assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
 def test_a_model_without_actions():
     with pytest.raises(UserError, match="0 actions cannot be built"):
-        config().build(0)
+        WorldModel(config(), 0)
 
 
 def test_same_seed_same_weights():
@@ -212,4 +214,4 @@ def test_copies_and_saved_weights_act_alike(tmp_path):
     net, other, (data, noise) = model(seed=1), model(seed=2), batch()
     torch.save(net.state_dict(), tmp_path / "weights")
     other.load_state_dict(torch.load(tmp_path / "weights", weights_only=True))
-    assert torch.equal(net.loss(data, noise)[0], other.loss(data, noise)[0])
+    assert torch.equal(loss(net, data, noise)[0], loss(other, data, noise)[0])

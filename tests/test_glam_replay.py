@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.replay_chunks import Columns, columns_from, live_start, next_span
-from world_models.glam.replay import Replay, ReplayConfig
+from world_models.glam.config import ReplayConfig
+from world_models.glam.replay import Replay
 
 T, N, SCREEN = 4, 3, 8
 CPU = torch.device("cpu")

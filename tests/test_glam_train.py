@@ -21,9 +21,9 @@ from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
-from world_models.glam.config import FORMS, PRESETS, ModelConfig
+from world_models.glam.architecture import FORMS, PRESETS, ModelConfig
+from world_models.glam.config import CollectionConfig, TrainConfig
 from world_models.glam.train import GlamTrainer, main
-from world_models.glam.train_config import CollectionConfig, TrainConfig
 
 refused = partial(run_folders.refused, script=main)
 

@@ -27,7 +27,7 @@ from dqn_memory.runs.machine import describe_environment
 from dqn_memory.runs.settings import Repeatable, from_record, set_tf32
 from envs.tables import Table, Value, origin, write_page
 from world_models.glam import timing as glam
-from world_models.glam.train_config import TrainConfig as GlamConfig
+from world_models.glam.config import TrainConfig as GlamConfig
 from world_models.unizero import timing as unizero
 from world_models.unizero.config import TrainConfig as UniZeroConfig
 from world_models.unizero.phases import EVALUATION, LEARNING, PHASES

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -25,13 +26,14 @@ from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.machine import describe_environment
 from envs.tables import Table, Value, origin, page, write_page
-from world_models.glam.agent import AgentConfig
+from world_models.glam.agent import Agent
+from world_models.glam.architecture import FORMS, PRESETS
+from world_models.glam.architecture import ModelConfig as GlamConfig
 from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, TransformerStack
-from world_models.glam.config import FORMS, PRESETS
-from world_models.glam.config import ModelConfig as GlamConfig
-from world_models.glam.losses import losses
-from world_models.glam.model import Batch
+from world_models.glam.config import AgentConfig
+from world_models.glam.learner import losses
 from world_models.glam.model import WorldModel as GlamModel
+from world_models.glam.replay import Batch
 from world_models.unizero import networks
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.networks import WorldModel
@@ -254,16 +256,20 @@ def glam_tables(actions: int) -> list[Table]:
     """All tables of GLAM's size."""
     made = {name: sizes(build(config, actions)) for name, config in PRESETS.items()}
     tables = [
-        Table.from_records(map(asdict, rows), f"Preset {name}: {as_text(formula(PRESETS[name].build))}", GLAM_NOTE)
+        Table.from_records(
+            map(asdict, rows), f"Preset {name}: {as_text(formula(partial(GlamModel, PRESETS[name])))}", GLAM_NOTE
+        )
         for name, rows in made.items()
     ]
     games = GAMES["glam"]
-    totals: list[list[Value]] = [[name, *(total(c.build, n) for n in games)] for name, c in PRESETS.items()]
+    totals: list[list[Value]] = [
+        [name, *(total(partial(GlamModel, c), n) for n in games)] for name, c in PRESETS.items()
+    ]
     forms = [
         form_row(name, sizes(build(replace(PRESETS["paper"], sequence=name), actions)))  # type: ignore[arg-type]
         for name in FORMS
     ]
-    agent = formula(lambda n: AgentConfig().build(PRESETS["paper"].latent + PRESETS["paper"].width, n))
+    agent = formula(lambda n: Agent(AgentConfig(), PRESETS["paper"].latent + PRESETS["paper"].width, n))
     return [
         *tables,
         Table(["preset", *(f"A = {n}" for n in games)], totals, "Parameters by actions"),
@@ -323,7 +329,7 @@ def build(config: GlamConfig, actions: int, seed: int = 0) -> GlamModel:
     """A model from a seed that touches nobody's generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return config.build(actions)
+        return GlamModel(config, actions)
 
 
 def unreached(model: GlamModel, seed: int = 0) -> set[str]:
@@ -375,7 +381,7 @@ def _size(name: str, module: nn.Module, silent: set[int]) -> Size:
 def agent_sizes(actions: int, config: GlamConfig) -> list[Size]:
     """Actor, critic and slow critic at the published size."""
     with torch.device("meta"):
-        agent = AgentConfig().build(config.latent + config.width, actions)
+        agent = Agent(AgentConfig(), config.latent + config.width, actions)
     named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
     return [_size(name, module, set()) for name, module in named.items()]
 

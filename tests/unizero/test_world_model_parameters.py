@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from glam_models import model as glam_model
 from torch.utils.flop_counter import FlopCounterMode
 from unizero_models import ACTIONS, IMAGE, VECTOR, config
 
-from world_models.glam.config import FORMS, PRESETS
+from world_models.glam.architecture import FORMS, PRESETS
+from world_models.glam.model import WorldModel as GlamModel
 from world_models.parameters import ATARI, RELEASED, Counter, main, mflop, parts, profiler_flop, sizes, total
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.networks import build
@@ -108,21 +110,25 @@ def test_a_search_step_costs_less_than_seven_tokens_of_everything():
     assert mflop(lambda: model.expand(window, z, a)) < (seven + heads) / 1e6
 
 
+def glam_total(config, actions):
+    return total(partial(GlamModel, config), actions)
+
+
 @pytest.mark.parametrize("actions", [1, 4, 6, 9, 18])
 def test_totals_of_glam(actions):
     paper = PRESETS["paper"]
-    assert total(PRESETS["code"].build, actions) == 16_158_851 + 256 * actions
+    assert glam_total(PRESETS["code"], actions) == 16_158_851 + 256 * actions
     # without the second head and its random map, with a LayerNorm behind each of two mixers and with two hidden layers
     # before the first head, each of which has 256 x 256 weights and a LayerNorm
-    assert total(paper.build, actions) == 16_158_851 - 4_458_496 + 2 * 512 + 2 * (65_536 + 512) + 256 * actions
-    assert total(paper.build, actions) - total(replace(paper, prior_head="linear").build, actions) == 132_096
-    assert total(PRESETS["fast"].build, actions) == total(paper.build, actions)
+    assert glam_total(paper, actions) == 16_158_851 - 4_458_496 + 2 * 512 + 2 * (65_536 + 512) + 256 * actions
+    assert glam_total(paper, actions) - glam_total(replace(paper, prior_head="linear"), actions) == 132_096
+    assert glam_total(PRESETS["fast"], actions) == glam_total(paper, actions)
 
 
 def test_depth_and_width_by_closed_form():
     layer = 437_760 + 2 * 512  # mixer, two LayerNorms
     deeper = replace(PRESETS["paper"], global_layers=2, local_layers=3)
-    assert total(deeper.build, 6) - total(PRESETS["paper"].build, 6) == 3 * layer
+    assert glam_total(deeper, 6) - glam_total(PRESETS["paper"], 6) == 3 * layer
 
 
 def test_every_part_of_the_released_model(glam):

@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import check_numbers
 from world_models.distributions import SymlogCode, cross_entropy, entropy, wide
+from world_models.glam.config import AgentConfig
 from world_models.glam.encoder import mlp
 from world_models.glam.imagination import Imagined
 from world_models.glam.learner import adam
 
 Metrics = dict[str, Tensor]
-
-
-@dataclass(frozen=True)
-class AgentConfig:
-    """Actor, critic and their update. The defaults are the paper's Table 3 and, where it is silent, the code's."""
-
-    hidden: int = 512
-    """Width of the hidden layers of actor and critic."""
-    layers: int = 2
-    """Hidden layers of each."""
-    bins: int = 255
-    """Points of the critic's two-hot distribution, on symlog values from -20 to 20."""
-    gamma: float = 0.985
-    """Discount per environment step."""
-    lam: float = 0.95
-    """Share of longer returns in the lambda return."""
-    entropy_weight: float = 3e-4
-    """Weight of the policy's entropy, in nats."""
-    learning_rate: float = 3e-5
-    """Adam's step size."""
-    final_lr_fraction: float = 1.0
-    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
-    epsilon: float = 1e-5
-    """Adam's epsilon."""
-    max_grad_norm: float = 100.0
-    """Largest global L2 norm of the gradient of actor and critic together."""
-    slow_decay: float = 0.98
-    """Share of the slow critic that stays after every update."""
-    scale_decay: float = 0.99
-    """Share of the moving percentiles of returns that stays after every update."""
-    returns: Form = "textbook"
-    """`textbook` lambda returns, or the `released` ones, which have V_t where V_{t+1} belongs."""
-    bfloat16: bool = False
-    """Run the networks under bfloat16 autocast; values, returns and losses stay float32."""
-
-    def check(self) -> None:
-        """One sentence for every value that cannot work."""
-        for name, least in (("hidden", 1), ("layers", 1), ("bins", 2)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
-        for name in ("gamma", "lam", "slow_decay", "scale_decay", "final_lr_fraction"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must lie between 0 and 1")
-        for name in ("learning_rate", "epsilon", "max_grad_norm"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        if self.entropy_weight < 0:
-            raise UserError(f"--entropy-weight {self.entropy_weight} must not be negative")
-
-    def build(self, features: int, actions: int) -> Agent:
-        """An agent on features of that width (Z + D); parameters are drawn from torch's default generator."""
-        self.check()
-        return Agent(self, features, actions)
 
 
 class Agent(nn.Module):
@@ -78,6 +25,7 @@ class Agent(nn.Module):
     """
 
     def __init__(self, config: AgentConfig, features: int, actions: int) -> None:
+        check_numbers(config)
         super().__init__()
         self.config, self.code = config, SymlogCode(bins=config.bins)
         self.actor = mlp(features, actions, config.hidden, config.layers)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import State
-from world_models.glam.config import ModelConfig
+from world_models.glam.architecture import ModelConfig
 from world_models.glam.layers import EPSILON, MambaLayer, TransformerLayer
 
 

@@ -1,213 +1,333 @@
-"""The sizes and the forms of a GLAM world model; every point in which paper and released code differ is an option."""
+"""The settings of a GLAM run: one frozen tree of dataclasses, which a TOML preset is too.
+
+Every point in which the paper and the released code differ is an option.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 
-from dqn_memory.runs.errors import UserError, near_names
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from world_models.glam.model import WorldModel
+from dqn_memory.runs.backend import Backend
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import (
+    Bounds,
+    EnvironmentConfig,
+    OutputConfig,
+    Repeatable,
+    check_numbers,
+    check_parts,
+    flags_of,
+)
+from envs.atari import AtariConfig as GameConfig
+from envs.core import Step
+from envs.worlds.catch import check as check_catch
+from world_models import settings
+from world_models.glam.architecture import ModelConfig
+from world_models.settings import (
+    check_run,
+    shorter,
+    training_signal,
+)
 
-FORMS = ("storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation")
-SMALLEST = 4  # pixels of the last feature map
+CATCH = "Pixel/BlinkingCatch-v0"
+Engine = Literal["eager", "cudagraph"]
 
 
 @dataclass(frozen=True)
-class LossConfig:
-    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3)."""
+class CatchConfig:
+    """How Blinking Catch is played; its picture is as large as the model's screen."""
 
-    reconstruction: Literal["squared", "norm"] = "squared"
-    """`squared` sums squared errors over an image, as released; `norm` is the root of that sum, as Eq. 9 is written
-    (its weight of 1 was tuned with the squares)."""
-    reconstruction_weight: float = 1.0
-    """Images."""
-    reward_weight: float = 1.0
-    """Rewards: cross-entropy with their symlog two-hot code."""
-    termination_weight: float = 1.0
-    """Terminations: binary cross-entropy (Eq. 9 lacks its minus sign)."""
-    dynamics_weight: float = 0.5
-    """KL of the prior from the stopped posterior."""
-    representation_weight: float = 0.1
-    """KL of the stopped prior from the posterior."""
-    variation_weight: float = 0.1
-    """KL of what the differences predict from the variation target."""
-    free_bits: float = 1.0
-    """The mean KL of dynamics and of representation has no gradient below this many nats."""
-    variation_free_bits: float = 1.0
-    """The same floor for the variation: 1 in the paper, 0.1 as released last."""
+    grid: int = 8
+    """Rows and columns of cells."""
+    balls: int = 10
+    """Balls of an episode, and the largest return there is."""
+    blink: int = 4
+    """The ball is seen in every row that this divides (1: always)."""
+
+
+@dataclass(frozen=True)
+class AtariConfig:
+    """How a game is played: colour frames as large as the model's screen, and what the released code does."""
+
+    frame_skip: int = 4
+    """Emulator frames an action is held for; the last two are merged by their maximum."""
+    sticky: float = 0.25
+    """Probability that an emulator frame repeats the action before."""
+    noops: int = 0
+    """Most no-ops at the start of an episode, drawn uniformly."""
+    most_frames: int = 108_000
+    """Emulator frames after which an episode is truncated."""
 
     def check(self) -> None:
         """One sentence for every value that cannot work."""
-        if self.reconstruction not in ("squared", "norm"):
-            raise UserError(near_names("reconstruction", self.reconstruction, ("squared", "norm")))
-        for option in fields(self)[1:]:
-            if getattr(self, option.name) < 0:
-                raise UserError(f"--{_flag(option.name)} {getattr(self, option.name)} must not be negative")
+        GameConfig(**asdict(self)).check()
 
 
 @dataclass(frozen=True)
-class ModelConfig:
-    """A world model. The defaults are the preset `paper` at its published size, but for the prior's head.
+class LearnerConfig:
+    """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
 
-    Eq. 10's variation target, sg(z_{t+1} - z_t), is a difference of one-hot samples and hence no distribution, so its
-    KL cannot be computed. Our named reading is `posterior`: from the differences alone, predict the unimixed, stopped
-    posterior of o_{t+1}.
+    batch_size: Annotated[int, Bounds(1)] = 32
+    """Sequences of an update; their length belongs to the model."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
+    """Adam's step size."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
+    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
+    epsilon: Annotated[float, Bounds(above=0)] = 1e-8
+    """Adam's epsilon."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 1000.0
+    """Largest global L2 norm of the gradient."""
+    bfloat16: bool = False
+    """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
+
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """The precision that the world model's networks run in."""
+        return torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16)
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Actor, critic and their update. The defaults are the paper's Table 3 and, where it is silent, the code's."""
+
+    hidden: Annotated[int, Bounds(1)] = 512
+    """Width of the hidden layers of actor and critic."""
+    layers: Annotated[int, Bounds(1)] = 2
+    """Hidden layers of each."""
+    bins: Annotated[int, Bounds(2)] = 255
+    """Points of the critic's two-hot distribution, on symlog values from -20 to 20."""
+    gamma: Annotated[float, Bounds(0, 1)] = 0.985
+    """Discount per environment step."""
+    lam: Annotated[float, Bounds(0, 1)] = 0.95
+    """Share of longer returns in the lambda return."""
+    entropy_weight: Annotated[float, Bounds(0)] = 3e-4
+    """Weight of the policy's entropy, in nats."""
+    learning_rate: Annotated[float, Bounds(above=0)] = 3e-5
+    """Adam's step size."""
+    final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
+    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
+    epsilon: Annotated[float, Bounds(above=0)] = 1e-5
+    """Adam's epsilon."""
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 100.0
+    """Largest global L2 norm of the gradient of actor and critic together."""
+    slow_decay: Annotated[float, Bounds(0, 1)] = 0.98
+    """Share of the slow critic that stays after every update."""
+    scale_decay: Annotated[float, Bounds(0, 1)] = 0.99
+    """Share of the moving percentiles of returns that stays after every update."""
+    returns: Literal["textbook", "released"] = "textbook"
+    """`textbook` lambda returns, or the `released` ones, which have V_t where V_{t+1} belongs."""
+    bfloat16: bool = False
+    """Run the networks under bfloat16 autocast; values, returns and losses stay float32."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What is kept and which windows are drawn."""
+
+    capacity: int = 100_000
+    """Environment steps kept; rounded down to whole columns of all worlds."""
+    recent_windows: Annotated[int, Bounds(0)] = 0
+    """How many windows of every draw are the newest ones there are (5 in the released code, which says nothing of it
+    in the paper); the others are drawn uniformly."""
+
+
+@dataclass(frozen=True)
+class ImaginationConfig:
+    """The imagined rollouts that the agent learns from; the model's config says how they remember."""
+
+    num_rollouts: Annotated[int, Bounds(1)] = 1024
+    """Trajectories that an update of the agent imagines at once."""
+    start_from: Literal["posterior", "prior"] = "posterior"
+    """Where they begin: at a real frame (`posterior`), or, as released, at the model's guess of the one behind it."""
+
+    def frames(self, context: int) -> int:
+        """Length of the windows of the replay that trajectories with `context` steps before them begin from."""
+        return context + 1 if self.start_from == "posterior" else context
+
+
+@dataclass(frozen=True)
+class HorizonConfig:
+    """How far ahead the agent imagines, by the steps taken. The defaults are the paper's Table 3: 16, 24, at last 32.
+
+    The paper's equation 11 has the number of steps and the growth exchanged; this is what its text says.
     """
 
-    sequence: Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"] = "glam"
-    """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
-    screen: int = 64
-    """Pixels S of a square frame of three colours: a power of two, 8 or more."""
-    channels: int = 32
-    """Channels of the first convolution; each of the log2(S / 4) convolutions has twice as many as the one before."""
-    categoricals: int = 32
-    """Categorical variables G of a latent."""
-    classes: int = 32
-    """Classes C of each of them."""
-    unimix: float = 0.01
-    """Share of the uniform distribution in every predicted categorical."""
-    width: int = 256
-    """Width D of the features."""
-    state_size: int = 16
-    """States of each Mamba channel."""
-    global_layers: int = 1
-    """Mamba layers that read the differences."""
-    local_layers: int = 1
-    """Mamba layers that read the windows."""
-    local_window: int = 4
-    """Frames of a local window, whose last output counts."""
-    post_norm: bool = True
-    """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
-    chained: bool = True
-    """False, as released: every layer of GMamba reads the same differences, and all but the last are dead."""
-    attention_layers: int = 2
-    """Layers of a Transformer (`storm`, `double_transformer`)."""
-    heads: int = 8
-    """Its attention heads."""
-    dropout: float = 0.1
-    """Its dropout."""
-    attention_window: int = 64
-    """Positions that one attention layer can see, the current one included."""
-    bins: int = 255
-    """Points of the two-hot code of rewards on symlog [-20, 20]."""
-    prior_head: Literal["linear", "mlp"] = "linear"
-    """What says the next latent: `mlp`, as the paper says of all its predictors, with two hidden layers as wide as the
-    features, for it gives no sizes and the reward's has these; `linear`, as released, and as in runs whose config does
-    not say it. The presets `paper` and `fast` have the first."""
-    variation_head: Literal["shared", "own"] = "shared"
-    """`shared`: the head of the dynamics judges the variation too (Eq. 10); `own`: a second head, as released."""
-    variation_target: Literal["posterior", "random_projection"] = "posterior"
-    """`posterior`: see above; `random_projection`, as released: a random linear map, which never learns, of the
-    encoder's difference between two frames, read as logits."""
-    reset_at_episode_start: bool = True
-    """Whether an episode's first frame finds everything before it forgotten; the released windows run across."""
-    burn_in: int = 3
-    """Positions at the beginning of a training sequence that train no head because their past was cut off: 3 as in
-    Algorithm 1, 4 as released. Positions behind an episode's first frame have their whole past and always train."""
-    batch_length: int = 64
-    """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
-    imagination_memory: Literal["window", "carried"] = "window"
-    """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
-    goes on from the context, which sees more of the past and costs less."""
-    context: int = 16
-    """Frames before an imagined trajectory: 16 in Table 3, 8 as released."""
-    acting_context: int = 16
-    """Frames that the acting agent's model sees where it works on windows."""
-    loss: LossConfig = field(default_factory=LossConfig)
-    """Weights and floors."""
-
-    @property
-    def latent(self) -> int:
-        """Width Z = G C of a flat sample."""
-        return self.categoricals * self.classes
-
-    @property
-    def stages(self) -> int:
-        """Number of convolutions."""
-        return (self.screen // SMALLEST).bit_length() - 1
-
-    @property
-    def embedding(self) -> int:
-        """Width of the flattened last feature map."""
-        return self.channels * 2 ** (self.stages - 1) * SMALLEST**2
+    kind: Literal["stepped", "smooth"] = "stepped"
+    """`stepped` grows by `growth` at once every `growth_every` steps (the paper); `smooth` by 1, as often as that makes
+    the same slope (the released code, whose `maximum` is 48)."""
+    start: Annotated[int, Bounds(1)] = 16
+    """Imagined steps at the beginning."""
+    growth: Annotated[int, Bounds(0)] = 8
+    """Steps more after every `growth_every` environment steps."""
+    growth_every: Annotated[int, Bounds(1)] = 25_000
+    """Environment steps."""
+    maximum: int = 32
+    """Imagined steps at most."""
 
     def check(self) -> None:
-        """One sentence for every combination that cannot be built."""
-        if self.sequence not in FORMS:
-            raise UserError(near_names("sequence module", self.sequence, FORMS))
-        if self.screen < 2 * SMALLEST or self.screen & (self.screen - 1):
-            raise UserError(f"--screen {self.screen} must be a power of two, 8 or more")
-        self._check_choices()
-        for name in (
-            "channels", "categoricals", "width", "state_size", "global_layers", "local_layers", "local_window",
-            "attention_layers", "heads", "attention_window", "context", "acting_context",
-        ):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise UserError(f"--{_flag(name)} {getattr(self, name)} must be at least 1")
-        for name in ("classes", "bins"):
-            if getattr(self, name) < 2:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least 2")
-        self._check_fractions()
-        self.loss.check()
-        if not 0 <= self.burn_in < self.batch_length - 1:
+        """Refuse a maximum below the start, and numbers out of their bounds."""
+        check_numbers(self)
+        if self.maximum < self.start:
+            raise UserError(f"--maximum {self.maximum} must be at least --start {self.start}")
+
+    def at(self, step: int) -> int:
+        """The horizon H after `step` environment steps."""
+        smooth, every = self.kind == "smooth", self.growth_every
+        grown = step * self.growth // every if smooth else step // every * self.growth
+        return min(self.start + grown, self.maximum)
+
+
+@dataclass(frozen=True)
+class CollectionConfig:
+    """How experience is made, and how often it is learned from."""
+
+    learning_starts: Annotated[int, Bounds(0)] = 1024
+    """Environment steps of random actions before the first update."""
+    agent_starts: Annotated[int, Bounds(0)] = 0
+    """Environment steps before the agent's first update, where more than --learning-starts: the dreams of a model that
+    knows nothing yet teach nothing."""
+    model_replay_ratio: Annotated[float, Bounds(0)] = 1.0
+    """Updates of the world model per environment step."""
+    agent_replay_ratio: Annotated[float, Bounds(0)] = 1.0
+    """Updates of the agent, each on a dream of its own, per environment step."""
+    terminal_on_life_loss: bool = True
+    """Teach the model that a lost life terminates the episode; the game goes on, and evaluations play all lives."""
+    clip_rewards: bool = False
+    """Learn the signs of the rewards; evaluations count the rewards themselves."""
+    act_before_observing: bool = False
+    """Choose an action before the newest frame is taken in, as released."""
+
+    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Rewards (N,) as they are learned, and where (N,) the model is taught an end."""
+        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
+
+    def model_updates(self, iteration: int, worlds: int) -> int:
+        """Updates of the world model after iteration number `iteration` = 1, 2, ..."""
+        return _due(self.model_replay_ratio, self.learning_starts, iteration, worlds)
+
+    def agent_updates(self, iteration: int, worlds: int) -> int:
+        """Updates of the agent after that iteration."""
+        return _due(self.agent_replay_ratio, max(self.learning_starts, self.agent_starts), iteration, worlds)
+
+
+def _due(ratio: float, starts: int, iteration: int, worlds: int) -> int:
+    """Updates at a ratio to environment steps, from step `starts` on; their number is exact in the long run."""
+    if iteration * worlds < starts:
+        return 0
+    return _between(ratio, iteration, iteration, worlds)
+
+
+def _between(ratio: float, first: int, last: int, worlds: int) -> int:
+    """Updates of the iterations from `first` to `last`."""
+    return int(last * worlds * ratio) - int((first - 1) * worlds * ratio)
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Each of N worlds plays the same number of episodes, so short ones are not favoured."""
+
+    evaluate_every: Annotated[int, Bounds(0)] = 10_000
+    """Environment steps between evaluations (0: only at the end)."""
+    num_eval_envs: Annotated[int, Bounds(1)] = 20
+    """Worlds that an evaluation plays in at once."""
+    episodes_per_env: Annotated[int, Bounds(1)] = 1
+    """Episodes of each of them."""
+    final_episodes_per_env: Annotated[int, Bounds(1)] = 5
+    """The same for the last evaluation."""
+    max_episode_steps: Annotated[int, Bounds(1)] | None = None
+    """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
+    policy: Literal["both", "sampled", "greedy"] = "both"
+    """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
+    ones. With `both` the sampled ones are the run's score and the greedy ones stand beside it."""
+    stop_at_return: float | None = None
+    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
+    plays other episodes, so it does not inherit the luck of the one that ended the run."""
+    memory_ablation: bool = False
+    """Judge the final agent once more without its memory, forgetting everything before each step."""
+
+
+@dataclass(frozen=True)
+class ComputeConfig(settings.ComputeConfig):
+    """Where and how tensors are computed."""
+
+    engine: Engine = "eager"
+    """How updates and dreams are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
+    backend: Backend = "auto"
+    """What the scan of a Mamba runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
+    torch). All compute the same function."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Train a GLAM agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+
+    trainer: ClassVar[str] = "glam"
+
+    environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
+    atari: AtariConfig = field(default_factory=AtariConfig)
+    catch: CatchConfig = field(default_factory=CatchConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    imagination: ImaginationConfig = field(default_factory=ImaginationConfig)
+    horizon: HorizonConfig = field(default_factory=HorizonConfig)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    collection: CollectionConfig = field(default_factory=CollectionConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    seed: Annotated[int, Bounds(0)] = 1
+    """Seed of every stream: worlds, acting, replay, evaluation, networks, dropout, dreams."""
+    total_steps: Annotated[int, Bounds(1)] = 100_000
+    """Environment steps of the run."""
+    plugin: Repeatable = ()
+    """Modules imported first, which register worlds of their own."""
+
+    def env_kwargs(self, training: bool = True) -> dict[str, Any]:
+        """Keywords of the world's constructor, with the time limit of training or of evaluations."""
+        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
+        if self.environment.env.startswith("ALE/"):
+            game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
+            frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
+            return game | {"most_frames": min(frames, self.atari.most_frames)}
+        limit = limit if training else shorter(self.environment, limit)
+        kwargs = replace(self.environment, time_limit=limit).kwargs()
+        if self._plays_catch:
+            return kwargs | asdict(self.catch) | {"size": self.model.screen}
+        return kwargs
+
+    def check(self) -> None:
+        """One sentence for every combination of parts that cannot work together."""
+        check_numbers(self)
+        check_parts(self, "atari", "model", "horizon", "compute")
+        if self._plays_catch:
+            with flags_of(self, "catch", size="screen"):
+                check_catch(self.model.screen, **asdict(self.catch))
+        check_run(self)
+        self._check_updates()
+
+    @property
+    def _plays_catch(self) -> bool:
+        return self.environment.env.removeprefix("envs:") == CATCH
+
+    def _check_updates(self) -> None:
+        """Refuse a run that would end without having learned; --agent-replay-ratio 0 trains the model alone."""
+        told = self.collection
+        length = self.model.batch_length
+        self._check_learner("world model", "model", told.learning_starts, length)
+        if told.agent_replay_ratio:
+            window = max(length, self.imagination.frames(self.model.context))
+            self._check_learner("agent", "agent", max(told.learning_starts, told.agent_starts), window)
+
+    def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
+        ratio, worlds = getattr(self.collection, f"{part}_replay_ratio"), self.environment.num_envs
+        last, first = -(-self.total_steps // worlds), max(window, -(-starts // worlds))  # iterations
+        if last < first or not _between(ratio, first, last, worlds):
             raise UserError(
-                f"--burn-in {self.burn_in} must be at least 0 and below --batch-length {self.batch_length} by 2 or more"
+                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the {who}: that begins "
+                f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps of one world "
+                f"(--batch-length, --context), with --{part}-replay-ratio {ratio:g} updates a step"
             )
-        if "transformer" in self.sequence or self.sequence == "storm":
-            self._check_attention()
-
-    def build(self, actions: int) -> WorldModel:
-        """A model for A actions, drawn from the global generator: fork and seed it outside.
-
-        A UserError says in one sentence what cannot be built.
-        """
-        from world_models.glam.model import WorldModel  # the model needs this file
-
-        self.check()
-        if actions < 1:
-            raise UserError(f"a world model of {actions} actions cannot be built; it needs 1 or more")
-        return WorldModel(self, actions)
-
-    def _check_choices(self) -> None:
-        choices = {
-            "prior_head": ("linear", "mlp"),
-            "variation_head": ("shared", "own"),
-            "variation_target": ("posterior", "random_projection"),
-            "imagination_memory": ("window", "carried"),
-        }
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise UserError(near_names(_flag(name), getattr(self, name), known))
-
-    def _check_fractions(self) -> None:
-        for name in ("unimix", "dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least 0 and below 1")
-
-    def _check_attention(self) -> None:
-        if self.width % self.heads or self.width // self.heads % 2:
-            raise UserError(f"--heads {self.heads} must divide --width {self.width} into heads of even width")
-
-
-def _flag(name: str) -> str:
-    return name.replace("_", "-")
-
-
-PAPER = ModelConfig(prior_head="mlp")
-PRESETS: dict[str, ModelConfig] = {
-    "paper": PAPER,
-    "code": ModelConfig(
-        post_norm=False,
-        chained=False,
-        variation_head="own",
-        variation_target="random_projection",
-        reset_at_episode_start=False,
-        burn_in=4,
-        batch_length=68,
-        context=8,
-        loss=LossConfig(variation_free_bits=0.1),
-    ),
-    "fast": replace(PAPER, imagination_memory="carried"),
-}

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from world_models.distributions import unimix, wide
-from world_models.glam.config import SMALLEST, ModelConfig
+from world_models.glam.architecture import SMALLEST, ModelConfig
 
 COLOURS = 3
 

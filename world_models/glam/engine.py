@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,12 +18,11 @@ from dqn_memory.runs.cuda_graph import Captured
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
 from world_models.glam.agent import Agent
+from world_models.glam.config import Engine, LearnerConfig
 from world_models.glam.imagination import Imagined, Noise, Start, context, imagine
-from world_models.glam.learner import LearnerConfig
-from world_models.glam.losses import Batch, Metrics
+from world_models.glam.learner import Metrics
 from world_models.glam.model import WorldModel
-
-Engine = Literal["eager", "cudagraph"]
+from world_models.glam.replay import Batch
 
 
 @dataclass(frozen=True)

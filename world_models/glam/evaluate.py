@@ -18,9 +18,9 @@ from dqn_memory.agent import run_folder
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.score import Score, fields, lines, place
+from world_models.glam.config import ComputeConfig
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate
 from world_models.glam.loading import Trained, check_frames, load
-from world_models.glam.train_config import ComputeConfig
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from dqn_memory.runs.score import Score, Tally, tells_success
 from envs.fleet import Fleet, make_fleet
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.agent import Agent
+from world_models.glam.config import TrainConfig
 from world_models.glam.memory import memory
 from world_models.glam.model import WorldModel
-from world_models.glam.train_config import TrainConfig
 
 Way = Literal["sampled", "greedy"]
 WAYS: tuple[Way, ...] = ("sampled", "greedy")

@@ -16,8 +16,8 @@ from world_models.distributions import wide
 from world_models.glam.acting import ActingNoise
 from world_models.glam.evaluation import Arena, make_player
 from world_models.glam.imagination import Context, uniforms
+from world_models.glam.learner import kl
 from world_models.glam.loading import Trained
-from world_models.glam.losses import kl
 from world_models.glam.memory import Kind, memory
 from world_models.glam.model import WorldModel
 

@@ -24,10 +24,10 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Repeatable
+from world_models.glam.config import ComputeConfig
 from world_models.glam.foresight import Comparison, Foreseen, compare, foresee, live
 from world_models.glam.loading import Trained, load
 from world_models.glam.plots import WINDOW, Curve, curves, loss_panels, rollout_strip, save_animation
-from world_models.glam.train_config import ComputeConfig
 
 MOST = 16  # imagined steps, where the flag says nothing
 MOST_DRAWN = 64

@@ -1,75 +1,116 @@
-"""One update of the world model, on sequences of the replay."""
+"""The world model's update: losses (the paper's Eq. 8-10 and 12), gradient, optimiser step."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from dqn_memory.runs.errors import UserError
-from world_models.glam.losses import Batch, Metrics
-from world_models.glam.model import WorldModel
+from world_models.distributions import SymlogCode, cross_entropy, wide
+from world_models.glam.architecture import ModelConfig
+from world_models.glam.config import LearnerConfig
+from world_models.glam.model import Predictions, WorldModel
+from world_models.glam.replay import Batch
 
-
-@dataclass(frozen=True)
-class LearnerConfig:
-    """How the world model learns. The defaults are the paper's Table 3 and, where it is silent, the code's."""
-
-    batch_size: int = 32
-    """Sequences of an update; their length belongs to the model."""
-    learning_rate: float = 1e-4
-    """Adam's step size."""
-    final_lr_fraction: float = 1.0
-    """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
-    epsilon: float = 1e-8
-    """Adam's epsilon."""
-    max_grad_norm: float = 1000.0
-    """Largest global L2 norm of the gradient."""
-    bfloat16: bool = False
-    """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
-
-    def check(self) -> None:
-        """One sentence for every value that cannot work."""
-        if self.batch_size < 1:
-            raise UserError(f"--batch-size {self.batch_size} must be at least 1")
-        for name in ("learning_rate", "epsilon", "max_grad_norm"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        if not 0 <= self.final_lr_fraction <= 1:
-            raise UserError(f"--final-lr-fraction {self.final_lr_fraction} must lie between 0 and 1")
-
-    def autocast(self, device: torch.device) -> torch.autocast:
-        """The precision that the world model's networks run in."""
-        return torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16)
-
-
-def trained(model: WorldModel) -> list[nn.Parameter]:
-    """Parameters that learn: all but the released code's random projection."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
-
-
-def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
-    """Adam on what learns."""
-    return adam(trained(model), config.learning_rate, config.epsilon, capturable)
+Metrics = dict[str, Tensor]
 
 
 def update(
     model: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig, batch: Batch, noise: Tensor
 ) -> Metrics:
-    """One gradient step; `noise` are uniforms (B, T, G, C). Metrics stay on the device. Sets the training mode."""
+    """Take one gradient step, with uniforms `noise` (B, T, G, C); metrics stay on the device.
+
+    The model is left in training mode.
+    """
     model.train()
     with config.autocast(noise.device):
-        total, metrics = model.loss(batch, noise)
+        total, metrics = loss(model, batch, noise)
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = nn.utils.clip_grad_norm_(trained(model), config.max_grad_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(trainable(model), config.max_grad_norm, foreach=True)
     optimizer.step()
     return metrics | {"grad/norm": norm.detach()}
 
 
+def loss(model: WorldModel, batch: Batch, noise: Tensor) -> tuple[Tensor, Metrics]:
+    """Compute the total loss, a scalar, and its parts; `noise` are uniforms (B, T, G, C)."""
+    return losses(model.predictions(batch, noise), batch, model.config)
+
+
+def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[Tensor, Metrics]:
+    """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
+    positions, pairs = trained_positions(batch.first, config)
+    weights, code = config.loss, SymlogCode(bins=config.bins)
+    posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
+    parts = {
+        "reconstruction": reconstruction(predicted.images, predicted.targets, weights.reconstruction).mean(),
+        "reward": mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
+        "termination": mean(termination_loss(predicted.termination, batch.terminated), positions),
+        "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
+        "representation": floored_kl(posterior, prior.detach(), pairs, weights.free_bits),
+    }
+    if predicted.variation is not None and predicted.variation_target is not None:
+        variation = predicted.variation[:, :-1]
+        parts["variation"] = floored_kl(predicted.variation_target, variation, pairs, weights.variation_free_bits)
+    total = torch.stack([getattr(weights, f"{name}_weight") * part for name, part in parts.items()]).sum()
+    metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
+    metrics["losses/kl"] = mean(kl(posterior.detach(), prior.detach()), pairs)
+    return total, metrics | {"losses/total": total.detach()}
+
+
+def trained_positions(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Find the positions that train the heads (B, T), and those of them that predict the next latent (B, T - 1).
+
+    The first `burn_in` positions do not train, unless an episode began at or before them in this sequence. The last
+    frame of an episode predicts nothing about the first frame of the next one.
+    """
+    late = torch.arange(first.shape[1], device=first.device) >= config.burn_in  # (T,)
+    if not config.reset_at_episode_start:
+        positions = late.expand(first.shape)
+        return positions, positions[:, :-1]
+    positions = late | (first.cummax(1).values)
+    return positions, positions[:, :-1] & ~first[:, 1:]
+
+
+def reconstruction(images: Tensor, targets: Tensor, form: str) -> Tensor:
+    """Compute the error of each image, (B, T): the sum of squares, or its root."""
+    squares = (wide(images) - wide(targets)).square().flatten(2).sum(-1)
+    return squares if form == "squared" else squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
+
+
+def termination_loss(logit: Tensor, terminated: Tensor) -> Tensor:
+    """Compute the binary cross-entropy (B, T)."""
+    logit = wide(logit)
+    return F.binary_cross_entropy_with_logits(logit, terminated.to(logit.dtype), reduction="none")
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    """Compute the KL in nats, summed over the categoricals, of log-probabilities (..., G, C): (...)."""
+    return (p.exp() * (p - q)).sum((-2, -1))
+
+
+def floored_kl(p: Tensor, q: Tensor, mask: Tensor, floor: float) -> Tensor:
+    """Compute max(floor, mean KL): the maximum of the mean, as released, not of each position."""
+    return mean(kl(p, q), mask).clamp(min=floor)
+
+
+def mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Average x (B, T) over the positions in the mask; 0 where it has none."""
+    return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
+
+
+def trainable(model: WorldModel) -> list[nn.Parameter]:
+    """List the parameters that learn: all but the released code's random projection."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
+def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
+    """Make the world model's Adam."""
+    return adam(trainable(model), config.learning_rate, config.epsilon, capturable)
+
+
 def adam(parameters: list[nn.Parameter], rate: float, epsilon: float, capturable: bool) -> torch.optim.Adam:
-    """Fused Adam, whose step size `dqn_memory.learner.set_rate` can change; a tensor where a graph captures it."""
+    """Make a fused Adam whose step size `set_rate` can change; it is a tensor where a CUDA graph captures it."""
     lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate
     group = {"params": parameters, "lr": lr, "first_lr": rate}
     return torch.optim.Adam([group], lr=lr, eps=epsilon, fused=True, capturable=capturable)

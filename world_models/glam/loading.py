@@ -17,8 +17,8 @@ from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
+from world_models.glam.config import TrainConfig
 from world_models.glam.model import WorldModel
-from world_models.glam.train_config import TrainConfig
 
 KIND = "glam"  # what a checkpoint's header says
 
@@ -39,8 +39,8 @@ def build(config: TrainConfig, actions: int, seed: int, device: torch.device) ->
     """A model and an agent for A actions, drawn from `seed`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = config.model.build(actions)
-        agent = config.agent.build(config.model.latent + config.model.width, actions)
+        model = WorldModel(config.model, actions)
+        agent = Agent(config.agent, config.model.latent + config.model.width, actions)
     return model.to(device), agent.to(device)
 
 

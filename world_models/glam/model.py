@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.runs.errors import UserError
 from world_models.distributions import SymlogCode, unimix
-from world_models.glam.config import ModelConfig
+from world_models.glam.architecture import ModelConfig
 from world_models.glam.encoder import CategoricalHead, Decoder, Encoder, as_images, draw, mlp, prior_head
-from world_models.glam.losses import Batch, Metrics, Predictions, losses
+from world_models.glam.replay import Batch
 from world_models.glam.sequences import Features, SequenceState, build_sequence
 
-__all__ = ["Batch", "Features", "SequenceState", "WorldModel"]
+
+@dataclass(frozen=True)
+class Predictions:
+    """Everything that the losses compare, in log-probabilities (B, T, G, C) where nothing else is said."""
+
+    images: Tensor  # (B, T, 3, S, S) decoded
+    targets: Tensor  # (B, T, 3, S, S) in [0, 1]
+    posterior: Tensor
+    prior: Tensor  # of the next latent
+    reward: Tensor  # (B, T, R) logits
+    termination: Tensor  # (B, T) logits
+    variation: Tensor | None  # of the next latent, or of what the target is; None in forms that predict none
+    variation_target: Tensor | None  # (B, T - 1, G, C), stopped
 
 
 class WorldModel(nn.Module):
@@ -22,6 +37,9 @@ class WorldModel(nn.Module):
     """
 
     def __init__(self, config: ModelConfig, actions: int) -> None:
+        config.check()
+        if actions < 1:
+            raise UserError(f"a world model of {actions} actions cannot be built; it needs 1 or more")
         super().__init__()
         self.config, self.actions = config, actions
         self.code = SymlogCode(bins=config.bins)
@@ -105,10 +123,6 @@ class WorldModel(nn.Module):
             variation=self._variation(features),
             variation_target=self._variation_target(embedded, posterior),
         )
-
-    def loss(self, batch: Batch, noise: Tensor) -> tuple[Tensor, Metrics]:
-        """Total loss, a scalar, and its parts; `noise` are uniforms (B, T, G, C)."""
-        return losses(self.predictions(batch, noise), batch, self.config)
 
     def _variation(self, features: Features) -> Tensor | None:
         if not self.sequence_model.varies or features.variation is None:

@@ -19,8 +19,8 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import write_atomic
 from dqn_memory.runs.settings import from_record, parse
 from dqn_memory.study.keeping import PAGE, Args, by_form, check_names, copy_raw, open_finished, places, rows
+from world_models.glam.config import TrainConfig
 from world_models.glam.plots import PARTS, WINDOW, Curve, curves, loss_panels
-from world_models.glam.train_config import TrainConfig
 
 POLICIES = ("sampled", "greedy")
 RUN_COLUMNS = ("form", "seed", "steps", "minutes", "processor", *POLICIES, "episodes", "mamba", "revision")

@@ -12,23 +12,19 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from world_models.glam.losses import Batch
+from dqn_memory.runs.settings import check_numbers
+from world_models.glam.config import ReplayConfig
 
 
 @dataclass(frozen=True)
-class ReplayConfig:
-    """What is kept and which windows are drawn."""
+class Batch:
+    """B sequences of T environment steps: a frame, the action taken at it, and what followed."""
 
-    capacity: int = 100_000
-    """Environment steps kept; rounded down to whole columns of all worlds."""
-    recent_windows: int = 0
-    """How many windows of every draw are the newest ones there are (5 in the released code, which says nothing of it
-    in the paper); the others are drawn uniformly."""
-
-    def check(self) -> None:
-        """One sentence for every value that cannot work."""
-        if self.recent_windows < 0:
-            raise UserError(f"--recent-windows {self.recent_windows} must not be negative")
+    frames: Tensor  # (B, T, 3, S, S) uint8
+    action: Tensor  # (B, T) int64
+    reward: Tensor  # (B, T) float32
+    terminated: Tensor  # (B, T) bool, by that action
+    first: Tensor  # (B, T) bool, True where the frame opens an episode
 
 
 class Replay(Ring):
@@ -40,7 +36,7 @@ class Replay(Ring):
 
     def __init__(self, config: ReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int) -> None:
         """Room for frames of `screen` pixels square; `longest` is the longest window that will be drawn."""
-        config.check()
+        check_numbers(config)
         columns = config.capacity // num_envs
         if columns < longest:
             raise UserError(

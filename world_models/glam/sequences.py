@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import State
+from world_models.glam.architecture import ModelConfig
 from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, MambaStack, TransformerStack
-from world_models.glam.config import ModelConfig
 
 
 @dataclass(frozen=True)

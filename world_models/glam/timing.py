@@ -16,14 +16,13 @@ from dqn_memory.runs.settings import read_config
 from envs.fleet import make_fleet
 from envs.tables import Table, Value
 from world_models.glam.acting import ActingNoise
+from world_models.glam.config import HorizonConfig, TrainConfig
 from world_models.glam.engine import Engine, Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.evaluation import make_player
 from world_models.glam.imagination import Imagined, Noise, uniforms
 from world_models.glam.loading import build
 from world_models.glam.memory import Kind
 from world_models.glam.replay import Replay
-from world_models.glam.schedule import HorizonConfig
-from world_models.glam.train_config import TrainConfig
 
 Timer = Callable[[Mapping[str, Work]], dict[str, Timing]]
 

@@ -20,13 +20,13 @@ from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
 from world_models.glam.acting import ActingNoise
+from world_models.glam.config import TrainConfig
 from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player
 from world_models.glam.imagination import Imagined, Noise, uniforms
 from world_models.glam.loading import build, check_frames
 from world_models.glam.meter import ModelStats
 from world_models.glam.replay import Replay
-from world_models.glam.train_config import TrainConfig
 
 
 class GlamTrainer(Trainer[TrainConfig]):
