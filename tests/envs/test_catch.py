@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from envs.baselines import players
 from envs.baselines.bounds import Budget, best
 from envs.baselines.playing import play, random_player
-from envs.errors import UserError
 from envs.registry import make_world
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
@@ -165,19 +164,3 @@ def test_the_text_and_the_frame_tell_where_an_unseen_ball_is():
     assert world.text(state, 0).splitlines()[:4] == ["....", "...x", "....", ".=.."]
     assert world.frame(state, 0)[64, -1].tolist() != [0, 0, 0]
     assert state.observation[0, :, 2, -1].tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("keywords", "sentence"),
-    [
-        ({"size": 7}, "size of Blinking Catch must be from 8"),
-        ({"size": 300}, "to 256 pixels, not 300"),
-        ({"grid": 2}, "from 3 to 16 cells, not 2"),
-        ({"balls": 0}, "balls of Blinking Catch must be at least 1"),
-        ({"blink": 0}, "blink of Blinking Catch must be at least 1"),
-        ({"blinks": 3}, "blink"),
-    ],
-)
-def test_misuse_is_one_clear_sentence(keywords, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make_world("Pixel/BlinkingCatch-v0", **keywords)

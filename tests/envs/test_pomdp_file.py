@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.errors import UserError
-from envs.registry import make_world
 from envs.worlds import hallway, heaven_hell
 from envs.worlds.pomdp import File, parse, read, write
 from envs.worlds.tabular import Tables, numbers
@@ -378,13 +377,6 @@ def test_a_world_is_made_of_a_file():
     assert env.unwrapped.world.action_names == ("listen", "open-left", "open-right")
     vector = gymnasium.make_vec("POMDP/File-v0", num_envs=3, path=str(DATA / "cheese.pomdp"))
     assert vector.reset(seed=0)[0].tolist() == [7] * 3
-
-
-def test_a_world_of_a_file_needs_the_file():
-    with pytest.raises(UserError, match=r"POMDP/File-v0 needs the keyword path, the name of a .pomdp file"):
-        make_world("POMDP/File-v0")
-    with pytest.raises(UserError, match=r"tigre.pomdp: found no readable file"):
-        make_world("POMDP/File-v0", path=DATA / "tigre.pomdp")
 
 
 @pytest.mark.parametrize(
