@@ -1,7 +1,7 @@
-"""Takes finished runs over from other studies that made them with the very same settings, and the same seed.
+"""Imports finished runs from other studies that made them with the very same settings, and the same seed.
 
-A record of a study is a source too: its runs come without their checkpoints, which no report needs, so that a study
-goes on where only its raw numbers were kept.
+The archive of a study is a source too: its runs come without their checkpoints, which no report needs, so that a study
+goes on where only its numbers were kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path],
 
 
 def takeable(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> dict[str, RunState]:
-    """What `take_over` would copy into the study in `folder`: a source's run by the name it would have there."""
+    """Find what `take_over` would copy into the study in `folder`: a source's run by the name it would have there."""
     missing = _missing(folder, planned)
     taken: dict[str, RunState] = {}
     for source in _opened(sources, folder):
@@ -68,9 +68,9 @@ def _opened(sources: Sequence[Path], folder: Path) -> Iterator[Source]:
 def _offered(
     source: Source, kind: str, planned: Sequence[Planned]
 ) -> tuple[list[tuple[Planned, RunState]], dict[str, str]]:
-    """Each of `planned` that is finished in a source, sound or damaged, beside what the source has.
+    """Pair each of `planned` that is finished in a source, sound or damaged, with the run there.
 
-    And of runs that cannot be told from others, by their names, why not.
+    The second value says by name why runs of the source cannot be compared.
     """
     if source.kind != kind or not planned:
         return [], {}
@@ -79,7 +79,7 @@ def _offered(
 
 
 def _held(source: Source, config_class: type) -> tuple[dict[str, RunState], dict[str, str]]:
-    """Finished runs of a source by their complete config, as this version writes it, and those without one."""
+    """Find a source's finished runs by their complete config, as this version writes it, and those without one."""
     held, unread = dict[str, RunState](), dict[str, str]()
     for run in source.runs:
         try:
@@ -92,7 +92,7 @@ def _held(source: Source, config_class: type) -> tuple[dict[str, RunState], dict
 
 
 def _placeless(config: Any) -> Any:
-    """A config without the folder of its run, which a record's names."""
+    """Take the folder of its run out of a config."""
     return replace(config, output=replace(config.output, run=None))
 
 
@@ -104,7 +104,7 @@ def _text(path: Path) -> str:
 
 
 def _copy(run: RunState, folder: Path, source: Source) -> None:
-    """A whole copy or none. Its config names its new folder; its command stays that of the run it was."""
+    """Copy a run whole or not at all. Its config names its new folder; its command stays that of the run it was."""
     partial = folder.with_name(f".{folder.name}.partial")
     with disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)

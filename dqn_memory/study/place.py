@@ -13,7 +13,7 @@ from dqn_memory.study.store import HOME, study_folder
 
 
 def place_of(study: Path) -> Path:
-    """The folder that `study_folder` finds, or that in which study.run carries out a shipped study or a TOML file.
+    """Find the folder as `study_folder` does, or that in which study.run carries out a shipped study or a TOML file.
 
     A UserError where study.run has not made that folder yet.
     """
@@ -30,12 +30,12 @@ def place_of(study: Path) -> Path:
 
 
 def home(definition: Definition) -> Path:
-    """Where study.run puts a study that is given no folder."""
+    """Say where study.run puts a study that is given no folder."""
     return HOME / definition.name
 
 
 def kept_name(definition: Definition) -> Definition:
-    """The definition under the name of the study or the record that keeps it as DEFINITION, where one does."""
+    """Name a definition as the study or the archive that keeps it as DEFINITION, where one does."""
     path = Path(definition.source)
     if path.name != DEFINITION:
         return definition

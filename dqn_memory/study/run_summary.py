@@ -1,4 +1,4 @@
-"""What one run says of success, read from its evaluation curve.
+"""Sums a run up by its evaluation curve.
 
 The DBGFQN paper does not define the number in its success column. Its metric is the running average of the last ten
 evaluations; the column may be that average's last value, or its mean over training. Both are read here, beside the
@@ -60,7 +60,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """The readings of one run; MEANINGS says what each is. `steps_to` has one entry for each of LEVELS."""
+    """What stands for one run; MEANINGS says what each number is. `steps_to` has one entry for each of LEVELS."""
 
     last_average: float
     mean_average: float
@@ -70,7 +70,7 @@ class RunSummary:
 
 
 def read_curve(run: Path) -> Curve:
-    """The evaluation curve in a run folder's metrics.jsonl. A UserError names a file or line that is no such thing."""
+    """Read the evaluation curve in a run folder's metrics.jsonl; a UserError names a file or line that is none."""
     path = run / "metrics.jsonl"
     if not path.is_file():
         raise UserError(f"{path} is missing: a run's folder holds it from the first evaluation on")
@@ -96,7 +96,7 @@ def _curve(path: Path, points: Sequence[tuple[int, Any]], trained: int, final: A
 
 
 def summarise(curve: Curve) -> RunSummary:
-    """All readings of a curve."""
+    """Compute every number that stands for a curve."""
     average = running_average(curve.success)
     return RunSummary(
         last_average=float(average[-1]),
@@ -108,18 +108,18 @@ def summarise(curve: Curve) -> RunSummary:
 
 
 def running_average(values: Floats, window: int = WINDOW) -> Floats:
-    """Mean of each value and the up to `window` - 1 before it: (E,) -> (E,)."""
+    """Average each value and the up to `window` - 1 before it: (E,) -> (E,)."""
     return np.array([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
 
 
 def steps_to(curve: Curve, level: float) -> Reached:
-    """Steps at the first evaluation with at least this success."""
+    """Find the steps at the first evaluation with at least this success."""
     reached = np.flatnonzero(curve.success >= level)
     return Reached(int(curve.steps[reached[0]]) if len(reached) else None, curve.trained)
 
 
 def area(curve: Curve) -> float:
-    """Area under the curve over the steps from the first evaluation to the last; one evaluation gives its value."""
+    """Compute the area under the curve from the first evaluation to the last; one evaluation gives its value."""
     if len(curve.steps) == 1:
         return float(curve.success[0])
     widths = np.diff(curve.steps)
@@ -127,7 +127,7 @@ def area(curve: Curve) -> float:
 
 
 def median_steps(reached: Sequence[Reached]) -> Reached:
-    """Median over runs, those that did not reach the level counting as later than all others.
+    """Take the median over runs, those that did not reach the level counting as later than all others.
 
     It is censored itself where the middle runs are. A UserError where the runs had different budgets, under which a
     censored run may be earlier than one that reached the level.

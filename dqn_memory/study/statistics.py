@@ -62,34 +62,34 @@ class Profile(NamedTuple):
 
 
 def mean(scores: Floats) -> Floats:
-    """Mean over runs and tasks. Scores (..., R, M)."""
+    """Average over runs and tasks. Scores (..., R, M)."""
     return scores.mean((-2, -1))
 
 
 def median(scores: Floats) -> Floats:
-    """Median over tasks of the mean over runs. Scores (..., R, M)."""
+    """Take the median over tasks of the mean over runs. Scores (..., R, M)."""
     return np.asarray(np.median(scores.mean(-2), axis=-1))
 
 
 def iqm(scores: Floats) -> Floats:
-    """Interquartile mean: of the scores of all runs and tasks, the mean of the middle half. Scores (..., R, M)."""
+    """Average the middle half of the scores of all runs and tasks: the interquartile mean. Scores (..., R, M)."""
     ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)  # (..., R M)
     cut = ordered.shape[-1] // 4
     return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
 
 
 def optimality_gap(scores: Floats, target: float = 1.0) -> Floats:
-    """How far scores fall short of `target` on average; what is above it counts as `target`. Scores (..., R, M)."""
+    """Average how far scores fall short of `target`; what is above it counts as `target`. Scores (..., R, M)."""
     return target - np.minimum(scores, target).mean((-2, -1))
 
 
 def score_distribution(scores: Floats, thresholds: Floats) -> Floats:
-    """Share of runs and tasks whose score is above each threshold: (..., R, M) and (S,) -> (..., S)."""
+    """Compute the share of runs and tasks whose score is above each threshold: (..., R, M) and (S,) -> (..., S)."""
     return (scores[..., None] > thresholds).mean((-3, -2))
 
 
 def probability_of_improvement(scores: Floats, others: Floats) -> Floats:
-    """Chance that a run of the first beats a run of the second on a task, ties half, averaged over tasks.
+    """Compute the chance that a run of the first beats a run of the second on a task, ties half, averaged over tasks.
 
     Scores (..., R, M) and (..., Q, M). It is the mean over tasks of the Mann-Whitney U divided by R Q.
     """
@@ -107,7 +107,7 @@ AGGREGATES: dict[str, Statistic] = {
 
 
 def score_matrix(by_task: Mapping[str, Mapping[int, float]]) -> Floats:
-    """Scores by task and seed as a matrix (R, M), seeds ascending. A UserError names a task that lacks a seed."""
+    """Arrange scores by task and seed as a matrix (R, M), seeds ascending; a UserError names a task without a seed."""
     seeds = sorted(set().union(*by_task.values()))
     for task, runs in by_task.items():
         missing = [str(seed) for seed in seeds if seed not in runs]
@@ -117,7 +117,7 @@ def score_matrix(by_task: Mapping[str, Mapping[int, float]]) -> Floats:
 
 
 def checked(scores: Floats) -> Floats:
-    """The matrix as float64; a UserError where it is not R runs by M tasks of finite numbers."""
+    """Give the matrix as float64; a UserError where it is not R runs by M tasks of finite numbers."""
     scores = np.asarray(scores, np.float64)
     if scores.ndim != 2 or scores.size == 0:
         raise UserError(f"scores must be a matrix of runs by tasks, not an array of shape {scores.shape}")
@@ -127,7 +127,7 @@ def checked(scores: Floats) -> Floats:
 
 
 def resample_indices(runs: int, tasks: int, repetitions: int = REPETITIONS, seed: int = 0) -> Indices:
-    """Which run stands where in every resample: (repetitions, R, M), each entry uniform in 0..R-1."""
+    """Draw which run stands where in every resample: (repetitions, R, M), each entry uniform in 0..R-1."""
     return np.random.default_rng(seed).integers(0, runs, (repetitions, runs, tasks))
 
 
@@ -139,23 +139,25 @@ def estimate(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Estimate:
-    """A statistic of scores (R, M) with its percentile bootstrap interval.
+    """Compute a statistic of scores (R, M) with its percentile bootstrap interval, which one run does not have.
 
-    `indices` (repetitions, R, M) are the resamples; without them they are drawn from `seed`. One run has no interval.
+    Args:
+        scores: R runs of M tasks.
+        statistic: (..., R, M) -> (...).
+        indices: the resamples (repetitions, R, M); without them they are drawn from `seed`.
+        repetitions: of resamples that are drawn.
+        seed: of the draw.
+        level: share of the resamples within the interval.
     """
     scores = checked(scores)
-    point = float(statistic(scores))
-    if len(scores) < 2:
-        return Estimate(point, math.nan, math.nan)
-    chosen = _drawn(scores, repetitions, seed) if indices is None else indices
-    low, high = percentiles(np.concatenate([statistic(part) for part in _resamples(scores, chosen)]), level)
-    return Estimate(point, float(low), float(high))
+    chosen = resample_indices(*scores.shape, repetitions, seed) if indices is None else indices
+    return Estimate(*map(float, _bootstrap(statistic, (scores,), (chosen,), level)))
 
 
 def aggregates(scores: Floats, repetitions: int = REPETITIONS, seed: int = 0) -> dict[str, Estimate]:
-    """All of AGGREGATES of scores (R, M), each from the same resamples."""
+    """Compute all of AGGREGATES of scores (R, M), each from the same resamples."""
     scores = checked(scores)
-    indices = _drawn(scores, repetitions, seed)
+    indices = resample_indices(*scores.shape, repetitions, seed)
     return {name: estimate(scores, statistic, indices) for name, statistic in AGGREGATES.items()}
 
 
@@ -165,71 +167,60 @@ def improvement(
     indices: tuple[Indices, Indices] | None = None,
     repetitions: int = 2_000,
     seed: int = 0,
-    level: float = LEVEL,
 ) -> Estimate:
-    """Probability that the first improves on the second, scores (R, M) and (Q, M) resampled independently."""
+    """Estimate the probability that the first improves on the second, (R, M) and (Q, M) resampled independently."""
     scores, others = checked(scores), checked(others)
     if scores.shape[1] != others.shape[1]:
         raise UserError(f"both sides need the same tasks, not {scores.shape[1]} and {others.shape[1]} of them")
-    point = float(probability_of_improvement(scores, others))
-    if min(len(scores), len(others)) < 2:
-        return Estimate(point, math.nan, math.nan)
-    first, second = _drawn_apart(scores, others, repetitions, seed) if indices is None else indices
-    pairs = zip(_resamples(scores, first), _resamples(others, second), strict=True)
-    draws = np.concatenate([probability_of_improvement(left, right) for left, right in pairs])
-    low, high = percentiles(draws, level)
-    return Estimate(point, float(low), float(high))
+    if indices is None:
+        first, second = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
+        indices = (
+            resample_indices(*scores.shape, repetitions, first), resample_indices(*others.shape, repetitions, second)
+        )  # fmt: skip
+    return Estimate(*map(float, _bootstrap(probability_of_improvement, (scores, others), indices)))
 
 
 def performance_profile(
-    scores: Floats,
-    thresholds: Floats,
-    indices: Indices | None = None,
-    repetitions: int = 2_000,
-    seed: int = 0,
-    level: float = LEVEL,
+    scores: Floats, thresholds: Floats, indices: Indices | None = None, repetitions: int = 2_000, seed: int = 0
 ) -> Profile:
-    """Score distribution of scores (R, M) at `thresholds` (S,) with pointwise bootstrap intervals."""
+    """Compute the score distribution of scores (R, M) at `thresholds` (S,) with pointwise bootstrap intervals."""
     scores, thresholds = checked(scores), np.asarray(thresholds, np.float64)
-    share = score_distribution(scores, thresholds)
-    if len(scores) < 2:
-        nothing = np.full_like(share, math.nan)
-        return Profile(thresholds, share, nothing, nothing)
-    chosen = _drawn(scores, repetitions, seed) if indices is None else indices
-    draws = [score_distribution(part, thresholds) for part in _resamples(scores, chosen, 100)]
-    low, high = percentiles(np.concatenate(draws), level)
-    return Profile(thresholds, share, low, high)
+    chosen = resample_indices(*scores.shape, repetitions, seed) if indices is None else indices
+    found = _bootstrap(lambda part: score_distribution(part, thresholds), (scores,), (chosen,), chunk=100)
+    return Profile(thresholds, *found)
 
 
-def percentiles(draws: Floats, level: float = LEVEL) -> Floats:
-    """Both ends of the central interval of draws (repetitions, ...): (2, ...). Undefined draws (NaN) are left out."""
-    tail = 50 * (1 - level)
-    return np.asarray(np.nanpercentile(draws, [tail, 100 - tail], axis=0))
+def _bootstrap(
+    statistic: Callable[..., Floats], samples: Sequence[Floats], indices: Sequence[Indices],
+    level: float = LEVEL, chunk: int = _CHUNK,
+) -> tuple[Floats, Floats, Floats]:  # fmt: skip
+    """Compute a statistic of samples, and both ends of its interval; NaN where a sample is one run."""
+    point = np.asarray(statistic(*samples))
+    if min(map(len, samples)) < 2:
+        nothing = np.full_like(point, math.nan)
+        return point, nothing, nothing
+    parts = zip(*(_resamples(one, chosen, chunk) for one, chosen in zip(samples, indices, strict=True)), strict=True)
+    low, high = percentiles(np.concatenate([statistic(*part) for part in parts]), level)
+    return point, low, high
 
 
-def games_won(scores: Floats, rival: Floats | float = 1.0) -> int:
-    """Tasks whose mean over runs is above the rival's, or above a number (1.0: better than a human)."""
-    ours = checked(scores).mean(0)  # (M,)
-    theirs = rival if isinstance(rival, float | int) else checked(rival).mean(0)
-    return int((ours > theirs).sum())
-
-
-def _resamples(scores: Floats, indices: Indices, chunk: int = _CHUNK) -> Iterator[Floats]:
-    """Resampled scores, some at a time: (up to chunk, R, M)."""
+def _resamples(scores: Floats, indices: Indices, chunk: int) -> Iterator[Floats]:
+    """Yield resampled scores, some at a time: (up to chunk, R, M)."""
     if indices.ndim != 3 or indices.shape[1:] != scores.shape:
         raise UserError(f"resample indices must have shape (repetitions, {scores.shape}), not {indices.shape}")
     for start in range(0, len(indices), chunk):
         yield np.take_along_axis(scores[None], indices[start : start + chunk], axis=1)
 
 
-def _drawn(scores: Floats, repetitions: int, seed: int) -> Indices:
-    runs, tasks = scores.shape
-    return resample_indices(runs, tasks, repetitions, seed)
+def percentiles(draws: Floats, level: float = LEVEL) -> Floats:
+    """Give both ends of the central interval of draws (repetitions, ...): (2, ...). Undefined draws are left out."""
+    tail = 50 * (1 - level)
+    return np.asarray(np.nanpercentile(draws, [tail, 100 - tail], axis=0))
 
 
-def _drawn_apart(scores: Floats, others: Floats, repetitions: int, seed: int) -> tuple[Indices, Indices]:
-    first, second = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
-    return _drawn(scores, repetitions, first), _drawn(others, repetitions, second)
+def games_won(scores: Floats, rival: float = 1.0) -> int:
+    """Count the tasks whose mean over runs is above a number (1.0: better than a human)."""
+    return int((checked(scores).mean(0) > rival).sum())
 
 
 class Moments(NamedTuple):
@@ -295,7 +286,7 @@ def rank_correlation(
     seed: int = 0,
     level: float = LEVEL,
 ) -> Estimate:
-    """Spearman's correlation of N pairs, and the percentile interval over resampled pairs.
+    """Compute Spearman's correlation of N pairs, and the percentile interval over resampled pairs.
 
     `indices` (repetitions, N) are the resamples; without them they are drawn from `seed`. Resamples in which one side
     is constant have no correlation and are left out. A UserError where the sides differ in length or are too few.
@@ -310,7 +301,7 @@ def rank_correlation(
 
 
 def pair_indices(pairs: int, repetitions: int, seed: int) -> Indices:
-    """Which pair stands where in every resample: (repetitions, N)."""
+    """Draw which pair stands where in every resample: (repetitions, N)."""
     return np.random.default_rng(seed).integers(0, pairs, (repetitions, pairs))
 
 
@@ -321,7 +312,7 @@ class Scale(NamedTuple):
     one: float
 
     def __call__(self, score: float) -> float:
-        """The score on this scale; below 0 and above 1 are kept."""
+        """Put a score on this scale; below 0 and above 1 are kept."""
         return (score - self.zero) / (self.one - self.zero)
 
 
@@ -362,10 +353,10 @@ OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 
 
 def world_scale(world: str) -> Scale:
-    """Success of random actions, and of the best player known by what it reached, in a world with default options.
+    """Give the success of random actions and of the best player known in an environment with default options.
 
     Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
-    A UserError names a world for which `envs/baselines/lines.toml` has no lines.
+    A UserError names an environment for which `envs/baselines/lines.toml` has no lines.
     """
     lines = baselines.lines(world)
     if lines is None:
@@ -375,7 +366,7 @@ def world_scale(world: str) -> Scale:
 
 
 def game(name: str) -> str:
-    """ale-py's name of a game, from any spelling: "Ms Pacman", "MsPacman", "ALE/MsPacman-v5"."""
+    """Give ale-py's name of a game, from any spelling: "Ms Pacman", "MsPacman", "ALE/MsPacman-v5"."""
     plain = {candidate.replace("_", ""): candidate for candidate in HUMAN}
     wanted = re.sub(r"[^a-z]", "", re.sub(r"^ALE/|-v\d+$", "", name).lower())
     if wanted not in plain:

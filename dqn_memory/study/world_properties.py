@@ -68,7 +68,7 @@ class Properties:
 
 @cache
 def properties(id: str) -> Properties:
-    """The properties of a world with its default options; a UserError names an unknown world."""
+    """Compute the properties of an environment with its default options; a UserError names an unknown one."""
     world, lines = make_world(id), baselines.lines(id)
     scenes = _scenes(world) if isinstance(world, GridWorld) else None
     return Properties(
@@ -81,7 +81,7 @@ def properties(id: str) -> Properties:
 
 
 def control_twin(id: str) -> str | None:
-    """The same world without its phantom rooms; None where it has none, or where no such world is registered."""
+    """Name the same environment without its phantom rooms; None where it has none or no such one is registered."""
     name = id.removeprefix("envs:")
     entry = WORLDS.get(name)
     if entry is None or "phantom_rooms" not in entry.kwargs:
@@ -91,12 +91,12 @@ def control_twin(id: str) -> str | None:
 
 
 def wall_density(scenes: Tensor) -> float:
-    """Share of walls among the inner cells of grids (N, H, W)."""
+    """Compute the share of walls among the inner cells of grids (N, H, W)."""
     return float((kinds(scenes[:, 1:-1, 1:-1]) == WALL).double().mean())
 
 
 def rooms(world: GridWorld) -> float:
-    """Connected regions of the floor with doors shut and openings closed, mean over drawn scenes."""
+    """Count connected regions of the floor with doors shut and openings closed, mean over drawn scenes."""
     layout = world.task.layout
     if isinstance(layout, Scattered):
         return float(regions(kinds(layout.base.view(world.height, world.width)) != WALL))
@@ -105,7 +105,7 @@ def rooms(world: GridWorld) -> float:
 
 
 def regions(free: Tensor) -> int:
-    """Regions of free cells (H, W) bool that are connected over their sides."""
+    """Count regions of free cells (H, W) bool that are connected over their sides."""
     left, found = free.clone(), 0
     while left.any():
         start = torch.zeros_like(left)
@@ -116,7 +116,7 @@ def regions(free: Tensor) -> int:
 
 
 def _flooded(free: Tensor, start: Tensor) -> Tensor:
-    """All cells (H, W) that can be reached from the given ones over free cells."""
+    """Mark all cells (H, W) that can be reached from the given ones over free cells."""
     reached, before = start, torch.zeros_like(start)
     while not torch.equal(reached, before):
         before = reached
@@ -127,7 +127,7 @@ def _flooded(free: Tensor, start: Tensor) -> Tensor:
 
 
 def aliasing(world: World[Any]) -> float | None:
-    """States per observation within an episode of random actions; None where a world does not say its state."""
+    """Count states per observation within an episode of random actions; None where a world does not say its state."""
     try:
         looks, states, alive = _random_moments(world)
     except UserError:
@@ -140,7 +140,7 @@ def aliasing(world: World[Any]) -> float | None:
 
 
 def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
-    """Numbers of observations and of states, and whether the episode still ran, each (T, EPISODES)."""
+    """Number observations and states, and tell whether the episode still ran, each (T, EPISODES)."""
     generator = torch.Generator().manual_seed(SEED)
     state = world.reset(_uniforms(EPISODES, world.reset_draws, generator))
     alive = torch.ones(EPISODES, dtype=torch.bool)
@@ -156,13 +156,13 @@ def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
 
 
 def _numbered(rows: Tensor) -> Array:
-    """A number (N,) for each row, the same for equal rows only (64 bits of BLAKE2)."""
+    """Give a number (N,) to each row, the same to equal rows only (64 bits of BLAKE2)."""
     plain = np.ascontiguousarray(rows.flatten(1).numpy())
     return np.array([int.from_bytes(blake2b(row.tobytes(), digest_size=8).digest()) for row in plain], np.uint64)
 
 
 def delay(world: World[Any]) -> float | None:
-    """Steps from the cue to the decision that needs it; None where no single cue decides."""
+    """Count steps from the cue to the decision that needs it; None where no single cue decides."""
     if isinstance(world, GridWorld):
         return _grid_delay(world)
     if isinstance(world, Tabular):
@@ -173,7 +173,7 @@ def delay(world: World[Any]) -> float | None:
 
 
 def _grid_delay(world: GridWorld) -> float | None:
-    """Way from the nearest beacon to the good exit around the bad ones, or from the key to the door."""
+    """Measure the way from the nearest beacon to the good exit around the bad ones, or from the key to the door."""
     state = _initial(world)
     cells = state.cells.long().view(-1, world.height, world.width)
     kind = kinds(cells)
@@ -188,7 +188,7 @@ def _grid_delay(world: GridWorld) -> float | None:
 
 
 def tabular_delay(tables: Tables) -> float | None:
-    """Shortest way from a state that tells which fact holds to one in which a rewarded last action can be taken.
+    """Measure the shortest way from a state that tells which fact holds to one in which a rewarded last action can be taken.
 
     A fact is what chance draws once: the parts of the states between which no action leads. A state tells it if one
     of its observations is never seen in another part.
@@ -208,7 +208,7 @@ def tabular_delay(tables: Tables) -> float | None:
 
 
 def _parts(follows: Array) -> Array:
-    """A number (S,) for each state, the same for states that are joined by steps in either direction."""
+    """Give a number (S,) to each state, the same for states that are joined by steps in either direction."""
     joined = follows | follows.T | np.eye(len(follows), dtype=bool)
     while not np.array_equal(wider := (joined.astype(np.int64) @ joined) > 0, joined):
         joined = wider
@@ -216,7 +216,7 @@ def _parts(follows: Array) -> Array:
 
 
 def _nearest(follows: Array, start: Array, goal: Array) -> int | None:
-    """Fewest steps (S, S') from some start to some goal, both (S,) bool."""
+    """Count the fewest steps (S, S') from some start to some goal, both (S,) bool."""
     reached, steps = start, 0
     while not (reached & goal).any():
         wider = reached | follows[reached].any(0)
@@ -227,7 +227,7 @@ def _nearest(follows: Array, start: Array, goal: Array) -> int | None:
 
 
 def _car_delay(world: CarFlag) -> float:
-    """Steps from the first observation that names the side to the end of the road, by the player who obeys it."""
+    """Count steps from the first observation that names the side to the end of the road, by the player who obeys it."""
     state, player = _initial(world), signpost_player()
     alive, count = torch.ones(SCENES, dtype=torch.bool), torch.zeros(SCENES)
     known = torch.zeros(SCENES, dtype=torch.bool)
@@ -241,7 +241,7 @@ def _car_delay(world: CarFlag) -> float:
 
 
 def _card_delay(world: MemoryCards) -> float:
-    """Steps from a card's last showing to its partner's, for a player who names every partner that it has seen."""
+    """Count steps from a card's last showing to its partner's, for a player who names every partner that it has seen."""
     generator = torch.Generator().manual_seed(SEED)
     delays: list[int] = []
     for _ in range(EPISODES):
@@ -250,7 +250,7 @@ def _card_delay(world: MemoryCards) -> float:
 
 
 def _one_deal(world: MemoryCards, generator: torch.Generator) -> list[int]:
-    """The delays of one episode; of unseen cards the first is guessed."""
+    """Count the delays of one episode; of unseen cards the first is guessed."""
     state, shown, delays = world.reset(_uniforms(1, world.reset_draws, generator)), dict[int, tuple[int, int]](), []
     for step in range(world.time_limit):
         row = state.observation[0].tolist()
@@ -275,7 +275,7 @@ def _initial(world: World[Any]) -> Any:
 
 
 def _scenes(world: GridWorld) -> Tensor:
-    """Drawn initial grids (SCENES, H, W)."""
+    """Draw initial grids (SCENES, H, W)."""
     state: GridState = _initial(world)
     return state.cells.long().view(-1, world.height, world.width)
 

@@ -142,8 +142,7 @@ def test_scores_that_are_no_matrix_of_numbers_are_one_sentence():
 
 
 def test_games_won_counts_means_strictly_above():
-    ours, theirs = np.array([[1.0, 2.0, 0.5], [1.0, 0.0, 1.5]]), np.array([[0.9, 1.0, 2.0]])
-    assert statistics.games_won(ours, theirs) == 1
+    ours = np.array([[1.0, 2.0, 0.5], [1.0, 0.0, 1.5]])
     assert statistics.games_won(ours + 0.1) == 3
     assert statistics.games_won(ours) == 0
 
