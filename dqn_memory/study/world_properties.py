@@ -188,7 +188,7 @@ def _grid_delay(world: GridWorld) -> float | None:
 
 
 def tabular_delay(tables: Tables) -> float | None:
-    """Measure the shortest way from a state that tells which fact holds to one in which a rewarded last action can be taken.
+    """Measure the shortest way from a state that tells which fact holds to one with a rewarded last action.
 
     A fact is what chance draws once: the parts of the states between which no action leads. A state tells it if one
     of its observations is never seen in another part.
@@ -241,7 +241,7 @@ def _car_delay(world: CarFlag) -> float:
 
 
 def _card_delay(world: MemoryCards) -> float:
-    """Count steps from a card's last showing to its partner's, for a player who names every partner that it has seen."""
+    """Count steps from a card's last showing to its partner's, for a player who names every partner it has seen."""
     generator = torch.Generator().manual_seed(SEED)
     delays: list[int] = []
     for _ in range(EPISODES):
