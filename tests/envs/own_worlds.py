@@ -48,94 +48,15 @@ class Cue(World):
         return f"side {int(state.side[row])}"
 
 
-class Narrow(Cue):
-    """Spreads out to four copies where nobody looks."""
-
-    observation_space = gymnasium.spaces.Box(0, 2, (4,))
-
-    def show(self, seen):
-        return seen.float()
-
-
-class Padded(Cue):
-    """Shows the number that stands for padding in a network's table."""
-
-    observation_space = gymnasium.spaces.Discrete(2)
-
-
-class FromOne(Cue):
-    observation_space = gymnasium.spaces.Discrete(3, start=1)
-
-    def show(self, seen):
-        return seen + 1
-
-
-class Halves(Cue):
-    def show(self, seen):
-        return seen / 2
-
-
-class NotANumber(Cue):
-    observation_space = gymnasium.spaces.Box(-9, 9, (1,))
-
-    def show(self, seen):
-        return seen * torch.nan
-
-
-class NoState(Cue):
-    def reset(self, u):
-        return super().reset(u).observation, {}
-
-
-class FourValues(Cue):
-    def spoil(self, *result):
-        return result[:4]
-
-
-class ColumnRewards(Cue):
-    def spoil(self, after, observation, reward, *rest):
-        return after, observation, reward[:, None], *rest
-
-
-class WholeRewards(Cue):
-    def spoil(self, after, observation, reward, *rest):
-        return after, observation, reward.long(), *rest
-
-
-class NumberEnds(Cue):
-    def spoil(self, after, observation, reward, terminated, success):
-        return after, observation, reward, terminated.long(), success
-
-
-class OneSuccess(Cue):
-    def spoil(self, *result):
-        return *result[:4], result[4][:1]
-
-
-class EarlySuccess(Cue):
-    def spoil(self, *result):
-        return *result[:4], ~result[3]
-
-
-class StandingClock(Cue):
-    def spoil(self, after, *rest):
-        return replace(after, steps=after.steps - 1), *rest
-
-
-class LostReturns(Cue):
-    def spoil(self, after, observation, reward, *rest):
-        return after, observation, reward + 1, *rest
-
-
-class OldSights(Cue):
-    def spoil(self, after, observation, *rest):
-        return after, observation.clamp(max=0), *rest
-
-
-class Scribbler(Cue):
-    def step(self, state, action, u):
-        state.returns += 1
-        return super().step(replace(state, returns=state.returns - 1), action, u)
+def spoiled(name, observation_space=None, show=None, spoil=None, **members):
+    """Make a subclass of Cue that shows observations, or returns the result of a step, in a wrong way."""
+    if observation_space is not None:
+        members["observation_space"] = observation_space
+    if show is not None:
+        members["show"] = lambda self, seen: show(seen)
+    if spoil is not None:
+        members["spoil"] = lambda self, *result: spoil(*result)
+    return type(name, (Cue,), {"__module__": __name__, **members})
 
 
 @dataclass
@@ -143,6 +64,30 @@ class Single(Sided):
     score: Tensor
 
 
-class OneForAll(Cue):
-    def reset(self, u):
-        return Single(*vars(super().reset(u)).values(), score=torch.zeros(()))
+def write_into_the_state(self, state, action, u):
+    state.returns += 1
+    return Cue.step(self, replace(state, returns=state.returns - 1), action, u)
+
+
+Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
+# Spreads out to four copies where nobody looks.
+Narrow = spoiled("Narrow", Box(0, 2, (4,)), lambda seen: seen.float())
+# Shows the number that stands for padding in a network's table.
+Padded = spoiled("Padded", Discrete(2))
+FromOne = spoiled("FromOne", Discrete(3, start=1), lambda seen: seen + 1)
+Halves = spoiled("Halves", show=lambda seen: seen / 2)
+NotANumber = spoiled("NotANumber", Box(-9, 9, (1,)), lambda seen: seen * torch.nan)
+NoState = spoiled("NoState", reset=lambda self, u: (Cue.reset(self, u).observation, {}))
+FourValues = spoiled("FourValues", spoil=lambda *result: result[:4])
+ColumnRewards = spoiled("ColumnRewards", spoil=lambda after, seen, reward, *rest: (after, seen, reward[:, None], *rest))
+WholeRewards = spoiled("WholeRewards", spoil=lambda after, seen, reward, *rest: (after, seen, reward.long(), *rest))
+NumberEnds = spoiled("NumberEnds", spoil=lambda *result: (*result[:3], result[3].long(), result[4]))
+OneSuccess = spoiled("OneSuccess", spoil=lambda *result: (*result[:4], result[4][:1]))
+EarlySuccess = spoiled("EarlySuccess", spoil=lambda *result: (*result[:4], ~result[3]))
+StandingClock = spoiled("StandingClock", spoil=lambda after, *rest: (replace(after, steps=after.steps - 1), *rest))
+LostReturns = spoiled("LostReturns", spoil=lambda after, seen, reward, *rest: (after, seen, reward + 1, *rest))
+OldSights = spoiled("OldSights", spoil=lambda after, seen, *rest: (after, seen.clamp(max=0), *rest))
+Scribbler = spoiled("Scribbler", step=write_into_the_state)
+OneForAll = spoiled(
+    "OneForAll", reset=lambda self, u: Single(*vars(Cue.reset(self, u)).values(), score=torch.zeros(()))
+)

@@ -11,7 +11,6 @@ from envs.checker import check_registered, check_vector_env
 from envs.errors import UserError
 
 CARDS, LIMIT = "POMDP/MemoryCards-v0", {"pairs": 2, "time_limit": 9}
-SAME_STEP, NEXT_STEP = AutoresetMode.SAME_STEP, AutoresetMode.NEXT_STEP
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -43,203 +42,149 @@ class Defect(WorldVectorEnv):
         return result
 
 
-class FloatRewards(Defect):
-    def spoil(self, observation, reward, *rest):
-        return observation, reward.astype(np.float32), *rest
+def spoils(observation=None, reward=None):
+    """Change one part of a step's result."""
 
-
-class OtherRewards(Defect):
-    def spoil(self, observation, reward, *rest):
-        return observation, reward - 1e-12, *rest
-
-
-class NarrowObservations(Defect):
-    def spoil(self, observation, *rest):
-        return observation.astype(np.int32), *rest
-
-
-class ObservationsOutside(Defect):
-    def spoil(self, observation, *rest):
-        return observation + 7, *rest
-
-
-class ColumnRewards(Defect):
-    def spoil(self, observation, reward, *rest):
-        return observation, reward[:, None], *rest
-
-
-class BothFlags(Defect):
-    def spoil(self, observation, reward, terminated, truncated, info):
-        return observation, reward, terminated, truncated | terminated, info
-
-
-class EndsForCuts(Defect):
-    def spoil(self, observation, reward, terminated, truncated, info):
-        return observation, reward, terminated | truncated, truncated & False, info
-
-
-class NoSuccess(Defect):
     def spoil(self, *result):
-        result[-1].pop("success", None)
-        result[-1].pop("_success", None)
-        result[-1].get("final_info", {}).pop("success", None)
+        ours = list(result)
+        for index, change in enumerate((observation, reward)):
+            ours[index] = change(ours[index]) if change else ours[index]
+        return tuple(ours)
+
+    return {"spoil": spoil}
+
+
+def both_flags(self, observation, reward, terminated, truncated, info):
+    return observation, reward, terminated, truncated | terminated, info
+
+
+def ends_for_cuts(self, observation, reward, terminated, truncated, info):
+    return observation, reward, terminated | truncated, truncated & False, info
+
+
+def without(*names):
+    """Infos that lack these entries, those of final infos too."""
+
+    def spoil(self, *result):
+        for info in (result[-1], result[-1].get("final_info", {})):
+            for name in names:
+                info.pop(name, None)
         return result
 
-
-class SuccessEveryStep(Defect):
-    def spoil(self, *result):
-        result[-1].update(success=np.zeros(self.num_envs, bool), _success=np.ones(self.num_envs, bool))
-        return result
+    return {"spoil": spoil}
 
 
-class NoMask(Defect):
-    def spoil(self, *result):
-        result[-1].pop("_success", None)
-        return result
+def success_every_step(self, *result):
+    result[-1].update(success=np.zeros(self.num_envs, bool), _success=np.ones(self.num_envs, bool))
+    return result
 
 
-class NoFinalObservation(Defect):
-    def spoil(self, *result):
-        result[-1].pop("final_obs", None)
-        return result
-
-
-class WrongFinalObservation(Defect):
-    """The first observation of the next episode, where the last of this one should be."""
+def final_observations(of_finished):
+    """The first observation of the next episode, where the last of this one or nothing should be."""
 
     def spoil(self, observation, *rest):
         if "final_obs" in rest[-1]:
-            for index in np.flatnonzero(rest[-1]["_final_obs"]):
+            for index in np.flatnonzero(rest[-1]["_final_obs"] == of_finished):
                 rest[-1]["final_obs"][index] = observation[index]
         return observation, *rest
 
-
-class FinalObservationsOfAll(Defect):
-    def spoil(self, observation, *rest):
-        if "final_obs" in rest[-1]:
-            for index in np.flatnonzero(~rest[-1]["_final_obs"]):
-                rest[-1]["final_obs"][index] = observation[index]
-        return observation, *rest
+    return {"spoil": spoil}
 
 
-class RewardForResets(Defect):
-    def step(self, actions):
-        idle = self._done.copy()
-        observation, reward, *rest = super().step(actions)
-        return observation, np.where(idle, -1.0, reward), *rest
+def reused_arrays(self, observation, *rest):
+    if not hasattr(self, "kept"):
+        self.kept = observation
+    self.kept[:] = observation
+    return self.kept, *rest
 
 
-class DrawsForResets(Defect):
-    """A row that is only reset draws numbers as if it had been stepped too."""
-
-    def _step_draws(self, idle):
-        return super()._step_draws(None)
-
-
-class ResetsEverything(Defect):
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=seed)
+def reward_for_resets(self, actions):
+    idle = self._done.copy()
+    observation, reward, *rest = Defect.step(self, actions)
+    return observation, np.where(idle, -1.0, reward), *rest
 
 
-class SeedsEverything(Defect):
-    """A masked reset with seeds also starts the random streams of the other rows anew."""
-
-    def reset(self, *, seed=None, options=None):
-        if isinstance(seed, list) and options and len(seed) == self.num_envs:
-            self.streams.seed(seed)
-        return super().reset(seed=seed, options=options)
+def reset_everything(self, *, seed=None, options=None):
+    return Defect.reset(self, seed=seed)
 
 
-class OneSeedForAll(Defect):
-    def reset(self, *, seed=None, options=None):
-        return super().reset(seed=[seed] * self.num_envs if isinstance(seed, int) else seed, options=options)
+def seed_everything(self, *, seed=None, options=None):
+    """A masked reset with seeds also restarts the random streams of the other rows."""
+    if isinstance(seed, list) and options and len(seed) == self.num_envs:
+        self.streams.seed(seed)
+    return Defect.reset(self, seed=seed, options=options)
 
 
-class SeedsAgainAndAgain(Defect):
+def one_seed_for_all(self, *, seed=None, options=None):
+    return Defect.reset(self, seed=[seed] * self.num_envs if isinstance(seed, int) else seed, options=options)
+
+
+def seed_again_and_again(self, *, seed=None, options=None):
     """A reset without a seed starts from the seed before."""
-
-    last = None
-
-    def reset(self, *, seed=None, options=None):
-        self.last = self.last if seed is None else seed
-        return super().reset(seed=self.last, options=options)
+    self.last = getattr(self, "last", None) if seed is None else seed
+    return Defect.reset(self, seed=self.last, options=options)
 
 
-class TakesAnyMask(Defect):
-    def _chosen(self, options):
-        mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
-        return np.resize(np.asarray(mask, bool), self.num_envs)
+def take_any_mask(self, options):
+    mask = (options or {}).get("reset_mask", np.ones(self.num_envs, bool))
+    return np.resize(np.asarray(mask, bool), self.num_envs)
 
 
-class TakesAnySeeds(Defect):
-    def _seeds(self, seed):
-        return super()._seeds(seed[: self.num_envs] if isinstance(seed, list) else seed)
+def take_any_seeds(self, seed):
+    return Defect._seeds(self, seed[: self.num_envs] if isinstance(seed, list) else seed)
 
 
-class ReusesItsArrays(Defect):
-    def spoil(self, observation, *rest):
-        if not hasattr(self, "kept"):
-            self.kept = observation
-        self.kept[:] = observation
-        return self.kept, *rest
+def another_mode(self, count, mode):
+    Defect.__init__(self, count, mode)
+    self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode.NEXT_STEP}
 
 
-class SaysAnotherMode(Defect):
-    def __init__(self, count, mode):
-        super().__init__(count, mode)
-        self.metadata = {**self.metadata, "autoreset_mode": NEXT_STEP}
-
-
-class OneRowTooMany(Defect):
-    def __init__(self, count, mode):
-        super().__init__(count + 1, mode)
-
-
-class OneActionTooMany(Defect):
-    def __init__(self, count, mode):
-        super().__init__(count, mode)
-        self.single_action_space = gymnasium.spaces.Discrete(5)
-
-
-class AnotherLimit(Defect):
-    def __init__(self, count, mode):
-        WorldVectorEnv.__init__(self, CARDS, count, mode, pairs=2, time_limit=10)
+def one_action_too_many(self, count, mode):
+    Defect.__init__(self, count, mode)
+    self.single_action_space = gymnasium.spaces.Discrete(5)
 
 
 DEFECTS = {
-    FloatRewards: "reward has the dtype float32",
-    OtherRewards: "reward in row 0",
-    NarrowObservations: "int32",
-    ObservationsOutside: "is not in Box",
-    ColumnRewards: "shape",
-    BothFlags: "both terminated and truncated",
-    EndsForCuts: "`terminated` in row",
-    NoSuccess: "has no 'success'",
-    SuccessEveryStep: "unexpected 'success'",
-    NoMask: "_success",
-    NoFinalObservation: "has no .final_obs.",
-    WrongFinalObservation: "final_obs. in row",
-    FinalObservationsOfAll: "is not None",
-    RewardForResets: "reward in row",
-    DrawsForResets: "observation in row",
-    ResetsEverything: "not to be reset",
-    SeedsEverything: "observation in row",
-    OneSeedForAll: "after reset",
-    SeedsAgainAndAgain: "reset\\(seed=None\\)",
-    TakesAnyMask: "reset_mask",
-    TakesAnySeeds: "list of 4 seeds",
-    ReusesItsArrays: "written into",
-    SaysAnotherMode: "autoreset_mode",
-    OneRowTooMany: "num_envs is 4",
-    OneActionTooMany: "single_action_space",
-    AnotherLimit: "`truncated` in row",
+    "float rewards": (spoils(reward=lambda reward: reward.astype(np.float32)), "reward has the dtype float32"),
+    "other rewards": (spoils(reward=lambda reward: reward - 1e-12), "reward in row 0"),
+    "rewards in a column": (spoils(reward=lambda reward: reward[:, None]), "shape"),
+    "narrow observations": (spoils(lambda observation: observation.astype(np.int32)), "int32"),
+    "observations outside": (spoils(lambda observation: observation + 7), "is not in Box"),
+    "both flags": ({"spoil": both_flags}, "both terminated and truncated"),
+    "ends for cuts": ({"spoil": ends_for_cuts}, "`terminated` in row"),
+    "no success": (without("success", "_success"), "has no 'success'"),
+    "success every step": ({"spoil": success_every_step}, "unexpected 'success'"),
+    "no mask": (without("_success"), "_success"),
+    "no final observation": (without("final_obs"), "has no 'final_obs'"),
+    "wrong final observation": (final_observations(of_finished=True), "'final_obs' in row"),
+    "final observations of all": (final_observations(of_finished=False), "is not None"),
+    "rewards for resets": ({"step": reward_for_resets}, "reward in row"),
+    "draws for resets": ({"_step_draws": lambda self, idle: Defect._step_draws(self, None)}, "observation in row"),
+    "resets everything": ({"reset": reset_everything}, "not to be reset"),
+    "seeds everything": ({"reset": seed_everything}, "observation in row"),
+    "one seed for all": ({"reset": one_seed_for_all}, "after reset"),
+    "seeds again and again": ({"reset": seed_again_and_again}, "reset\\(seed=None\\)"),
+    "takes any mask": ({"_chosen": take_any_mask}, "reset_mask"),
+    "takes any seeds": ({"_seeds": take_any_seeds}, "list of 4 seeds"),
+    "reuses its arrays": ({"spoil": reused_arrays}, "written into"),
+    "says another mode": ({"__init__": another_mode}, "autoreset_mode"),
+    "one row too many": (
+        {"__init__": lambda self, count, mode: Defect.__init__(self, count + 1, mode)},
+        "num_envs is 4",
+    ),
+    "one action too many": ({"__init__": one_action_too_many}, "single_action_space"),
+    "another time limit": (
+        {"__init__": lambda self, *row: WorldVectorEnv.__init__(self, CARDS, *row, pairs=2, time_limit=10)},
+        "`truncated` in row",
+    ),
 }
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_planted_defects_are_found_and_told_in_one_sentence(defect):
-    with pytest.raises(UserError, match=DEFECTS[defect]) as error:
-        check_vector_env(defect, lambda: WorldEnv(CARDS, **LIMIT))
+    members, words = DEFECTS[defect]
+    with pytest.raises(UserError, match=words) as error:
+        check_vector_env(type("Spoiled", (Defect,), members), lambda: WorldEnv(CARDS, **LIMIT))
     assert "\n" not in str(error.value)
     assert str(error.value).endswith(".")
 

@@ -1,5 +1,7 @@
-"""Previous action, step count, one-hot and antialiased observations, single and vector."""
+"""Wrappers, single and vector, and the spaces that other libraries read."""
 
+import copy
+import pickle
 import warnings
 
 import gymnasium
@@ -8,12 +10,14 @@ import pytest
 from gymnasium import spaces
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envs import wrappers
 from envs.checker import check_vector_env
 from envs.errors import UserError
+from envs.spaces import MultiDiscrete
 from envs.wrappers import antialias, one_hot, previous_action, step_count
 
 CAR, CARDS = ("POMDP/CarFlag-v0", {"time_limit": 12}), ("POMDP/MemoryCards-v0", {"pairs": 3, "time_limit": 9})
@@ -220,3 +224,30 @@ def test_an_empty_mask_resets_all_rows():
     first, _ = vector.reset(seed=1)
     again, _ = vector.reset(seed=1, options={"reset_mask": None})
     assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+# Spaces
+
+
+@pytest.mark.parametrize("id", ["POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0", "Gridverse/Keydoor-5x5-v0"])
+def test_the_width_of_a_one_hot_form_is_a_python_integer(id):
+    space = gymnasium.make(id).observation_space
+    assert type(sum(space.nvec)) is int
+    assert sum(space.nvec) == int(np.sum(space.nvec))
+
+
+def test_it_is_gymnasiums_space_in_all_else():
+    ours, plain = MultiDiscrete([3, 2, 5], seed=3), gymnasium.spaces.MultiDiscrete([3, 2, 5], seed=3)
+    assert ours == plain
+    assert plain == ours
+    assert [ours.sample().tolist() for _ in range(5)] == [plain.sample().tolist() for _ in range(5)]
+    assert batch_space(ours, 4) == batch_space(plain, 4)
+    assert ours.nvec.dtype == np.int64
+    assert isinstance(ours, gymnasium.spaces.MultiDiscrete)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda space: pickle.loads(pickle.dumps(space))])
+def test_copies_keep_their_sizes(copied):
+    space = MultiDiscrete([4, 4], start=[1, 1])
+    assert copied(space) == space
+    assert type(sum(copied(space).nvec)) is int
