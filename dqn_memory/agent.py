@@ -11,7 +11,8 @@ It takes the world's own observations, of one environment or of a batch, and kee
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,13 +20,16 @@ import gymnasium
 import numpy as np
 import torch
 
-from dqn_memory.acting import Actor, make_actor
+from dqn_memory.acting import Actor, EvalSetup, evaluate, make_actor
+from dqn_memory.analysis.episodes import action_names, play_in
+from dqn_memory.analysis.video import check_target, save_video
 from dqn_memory.config import TrainConfig
-from dqn_memory.network import QNetwork, observation_spec
+from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Checkpoint, Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.settings import from_record, load_plugins
+from dqn_memory.runs.score import Evaluation, EvaluationOptions
+from dqn_memory.runs.settings import ComputeConfig, from_record, load_plugins
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS
@@ -99,13 +103,6 @@ def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, 
 def _config(run: Path, checkpoint: Checkpoint) -> TrainConfig:
     check_kind(run, checkpoint, "q_network")
     return from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
-
-
-def run_folder(positional: str, flag: str) -> Path:
-    """The run folder of a script that takes it as an argument or as --run."""
-    if bool(positional) == bool(flag):
-        raise UserError("give one run folder, as an argument or as --run RUN")
-    return Path(positional or flag)
 
 
 class Agent:
@@ -237,3 +234,47 @@ def _resets(reset: Any, rows: int) -> torch.Tensor:
     if given.shape not in ((), (rows,)):
         raise UserError(f"reset has shape {given.shape}; it must be one bool or ({rows},)")
     return torch.tensor(np.broadcast_to(given, rows))
+
+
+def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
+    """Play greedy episodes with the network of a run's latest checkpoint, and film some where that is asked for.
+
+    Raises:
+        UserError: the checkpoint cannot be loaded, or its network cannot act in another environment.
+    """
+    device = ComputeConfig(options.device, options.threads).start()
+    if options.video is not None:
+        check_target(Path(options.video), options.overwrite)
+    network, config, step = load_network(run, device)
+    setup = _setup(options, config, network, device)
+    if options.video is not None:
+        film = play_in(setup, network, options.seed, options.video_episodes, draw=True)
+    score = evaluate(network, setup, options.episodes or 1_000, options.seed)
+    if options.video is not None:
+        save_video(Path(options.video), film, action_names(setup))
+        print(f"wrote {options.video}", file=sys.stderr)
+    architecture = config.network.architecture
+    facts = {"architecture": architecture, "exhaustive": score.exhaustive}
+    return Evaluation(step, architecture, setup.env, setup.env_kwargs, {"": score}, facts)
+
+
+def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, device: torch.device) -> EvalSetup:
+    """Where to evaluate; a UserError says why the network cannot act in another environment."""
+    setup = replace(config.eval_setup(device), reset_memory=options.reset_memory)
+    if options.env is None:
+        return setup
+    kwargs = replace(config.environment, env=options.env, path=None).kwargs(training=False)
+    setup = replace(setup, env=options.env, env_kwargs=kwargs)
+    other = Interface.of(options.env, kwargs, setup.observation_key)
+    spec = observation_spec(other.encoded)
+    if (spec, other.num_actions) != (network.spec, network.num_actions):
+        raise UserError(
+            f"--env {options.env} has {_form(spec, other.num_actions)}, but the network was trained in "
+            f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
+        )
+    return setup
+
+
+def _form(spec: ObservationSpec, num_actions: int) -> str:
+    words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
+    return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"

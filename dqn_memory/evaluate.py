@@ -1,9 +1,11 @@
-"""How well a checkpoint does: `python -m dqn_memory.evaluate runs/demo-1`.
+"""How well a checkpoint of any kind does: `python -m dqn_memory.evaluate runs/demo-1`.
 
-Plays greedy episodes and prints success, return and length. A world with finitely many initial states is tried from
-each of them once, which leaves no interval to give; any other is sampled, and the 95 % intervals are Wilson's for the
-success rate and the normal one for the means. Success is what the world says; where it says nothing, the share of
-episodes with a return above 0 stands in its place, as "positive return" (JSON: success_told is false).
+Plays episodes and prints success, return and length. A Q-network plays greedily; an environment with finitely many
+initial states is tried from each of them once, which leaves no interval to give. Any other is sampled, and the 95 %
+intervals are Wilson's for the success rate and the normal one for the means. A UniZero agent plays without noise (the
+most visited action), a GLAM agent with drawn actions, as in training, and with the most probable ones. Success
+is what the environment says; where it says nothing, the share of episodes with a return above 0 stands in its place, as
+"positive return" (JSON: success_told is false).
 """
 
 from __future__ import annotations
@@ -11,125 +13,96 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from dqn_memory.acting import EvalSetup, evaluate
-from dqn_memory.agent import Interface, load_network, run_folder
-from dqn_memory.analysis.episodes import action_names, play_in
-from dqn_memory.analysis.video import check_target, save_video
-from dqn_memory.config import TrainConfig
-from dqn_memory.network import QNetwork, observation_spec
+from dqn_memory.runs.backend import log_backend
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.score import Score, fields, lines, place
-from dqn_memory.runs.settings import ComputeConfig, set_tf32
+from dqn_memory.runs.folder import Run, run_folder
+from dqn_memory.runs.kinds import kind_of, trainer_class
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, lines
+from dqn_memory.runs.score import fields as measures
+from dqn_memory.runs.settings import ComputeConfig, check_numbers
 from envs.baselines import baseline_summary
 
 
 @dataclass(frozen=True)
-class Args:
-    """Play a run's latest checkpoint greedily and say how well it does, with 95 % intervals."""
+class Args(EvaluationOptions):
+    """Play a run's latest checkpoint without learning and say how well it does, with 95 % intervals."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
     """Run folder."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run folder, as a flag instead."""
-    episodes: int = 1_000
-    """Episodes, unless every initial state can be tried."""
-    seed: int = 0
-    """Seed of the worlds."""
-    env: str | None = None
-    """Another world with the same observations and actions (None: the one trained in)."""
-    forget: bool = False
-    """Forget everything before each step: what the agent does without its memory."""
-    video: str | None = None
-    """Also write a video of greedy episodes: a path that ends in .gif, or in .png for an animated PNG."""
-    video_episodes: int = 1
-    """Episodes in the video."""
-    overwrite: bool = False
-    """Let the video replace an existing file."""
-    device: str = "auto"
-    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     format: Literal["text", "json"] = "text"
-    """What is printed."""
+    """What is printed; with json, messages go to standard error."""
 
 
-def make_arena(args: Args, config: TrainConfig, network: QNetwork) -> EvalSetup:
-    """Where to evaluate; a UserError says why the network cannot act in another world."""
-    setup = replace(config.eval_setup(ComputeConfig(args.device).torch_device()), reset_memory=args.forget)
-    if args.env is None:
-        return setup
-    kwargs = replace(config.environment, env=args.env, path=None).kwargs(training=False)
-    setup = replace(setup, env=args.env, env_kwargs=kwargs)
-    other = Interface.of(args.env, kwargs, setup.observation_key)
-    spec = observation_spec(other.encoded)
-    if (spec, other.num_actions) != (network.spec, network.num_actions):
-        raise UserError(
-            f"--env {args.env} has {_form(spec, other.num_actions)}, but the network was trained in "
-            f"{config.environment.env} with {_form(network.spec, network.num_actions)}"
-        )
-    return setup
+# Options that not every kind of run has; the trainers name theirs.
+OWN = ("episodes", "num_eval_envs", "episodes_per_env", "simulations", "policy", "video", "video_episodes", "overwrite")
 
 
-def _form(spec: Any, num_actions: int) -> str:
-    words = f", {spec.vocabulary} tokens" if spec.vocabulary else ""
-    return f"{spec.kind} observations of shape {spec.shape}{words}, and {num_actions} actions"
+def evaluate_folder(folder: Path, args: Args) -> Evaluation:
+    """Let the trainer that a run's checkpoint names evaluate its agent.
+
+    Raises:
+        UserError: nobody knows the run's kind, or an option is not for it.
+    """
+    kind = kind_of(Run.open(folder, tensorboard=False).load(with_replay=False))
+    if kind is None:
+        raise UserError(f"the checkpoint of {folder} is foreign: it does not say the kind of its run")
+    trainer = trainer_class(kind)
+    given = [option.name for option in fields(EvaluationOptions) if getattr(args, option.name) != option.default]
+    wrong = [name for name in given if name in OWN and name not in trainer.evaluation_flags]
+    if wrong:
+        flag, *known = (f"--{name.replace('_', '-')}" for name in (wrong[0], *trainer.evaluation_flags))
+        raise UserError(f"{flag} is not for runs of the kind '{kind}'; these have {', '.join(known)}")
+    return trainer.evaluate_run(folder, args)
 
 
-def as_text(args: Args, where: str, score: Score, known: str) -> str:
-    """A few lines for people; `known` says what others reach in this world."""
-    if score.exhaustive:
-        how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic world once"
-    else:
-        how = f"sampled: {score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
-    success, *others = lines(score)
-    success += f"   {int(score.success.sum()):,} of {score.episodes:,}{known}"
-    return "\n".join([where, how, success, *others])
+def as_text(folder: Path, args: Args, found: Evaluation) -> str:
+    """A few lines for people; what others reach in this environment stands beside the success rate."""
+    blind = ", forgetting everything before each step" if args.reset_memory else ""
+    text = [f"{folder} at step {found.step:,}: {found.agent} in {found.env}{blind}"]
+    for policy, score in found.scores.items():
+        if score.exhaustive:
+            how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic world once"
+        else:
+            how = f"{policy} actions, " if policy else "sampled: "
+            how += f"{score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
+        success, *others = lines(score)
+        known = baseline_summary(float(score.success.mean()), found.env, found.env_kwargs)
+        success += f"   {int(score.success.sum()):,} of {score.episodes:,}{known}"
+        indent = "  " if policy else ""
+        text += [how, *(f"{indent}{line}" for line in (success, *others))]
+    return "\n".join(text)
 
 
-def as_json(args: Args, facts: dict[str, Any], score: Score) -> str:
-    """One object for programs."""
-    about = facts | {"episodes": score.episodes, "exhaustive": score.exhaustive, "seed": args.seed}
-    about["success_told"] = score.told
-    return json.dumps(about | fields(score), indent=1)
+def as_json(folder: Path, args: Args, found: Evaluation) -> str:
+    """One object for programs; where there are several policies, an object for each inside it."""
+    facts = {"run": str(folder), "step": found.step, "env": found.env, "seed": args.seed}
+    facts |= {"reset_memory": args.reset_memory} | found.facts
+    parts = {policy: _measures(score) for policy, score in found.scores.items()}
+    return json.dumps(facts | parts.pop("", {}) | parts, indent=1)
 
 
-def check(args: Args) -> None:
-    """One sentence for numbers that make no sense, and for a video that could not be written."""
-    for name, value in (("episodes", args.episodes), ("video-episodes", args.video_episodes)):
-        if value < 1:
-            raise UserError(f"--{name} {value} must be at least 1")
-    if args.seed < 0:
-        raise UserError(f"--seed {args.seed} must not be negative")
-    if args.video is not None:
-        check_target(Path(args.video), args.overwrite)
+def _measures(score: Score) -> dict[str, Any]:
+    return {"episodes": score.episodes, "success_told": score.told} | measures(score)
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, print."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.evaluate")
-    check(args)
+    check_numbers(args)
     folder = run_folder(args.folder, args.run)
-    set_tf32(False)
-    network, config, step = load_network(folder, ComputeConfig(args.device).torch_device())
-    setup = make_arena(args, config, network)
-    episodes = play_in(setup, network, args.seed, args.video_episodes, draw=True) if args.video else []
-    score = evaluate(network, setup, args.episodes, args.seed)
-    architecture = config.network.architecture
-    if args.format == "json":
-        facts = {"run": str(folder), "step": step, "architecture": architecture, "env": setup.env}
-        print(as_json(args, facts | {"forget": setup.reset_memory}, score))
-    else:
-        known = baseline_summary(float(score.success.mean()), setup.env, setup.env_kwargs)
-        where = f"{folder} at step {step:,}: {architecture} in {place(setup.env, setup.reset_memory)}"
-        print(as_text(args, where, score, known))
-    if args.video:
-        save_video(Path(args.video), episodes, action_names(setup))
-        print(f"wrote {args.video}", file=sys.stderr)
+    found = evaluate_folder(folder, args)
+    device = ComputeConfig(args.device).torch_device()
+    log_backend(found.backend, device, to=sys.stderr if args.format == "json" else None)
+    print(as_json(folder, args, found) if args.format == "json" else as_text(folder, args, found))
 
 
 if __name__ == "__main__":

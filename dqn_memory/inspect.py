@@ -28,7 +28,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from dqn_memory.acting import EvalSetup
-from dqn_memory.agent import load_network, run_folder
+from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import episode_attention, prior_tables
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
@@ -40,6 +40,7 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.folder import run_folder
 from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import ComputeConfig, set_tf32
 

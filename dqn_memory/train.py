@@ -14,13 +14,14 @@ from typing import ClassVar
 import torch
 
 from dqn_memory.acting import Explorer, evaluate, make_actor
+from dqn_memory.agent import evaluate_run
 from dqn_memory.analysis.size import match
 from dqn_memory.config import TrainConfig
 from dqn_memory.learner import average_parameters, copy_parameters, make_update, optimizer_for, sample, set_rate
 from dqn_memory.network import QNetwork, observation_spec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.score import Score
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
 from envs.baselines import baseline_summary
@@ -33,6 +34,7 @@ class QTrainer(Trainer[TrainConfig]):
     kind = "q_network"
     config_class = TrainConfig
     shown: ClassVar[Mapping[str, str]] = {"success": "charts/success_rate", "loss": "losses/td_loss"}
+    evaluation_flags = ("episodes", "video", "video_episodes", "overwrite")
     stateful = ("actor", "explorer")
     generators = ("exploration", "drawing")
     tensors = ("observation", "previous_action", "time")
@@ -170,6 +172,11 @@ class QTrainer(Trainer[TrainConfig]):
         )
         spec = observation_spec(fleet.observation_space)
         return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
+
+    @classmethod
+    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
+        """How well the agent of a run's latest checkpoint does."""
+        return evaluate_run(run, options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

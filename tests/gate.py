@@ -52,6 +52,13 @@ OLD = "070d15f"  # the revision before the redesign
 #   "--worlds": "--num-envs", "--backend lanes": "--backend simd", "dqn_memory.parameters: --world": "--env",
 #   "world_models.glam.evaluate": "dqn_memory.evaluate"
 FLAGS: dict[str, str] = {
+    "world_models.unizero.evaluate": "dqn_memory.evaluate",
+    "world_models.unizero.evaluate: --rows": "--num-eval-envs",
+    "world_models.unizero.evaluate: --quota": "--episodes-per-env",
+    "world_models.glam.evaluate": "dqn_memory.evaluate",
+    "world_models.glam.evaluate: --rows": "--num-eval-envs",
+    "world_models.glam.evaluate: --quota": "--episodes-per-env",
+    "--forget": "--reset-memory",
     "--worlds": "--num-envs",
     "--spread": "--epsilon-ladder",
     "--hold": "--sticky-exponent",
@@ -110,7 +117,7 @@ FLAGS: dict[str, str] = {
     "world_models.glam.train: --rows": "--num-rollouts",
 }
 # Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
-METRICS: dict[str, str] = {"forgetful/": "memory_ablation/"}
+METRICS: dict[str, str] = {"forget": "reset_memory", "forgetful/": "memory_ablation/"}
 # Words that are printed as values.
 VALUES: dict[str, str] = {"lanes": "simd"}
 # Saved tensors ("network.head.0.bias"), as regular expressions and what replaces them.

@@ -69,9 +69,9 @@ def test_without_its_memory_an_agent_reads_the_newest_observation_alone(memory, 
     read.clear()
     evaluate(network, remembers, 7, 0)
     assert max(int(lengths.max()) for lengths, _ in read) == network.config.context
-    facts = json.loads(printed(capsys, memory, "--forget", "--format", "json"))
-    assert facts["forget"] is True and facts["return"] == pytest.approx(score.returns.mean())
-    assert "forgetting everything before each step" in printed(capsys, memory, "--forget").splitlines()[0]
+    facts = json.loads(printed(capsys, memory, "--reset-memory", "--format", "json"))
+    assert facts["reset_memory"] is True and facts["return"] == pytest.approx(score.returns.mean())
+    assert "forgetting everything before each step" in printed(capsys, memory, "--reset-memory").splitlines()[0]
 
 
 def test_any_other_world_is_sampled_with_intervals(tmp_path, capsys):

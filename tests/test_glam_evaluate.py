@@ -10,10 +10,10 @@ from glam_runs import flags, trained
 from run_folders import refused
 from trained import contents
 
+from dqn_memory.evaluate import main
 from dqn_memory.runs.settings import read_config
 from world_models.glam.acting import Player
 from world_models.glam.config import TrainConfig
-from world_models.glam.evaluate import main
 from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player, play
 from world_models.glam.loading import build, load
 from world_models.glam.train import main as train
@@ -94,22 +94,24 @@ def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch
         return act(player, *more)
 
     monkeypatch.setattr(Player, "act", noted)
-    main([str(run), "--rows", "2", "--quota", "2"])
+    main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2"])
     assert not torch.stack(fresh).all()
     fresh.clear()
     capsys.readouterr()
-    main([str(run), "--rows", "2", "--quota", "2", "--forget"])
+    main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2", "--reset-memory"])
     assert torch.stack(fresh).all()
     assert "forgetting everything before each step" in capsys.readouterr().out
 
 
 def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
     before = contents(run)
-    main([str(run), "--rows", "2", "--quota", "2"])
+    main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2"])
     said = capsys.readouterr().out
     assert said.count("mamba runs on its simd backend on cpu") == 1
     assert "step 40" in said and "sampled actions, 4 episodes" in said and "greedy actions, 4 episodes" in said
-    main(["--run", str(run), "--rows", "1", "--quota", "3", "--format", "json", "--policy", "greedy"])
+    main(
+        ["--run", str(run), "--num-eval-envs", "1", "--episodes-per-env", "3", "--format", "json", "--policy", "greedy"]
+    )
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert err.count("mamba runs on its simd backend on cpu") == 1 and told["mamba_backend"] == "simd"
@@ -126,7 +128,7 @@ def test_a_loaded_model_is_the_trained_one(run):
 def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
     assert "needs frames" in refused(capsys, [str(run), "--env", "CartPole-v1"], main)
     assert "18 actions" in refused(capsys, [str(run), "--env", "ALE/Boxing-v5"], main)
-    assert "--rows 0" in refused(capsys, [str(run), "--rows", "0"], main)
+    assert "--num-eval-envs 0" in refused(capsys, [str(run), "--num-eval-envs", "0"], main)
     assert "no run folder" in refused(capsys, [str(tmp_path)], main)
     other = tmp_path / "other"
     train(flags(other, steps=36))

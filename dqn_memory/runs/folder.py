@@ -167,3 +167,10 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def run_folder(positional: str, flag: str) -> Path:
+    """The run folder of a script that takes it as an argument or as --run."""
+    if bool(positional) == bool(flag):
+        raise UserError("give one run folder, as an argument or as --run RUN")
+    return Path(positional or flag)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
@@ -117,11 +119,6 @@ def mean_interval(values: np.ndarray[Any, np.dtype[Any]], exhaustive: bool) -> M
     return mean, mean - half, mean + half
 
 
-def place(env: str, forget: bool) -> str:
-    """Where an agent was judged, and that it was without its memory."""
-    return env + (", forgetting everything before each step" if forget else "")
-
-
 def fields(score: Score) -> dict[str, float | None]:
     """Every measure and both ends of its interval, by name."""
     return {
@@ -143,3 +140,51 @@ def _written(name: str, measure: Measure) -> str:
     digits = 1 if name == "length" else 3
     between = "" if low is None or high is None else f"   [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{mean:8.{digits}f}{between}"
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """What `python -m dqn_memory.evaluate` asks of a run of any kind."""
+
+    seed: Annotated[int, Bounds(0)] = 0
+    """Seed of the environments and of whatever the agent draws."""
+    env: str | None = None
+    """Another environment with the same observations and actions (None: the one trained in)."""
+    reset_memory: bool = False
+    """Forget everything before each step: what the agent does without its memory."""
+    device: str = "auto"
+    """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
+    threads: Annotated[int, Bounds(1)] | None = None
+    """CPU threads of torch (None: torch's own choice)."""
+    episodes: Annotated[int, Bounds(1)] | None = None
+    """Q-networks: episodes, unless every initial state can be tried (None: 1,000)."""
+    num_eval_envs: Annotated[int, Bounds(1)] | None = None
+    """World models: environments played in at once (None: 20)."""
+    episodes_per_env: Annotated[int, Bounds(1)] | None = None
+    """World models: episodes of each environment (None: 5)."""
+    simulations: Annotated[int, Bounds(1)] | None = None
+    """UniZero: expansions of each search (None: as in training)."""
+    policy: Literal["both", "sampled", "greedy"] | None = None
+    """GLAM: `sampled` draws actions as in training, `greedy` takes the most probable ones (None: both)."""
+    video: str | None = None
+    """Q-networks: also write a video of greedy episodes: a path that ends in .gif, or in .png for an animated PNG."""
+    video_episodes: Annotated[int, Bounds(1)] = 1
+    """Episodes in the video."""
+    overwrite: bool = False
+    """Let the video replace an existing file."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What it answers: how well the agent of a run's checkpoint does."""
+
+    step: int
+    agent: str
+    """Which agent, in words."""
+    env: str
+    env_kwargs: dict[str, Any]
+    scores: dict[str, Score]
+    """One, or one for each way to choose actions."""
+    facts: dict[str, Any]
+    """What the kind of agent adds to the output for programs."""
+    backend: Choice | None = None

@@ -26,7 +26,7 @@ from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes, with_backend
-from dqn_memory.runs.score import SUCCESS, Score, success_word, tells_success
+from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, success_word, tells_success
 from dqn_memory.runs.seeding import Streams, dropout_state, episodes_seed, restore_dropout
 from dqn_memory.runs.settings import load_plugins, parse, to_toml
 from envs.core import Step
@@ -55,6 +55,8 @@ class Trainer(ABC, Generic[C]):
     """Words of the progress line, and the scalar that each stands for."""
     attention_report: ClassVar[Any] = None
     """Reads what a study's report shows of a run's attention, (run, seed) -> analysis.attention.Maps or None."""
+    evaluation_flags: ClassVar[tuple[str, ...]]
+    """Options of `evaluate` that not every kind of run has."""
     # What a checkpoint holds besides networks, optimisers, counters and replay, by the names of attributes:
     stateful: ClassVar[tuple[str, ...]]
     """Parts that have a state_dict of their own."""
@@ -114,6 +116,11 @@ class Trainer(ABC, Generic[C]):
     @abstractmethod
     def variant(cls, config: C) -> str:
         """The folder's name between environment and seed, such as the architecture's."""
+
+    @classmethod
+    @abstractmethod
+    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
+        """How well the agent of a run's latest checkpoint does."""
 
     @classmethod
     def resolve(cls, config: C) -> C:

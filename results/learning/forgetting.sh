@@ -17,9 +17,9 @@ judge() {  # script, its flags, runs
       echo "left out: $run is not there" >&2
       continue
     fi
-    for forget in "" --forget; do
+    for ablation in "" --reset-memory; do
       # shellcheck disable=SC2086
-      "$python" -m "$script" "$run" $flags $forget --format json | tr -d '\n'
+      "$python" -m "$script" "$run" $flags $ablation --format json | tr -d '\n'
       echo
     done
   done
@@ -29,8 +29,8 @@ machine=$("$python" -c 'import json, envs.machine as m; print(json.dumps({"revis
 {
   echo "$machine"
   judge dqn_memory.evaluate "" runs/demo-1
-  judge world_models.unizero.evaluate "--rows 50 --quota 8" \
+  judge dqn_memory.evaluate "--num-eval-envs 50 --episodes-per-env 8" \
     runs/studies/unizero_memory/runs/Gridverse-Memory-5x5-v0__causal__seed-{1,2,3,4,5}
-  judge world_models.glam.evaluate "--rows 50 --quota 8" runs/glam-catch/glam/seed_{1,2,3}
+  judge dqn_memory.evaluate "--num-eval-envs 50 --episodes-per-env 8" runs/glam-catch/glam/seed_{1,2,3}
 } > "$target.partial"
 mv "$target.partial" "$target"

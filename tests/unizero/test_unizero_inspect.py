@@ -28,7 +28,6 @@ from world_models.unizero.analysis import (
     returns_to_go,
     strongest_link,
 )
-from world_models.unizero.evaluate import main as evaluate_model
 from world_models.unizero.inspect import main
 from world_models.unizero.train import UniZeroTrainer
 from world_models.unizero.train import main as train_model
@@ -245,7 +244,7 @@ def test_each_script_names_the_right_one_for_a_run_of_the_other_kind(cart, netwo
         said = refused(capsys, script, *argv)
         assert "kind is 'unizero'" in said and "python -m world_models.unizero.train" in said
         assert "world_models.unizero.inspect" in said and "world_models.unizero.evaluate" in said
-    for script, argv in ((main, [network]), (evaluate_model, [network]), (train_model, ["--resume", network])):
+    for script, argv in ((main, [network]), (train_model, ["--resume", network])):
         said = refused(capsys, script, *argv)
         assert "kind is 'q_network'" in said and "dqn_memory.inspect" in said and "unizero.inspect" not in said
     assert (contents(cart), contents(network)) == before

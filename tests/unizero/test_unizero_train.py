@@ -16,17 +16,17 @@ from run_folders import assert_same_run, metrics
 from unizero_models import flags
 
 from dqn_memory.blocks import PRIORS
+from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.score import EvaluationOptions
 from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
-from world_models.unizero.acting import Arena, load_model
+from world_models.unizero.acting import Arena, load_model, make_arena
 from world_models.unizero.config import CollectionConfig, TrainConfig
-from world_models.unizero.evaluate import Args, make_arena
-from world_models.unizero.evaluate import main as evaluate_main
 from world_models.unizero.networks import build
 from world_models.unizero.phases import PHASES
 from world_models.unizero.train import UniZeroTrainer, main
@@ -349,9 +349,8 @@ def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tm
             str(other),
         ]
     )
-    for script, arguments in ((main, ["--resume", str(other)]), (evaluate_main, [str(other)])):
-        error = refused(capsys, arguments, script)
-        assert "'q_network'" in error and "python -m dqn_memory" in error
+    error = refused(capsys, ["--resume", str(other)])
+    assert "'q_network'" in error and "python -m dqn_memory.train" in error
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace("width = 32", "width = 16"))
     assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "120"])
@@ -373,10 +372,10 @@ def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     main(flags(run, steps=120))
     files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     capsys.readouterr()
-    evaluate_main([str(run), "--rows", "2", "--quota", "2", "--simulations", "2"])
+    evaluate_main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2", "--simulations", "2"])
     said = capsys.readouterr().out
     assert "step 120" in said and "4 episodes" in said and "2 simulations" in said
-    evaluate_main(["--run", str(run), "--rows", "1", "--quota", "1", "--format", "json"])
+    evaluate_main(["--run", str(run), "--num-eval-envs", "1", "--episodes-per-env", "1", "--format", "json"])
     assert json.loads(capsys.readouterr().out)["episodes"] == 1
     assert files == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert "actions" in refused(capsys, [str(run), "--env", MEMORY], evaluate_main)
@@ -460,5 +459,5 @@ def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     config = read_config(TrainConfig, "unizero/smoke")
     config = replace(config, evaluation=replace(config.evaluation, max_episode_steps=7))
     training = UniZeroTrainer(config)
-    same = make_arena(Args(run=None, env="CartPole-v1"), config, training.model)
+    same = make_arena(EvaluationOptions(env="CartPole-v1"), config, training.model, training.device)
     assert same.env_kwargs == Arena.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}

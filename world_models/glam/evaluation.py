@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 
+from dqn_memory.runs.backend import facts as facts_of
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Streams, generator
-from dqn_memory.runs.score import Score, Tally, tells_success
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
 from envs.fleet import Fleet, make_fleet
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.agent import Agent
-from world_models.glam.config import TrainConfig
+from world_models.glam.config import ComputeConfig, TrainConfig
+from world_models.glam.loading import Trained, check_frames, load
 from world_models.glam.memory import memory
 from world_models.glam.model import WorldModel
 
@@ -102,3 +106,33 @@ def play(
         observation, first = step.observation, step.done
         tally.count(step)
     return tally
+
+
+def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
+    """Play the same environments with drawn actions, as in training, and with the most probable ones."""
+    device = ComputeConfig(options.device, options.threads).start()
+    found = load(run, device)
+    policy = options.policy or "both"
+    config = replace(found.config, evaluation=replace(found.config.evaluation, policy=policy))
+    if options.env is not None:
+        config = replace(config, environment=replace(config.environment, env=options.env, path=None))
+        _check_environment(config, found, device)
+    arena = replace(Arena.of(config, device), forget=options.reset_memory)
+    rows, quota = options.num_eval_envs or 20, options.episodes_per_env or 5
+    score = evaluate(found.model, found.agent, arena, config, rows, quota, options.seed)
+    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
+    facts = {"sequence": config.model.sequence, **facts_of(found.backend)}
+    return Evaluation(
+        found.step, config.model.sequence, arena.env, arena.env_kwargs, scores, facts, backend=found.backend
+    )
+
+
+def _check_environment(config: TrainConfig, found: Trained, device: torch.device) -> None:
+    """A UserError says why the agent cannot act there."""
+    fleet = Arena.of(config, device).fleet(1, 0)
+    check_frames(fleet, config)
+    if fleet.num_actions != found.model.actions:
+        raise UserError(
+            f"--env {config.environment.env} has {fleet.num_actions} actions, but the agent was trained with "
+            f"{found.model.actions}"
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,13 +17,13 @@ from torch import Tensor, nn
 
 from dqn_memory.learner import set_rate
 from dqn_memory.runs.backend import resolve_backend
-from dqn_memory.runs.score import Score
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
 from world_models.glam.acting import ActingNoise
 from world_models.glam.config import TrainConfig
 from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
-from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player
+from world_models.glam.evaluation import Arena, PolicyScore, evaluate, evaluate_run, make_player
 from world_models.glam.imagination import Imagined, Noise, uniforms
 from world_models.glam.loading import build, check_frames
 from world_models.glam.meter import ModelStats
@@ -37,6 +38,7 @@ class GlamTrainer(Trainer[TrainConfig]):
     shown: ClassVar[Mapping[str, str]] = {
         "return": "charts/episodic_return", "model": "losses/total", "entropy": "agent/entropy",
     }  # fmt: skip
+    evaluation_flags = ("num_eval_envs", "episodes_per_env", "policy")
     stateful = ("player",)
     generators = ("acting", "drawing", "dreaming")
     tensors = ("observation", "first")
@@ -160,6 +162,11 @@ class GlamTrainer(Trainer[TrainConfig]):
     def variant(cls, config: TrainConfig) -> str:
         """The name of the run's folder between environment and seed."""
         return f"glam-{config.model.sequence}"
+
+    @classmethod
+    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
+        """How well the agent of a run's latest checkpoint does."""
+        return evaluate_run(run, options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run, Streams, generator
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.score import Score, Tally, tells_success
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet, make_fleet
-from world_models.unizero.config import SearchConfig, TrainConfig
+from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.engine import Planning, make_planning
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.replay import Contexts, Sequences
@@ -164,6 +165,36 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
         model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
     checkpoint.fill(model, "model")
     return model.to(device).eval(), config, checkpoint.step
+
+
+def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
+    """Play without noise, always the most visited action, with the model of a run's latest checkpoint."""
+    device = ComputeConfig(options.device, options.threads).start()
+    model, config, step = load_model(run, device)
+    arena = make_arena(options, config, model, device)
+    score = evaluate(model, arena, options.num_eval_envs or 20, options.episodes_per_env or 5, options.seed)
+    form, prior, simulations = config.model.dynamics, config.model.prior.kind, arena.search.simulations
+    agent = f"{form} dynamics, {prior} prior, {simulations} simulations"
+    facts = {"dynamics": form, "prior": prior, "simulations": simulations}
+    return Evaluation(step, agent, arena.env, arena.env_kwargs, {"": score}, facts)
+
+
+def make_arena(options: EvaluationOptions, config: TrainConfig, model: WorldModel, device: torch.device) -> Arena:
+    """Where to evaluate; a UserError says why the model cannot act in another environment."""
+    arena = replace(Arena.of(config, device).with_simulations(options.simulations), forget=options.reset_memory)
+    if options.env is None:
+        return arena
+    there = replace(config, environment=replace(config.environment, env=options.env, path=None))
+    arena = replace(arena, env=options.env, env_kwargs=there.env_kwargs(training=False))
+    other = arena.fleet(1, 0)
+    spec, actions = observation_spec(other.observation_space), other.num_actions
+    if (spec, actions) != (model.spec, model.num_actions):
+        raise UserError(
+            f"--env {options.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, but the "
+            f"model was trained in {config.environment.env} with {model.spec.kind} ones of {model.spec.shape} and "
+            f"{model.num_actions}"
+        )
+    return arena
 
 
 def is_due(update: int, share: float) -> bool:

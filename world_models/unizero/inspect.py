@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory.agent import run_folder
 from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
+from dqn_memory.runs.folder import run_folder
 from world_models.settings import check_counts
 from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
 from world_models.unizero.config import ComputeConfig

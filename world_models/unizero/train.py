@@ -16,10 +16,10 @@ from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.network import observation_spec
-from dqn_memory.runs.score import Score
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import RunStats, Trainer
-from world_models.unizero.acting import Arena, Planner, evaluate, is_due, reanalysed, search_again
+from world_models.unizero.acting import Arena, Planner, evaluate, evaluate_run, is_due, reanalysed, search_again
 from world_models.unizero.config import TrainConfig
 from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.learner import make_optimizer, make_target, move_target
@@ -35,6 +35,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     kind = "unizero"
     config_class = TrainConfig
     shown: ClassVar[Mapping[str, str]] = {"return": "charts/episodic_return", "loss": "losses/total"}
+    evaluation_flags = ("num_eval_envs", "episodes_per_env", "simulations")
     stateful = ("planner",)
     generators = ("numbers", "drawing")
     tensors = ("observation", "time")
@@ -181,6 +182,11 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     def variant(cls, config: TrainConfig) -> str:
         """The name of the run's folder between environment and seed."""
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
+
+    @classmethod
+    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
+        """How well the agent of a run's latest checkpoint does."""
+        return evaluate_run(run, options)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
