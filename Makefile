@@ -25,7 +25,7 @@ test-long: .venv/.stamp
 
 # Its time grows with results/, not with the code.
 test-results: .venv/.stamp
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m results tests/test_remake.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -m results tests/study/test_results.py
 
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
@@ -44,7 +44,7 @@ study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.report runs/studies/smoke
 
 results: .venv/.stamp
-	$(BIN)/python -m dqn_memory.study.remake
+	$(BIN)/python -m dqn_memory.study.report --all results
 
 lint: .venv/.stamp
 	$(BIN)/ruff check .

@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.runs.metrics import metrics_line
+from dqn_memory.study.archive import open_source
+from dqn_memory.study.collect import Data, collect
 from dqn_memory.study.definition import Planned, expand, read_definition
-from dqn_memory.study.report import main
-from dqn_memory.study.report_data import Data, collect
-from dqn_memory.study.report_page import Grid, Section, markdown
-from dqn_memory.study.report_sections import lead, sections
-from dqn_memory.study.report_source import open_source
+from dqn_memory.study.page import Section, page_text
+from dqn_memory.study.report import lead, main, sections
 from dqn_memory.study.store import Study
+from envs.tables import Table
 
 EVERY, STEPS = 100, 600
 MEMORY, HALLWAY = "Gridverse/Memory-5x5-v0", "POMDP/Hallway-v0"
 TWO = '["dtqn4", "dgfqn"]'
 HEADINGS = (
-    "Over all worlds", "Scores by world", "Learning curves", "Performance profiles", "Probability of improvement",
-    "Parameters beside scores", "Learned priors", "Learned spans", "Attention maps", "Hallucinated structure (RQ5)",
-    "Which worlds reward recurrence (RQ3, RQ4)", "Time and cost",
+    "Over all environments", "Scores by environment", "Learning curves", "Performance profiles",
+    "Probability of improvement", "Parameters beside scores", "Learned priors", "Learned spans", "Attention maps",
+    "Hallucinated structure (RQ5)", "Which environments reward recurrence (RQ3, RQ4)", "Every run", "Time and cost",
 )  # fmt: skip
 MACHINE = {"cpu": "a cpu", "device": "cpu", "threads": 1, "torch": "2.0", "revision": "0123456789ab", "dirty": False}
 Scalars = Callable[[Planned, int], Mapping[str, float]]  # what a run logs at a step, beside its success
@@ -116,8 +116,8 @@ def read(folder: Path) -> Data:
 
 def table(section: Section, place: int = 0) -> list[dict[str, str]]:
     """One of a section's tables, rows by the names of its columns."""
-    grid = [part for part in section.parts if isinstance(part, Grid)][place]
-    return [dict(zip(grid.header, row, strict=True)) for row in grid.rows]
+    grid = [part for part in section.parts if isinstance(part, Table)][place]
+    return [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]
 
 
 def hashes(folder: Path) -> dict[str, str]:
@@ -127,4 +127,4 @@ def hashes(folder: Path) -> dict[str, str]:
 
 def text_of(data: Data) -> str:
     """The page as Markdown, without drawing its pictures."""
-    return markdown(data.source.title, lead(data), sections(data, False, False))
+    return page_text(data.source.title, lead(data), sections(data))

@@ -16,14 +16,11 @@ from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import generator
-from dqn_memory.runs.metrics import shortened
 from world_models.glam import plots
 from world_models.glam.foresight import MEASURES, Foreseen, Lived, compare, foresee, latent_noise, live, past, starts
 from world_models.glam.inspect import main
 from world_models.glam.loading import load
 from world_models.glam.plots import Curve, curves
-from world_models.glam.record import main as record
-from world_models.glam.record import page, read
 
 
 @pytest.fixture(scope="module")
@@ -205,44 +202,3 @@ def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
     assert "--imagined 0" in refused(capsys, [str(run), "--imagined", "0"], main)
     assert "twice" in refused(capsys, [str(run), "--beside", str(run)], main)
     assert "no run folder" in refused(capsys, [str(run), "--beside", str(tmp_path)], main)
-
-
-def test_a_return_stands_under_the_policy_that_earned_it(run):
-    both, alone = read(run), read(run)
-    assert set(both.scores()) == {"sampled", "greedy"}
-    greedy = replace(alone.config, evaluation=replace(alone.config.evaluation, policy="greedy"))
-    final = {name: value for name, value in both.final.items() if not name.startswith("final/greedy")}
-    alone = replace(alone, config=greedy, lines=[*both.lines[:-1], final])
-    assert alone.scores() == {"greedy": final["final/episodic_return"]}
-    assert f"| - | {final['final/episodic_return']:.2f} |" in " | ".join(("", *alone.row(), ""))
-    table = page([both, alone], run.parent, "Two").split("| form | seed |")[0]
-    assert f"| 2 | {both.scores()['sampled']:.2f} |" in table  # of one run, with no spread
-
-
-@pytest.mark.long
-def test_finished_runs_are_kept_with_their_table(run, tmp_path, capsys):
-    twin = trained(tmp_path / "storm" / "seed_2", "--sequence", "storm", "--seed", "2", steps=64)
-    kept = tmp_path / "kept"
-    record([str(run), str(twin), "--folder", str(kept), "--title", "Two forms"])
-    assert (kept / "storm-seed_2" / "metrics.jsonl").read_bytes() == shortened((twin / "metrics.jsonl").read_bytes())
-    text = (kept / "README.md").read_text()
-    final = json.loads((twin / "metrics.jsonl").read_text().splitlines()[-1])
-    assert text.startswith("# Two forms") and "| storm | 2 | 64 |" in text
-    assert f"| storm | 1 | {final['final/episodic_return']:.2f} |" in text
-    (header,) = (line for line in text.splitlines() if line.startswith("| form | seed | steps"))
-    place = header.split(" | ").index("mamba")
-    lines = [line.split(" | ") for line in text.splitlines() if " | 64 | " in line]
-    assert [line[place] for line in lines] == ["simd", "-"]  # a Transformer has no scan
-    assert "2 runs kept" in capsys.readouterr().out
-    assert {path.name for path in kept.glob("*.png")} == {"returns.png", "losses.png"}
-    page = (kept / "README.md").read_bytes()
-    record([str(run), str(kept / "storm-seed_2"), "--folder", str(kept), "--title", "Two forms"])
-    assert (kept / "README.md").read_bytes() == page
-    record([str(kept / "storm-seed_2"), "--folder", str(tmp_path / "far" / "other")])
-    assert [path.name for path in (tmp_path / "far" / "other").iterdir() if path.is_dir()] == ["storm-seed_2"]
-    unfinished = tmp_path / "unfinished"
-    unfinished.mkdir()
-    for name in ("config.toml", "environment.json"):
-        (unfinished / name).write_bytes((twin / name).read_bytes())
-    assert "is not finished" in refused(capsys, [str(unfinished), "--folder", str(kept)], record)
-    assert "names must differ" in refused(capsys, [str(twin), str(twin), "--folder", str(kept)], record)

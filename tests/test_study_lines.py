@@ -10,10 +10,9 @@ from reported import MEMORY, TWO, make_study, noisy, read, report, table, text_o
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.definition import expand, parse_definition
-from dqn_memory.study.report_figures import curves_figure
-from dqn_memory.study.report_record import record
-from dqn_memory.study.report_scores import aggregate_section
-from dqn_memory.study.report_style import looks
+from dqn_memory.study.plots import curves_figure, looks
+from dqn_memory.study.report import archive
+from dqn_memory.study.sections.scores import aggregate_section
 from dqn_memory.study.statistics import Scale
 
 POLE = """{ name = "My pole", env = "CartPole-v1", time_limit = 50 }"""
@@ -76,9 +75,10 @@ def test_lines_of_the_definition_normalise_its_worlds(own: Path) -> None:
 
 def test_a_record_keeps_the_lines_and_makes_the_same_report(own: Path, tmp_path: Path) -> None:
     give(own, LINES)
-    ours = (report(own, "--record", str(tmp_path / "kept")) / "report.md").read_text()
+    archive(read(own), tmp_path / "kept")
+    ours = (report(own) / "report.md").read_text()
     again = (report(tmp_path / "kept") / "report.md").read_text()
-    assert ours.partition("## Over all worlds")[2] == again.partition("## Over all worlds")[2] != ""
+    assert ours.partition("## Over all environments")[2] == again.partition("## Over all environments")[2] != ""
     shutil.rmtree(own)
     assert read(tmp_path / "kept").scale(OWN) == Scale(-4.0, 1.0)
 
@@ -92,7 +92,7 @@ def test_lines_are_of_the_measure_that_is_read(tmp_path: Path) -> None:
 
 def test_lines_that_were_spoilt_later_are_named_as_damage(own: Path, tmp_path: Path) -> None:
     give(own, LINES)
-    record(read(own), tmp_path / "kept", attention=False)
+    archive(read(own), tmp_path / "kept")
     for folder in (own, tmp_path / "kept"):
         text = (folder / "study.toml").read_text()
         (folder / "study.toml").write_text(text.replace("random = -4", "random = 4"))

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 FINAL = "final/"  # how the names of a finished run's last evaluation begin
-EVALUATIONS = ("eval/", FINAL, "memory_ablation/")
-DIGITS = 8  # significant ones of a training line in a record; float32 has seven
 
 
 class Metrics:
@@ -101,18 +99,6 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     return [_parsed(path, number, line) for number, line in enumerate(lines, 1)]
-
-
-def shortened(lines: bytes) -> bytes:
-    """A metrics.jsonl for a record, without spaces: training lines with DIGITS significant digits, others in full."""
-    return b"".join(_shorter(line) + b"\n" for line in lines.split(b"\n")[:-1])
-
-
-def _shorter(line: bytes) -> bytes:
-    values = json.loads(line)
-    if not any(name.startswith(EVALUATIONS) for name in values):
-        values = {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in values.items()}
-    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import to_toml
 from dqn_memory.runs.toml import from_record
+from dqn_memory.study.archive import Source, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned
-from dqn_memory.study.report_source import Source, open_source, placeless
 from dqn_memory.study.store import RunState, Study, finished, run_folder, study_folder, write_checksums
 
 
@@ -83,8 +83,9 @@ def _held(source: Source, config_class: type) -> tuple[dict[str, RunState], dict
     held, unread = dict[str, RunState](), dict[str, str]()
     for run in source.runs:
         try:
-            if run.state == "finished" and (source.recorded or finished(run.folder)):
-                config: Any = from_record(config_class, _text(run.config), str(run.config))
+            if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
+                text = _text(run.config) if source.recorded is None else source.record(run).config_toml
+                config: Any = from_record(config_class, text, str(run.config))
                 held[to_toml(_placeless(config))] = run
         except UserError as error:
             unread[run.name] = str(error)
@@ -108,7 +109,10 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
     partial = folder.with_name(f".{folder.name}.partial")
     with disk_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(run.folder, partial)
+        if source.recorded is not None:
+            unpack(source.record(run), partial)
+        else:
+            shutil.copytree(run.folder, partial)
         _place(partial / "config.toml", folder.resolve())
         _rename(partial / "environment.json", source.folder, source.name)
         write_checksums(partial)

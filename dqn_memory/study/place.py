@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.study.archive import DEFINITION, open_source
 from dqn_memory.study.definition import Definition, read_definition, shipped
-from dqn_memory.study.report_source import DEFINITION, open_source
 from dqn_memory.study.store import HOME, study_folder
 
 

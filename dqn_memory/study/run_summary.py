@@ -1,28 +1,25 @@
-"""Sums a run up by its evaluation curve.
+"""Summarise one run by its evaluation curve.
 
 The DBGFQN paper does not define the number in its success column. Its metric is the running average of the last ten
-evaluations; the column may be that average's last value, or its mean over training. Both are read here, beside the
+evaluations; the column may be that average's last value, or its mean over training. Both are given here, beside the
 success of the final evaluation, the steps to a level of success, and the area under the curve.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.study.statistics import Floats
 
 WINDOW = 10  # evaluations in the running average
 LEVELS = (0.5, 0.9)
-SUCCESS, FINAL = "eval/success_rate", "final/success_rate"
 
 MEANINGS = {
     "last_average": f"mean success of the last {WINDOW} evaluations, or of all where there are fewer",
@@ -35,7 +32,7 @@ MEANINGS = {
 
 @dataclass(frozen=True)
 class Curve:
-    """Greedy success over training: E evaluations at ascending environment steps, and the final one if there is one."""
+    """Greedy success (or return) over training: E evaluations at ascending environment steps, and a final one."""
 
     steps: np.ndarray[Any, np.dtype[np.int64]]  # (E,)
     success: Floats  # (E,)
@@ -60,7 +57,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What stands for one run; MEANINGS says what each number is. `steps_to` has one entry for each of LEVELS."""
+    """The summary of one run; MEANINGS says what each number is. `steps_to` has one entry for each of LEVELS."""
 
     last_average: float
     mean_average: float
@@ -69,34 +66,35 @@ class RunSummary:
     area: float
 
 
-def read_curve(run: Path) -> Curve:
-    """Read the evaluation curve in a run folder's metrics.jsonl; a UserError names a file or line that is none."""
-    path = run / "metrics.jsonl"
-    if not path.is_file():
-        raise UserError(f"{path} is missing: a run's folder holds it from the first evaluation on")
-    lines = read_metrics(path)
-    points = [(line["step"], line[SUCCESS]) for line in lines if SUCCESS in line]
+def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -> Curve:
+    """Read the evaluation curve from a run's log lines: of success, or of returns where nothing counts as success.
+
+    Raises:
+        UserError: the lines hold no evaluation, or one that is no such number; `source` names them.
+    """
+    name = "success_rate" if success else "episodic_return"
+    final = next((line[f"final/{name}"] for line in reversed(lines) if f"final/{name}" in line), None)
+    points = [(line["step"], line[f"eval/{name}"]) for line in lines if f"eval/{name}" in line]
+    if not success and not points and final is not None:
+        points = [(lines[-1]["step"], final)]
     if not points:
-        raise UserError(f"{path} has no evaluation ({SUCCESS}): the run has not come to one")
-    return _curve(path, points, max(line["step"] for line in lines), _final(lines))
-
-
-def _final(lines: Sequence[dict[str, Any]]) -> float | None:
-    return next((line[FINAL] for line in reversed(lines) if FINAL in line), None)
-
-
-def _curve(path: Path, points: Sequence[tuple[int, Any]], trained: int, final: Any) -> Curve:
-    steps, success = zip(*points, strict=True)
+        raise UserError(f"{source} has no evaluation (eval/{name}): the run has not come to one")
+    steps, values = zip(*points, strict=True)
     if any(later <= earlier for earlier, later in pairwise(steps)):
-        raise UserError(f"{path} is damaged: the steps of its evaluations do not ascend")
-    values = [*success, 0.0 if final is None else final]
-    if not all(isinstance(value, int | float) and 0 <= value <= 1 for value in values):
-        raise UserError(f"{path} is damaged: a success rate is not a number from 0 to 1")
-    return Curve(np.array(steps), np.array(success, np.float64), trained, final)
+        raise UserError(f"{source} is damaged: the steps of its evaluations do not ascend")
+    if not all(_is_score(value, success) for value in (*values, *([] if final is None else [final]))):
+        words = "a success rate is not a number from 0 to 1" if success else "a return is not a number"
+        raise UserError(f"{source} is damaged: {words}")
+    trained = max(line["step"] for line in lines)
+    return Curve(np.array(steps), np.array(values, np.float64), trained, final)
+
+
+def _is_score(value: Any, success: bool) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and (not success or 0 <= value <= 1)
 
 
 def summarise(curve: Curve) -> RunSummary:
-    """Compute every number that stands for a curve."""
+    """Compute the summary of a curve."""
     average = running_average(curve.success)
     return RunSummary(
         last_average=float(average[-1]),

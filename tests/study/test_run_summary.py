@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.metrics import Metrics
+from dqn_memory.runs.metrics import Metrics, read_metrics
 from dqn_memory.study import run_summary
 from dqn_memory.study.run_summary import Curve, Reached, median_steps, read_curve
 from dqn_memory.study.statistics import HUMAN, game, world_scale
@@ -64,6 +64,11 @@ def write(folder, lines):
     return folder / "metrics.jsonl"
 
 
+def curve_of(folder):
+    path = folder / "metrics.jsonl"
+    return read_curve(read_metrics(path), True, str(path))
+
+
 LINES = [
     (0, {"eval/success_rate": 0.2}),
     (50, {"losses/td_loss": 1.0}),
@@ -75,7 +80,7 @@ LINES = [
 
 def test_a_run_is_read_from_its_folder(tmp_path):
     write(tmp_path, LINES)
-    found = read_curve(tmp_path)
+    found = curve_of(tmp_path)
     assert found.steps.tolist() == [0, 100, 200] and found.success.tolist() == [0.2, 0.6, 0.4]
     assert (found.final, found.trained) == (0.45, 250)
     assert run_summary.summarise(found).steps_to == (Reached(100, 250), Reached(None, 250))
@@ -83,15 +88,13 @@ def test_a_run_is_read_from_its_folder(tmp_path):
 
 def test_an_unfinished_run_has_no_final_success(tmp_path):
     write(tmp_path, LINES[:-1])
-    assert run_summary.summarise(read_curve(tmp_path)).final is None
+    assert run_summary.summarise(curve_of(tmp_path)).final is None
 
 
-def test_a_missing_file_and_a_run_without_evaluations_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"metrics\.jsonl is missing"):
-        read_curve(tmp_path)
+def test_a_run_without_evaluations_is_named(tmp_path):
     write(tmp_path, LINES[1:2])
     with pytest.raises(UserError, match="no evaluation"):
-        read_curve(tmp_path)
+        curve_of(tmp_path)
 
 
 @pytest.mark.parametrize("damage", ["{not json", "[1, 2]", '{"eval/success_rate": 0.5}', "\xff"])
@@ -101,7 +104,7 @@ def test_a_corrupt_line_is_named_with_its_number(tmp_path, damage):
     lines[2] = damage
     path.write_bytes(("\n".join(lines) + "\n").encode("latin-1"))
     with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: line 3 "):
-        read_curve(tmp_path)
+        curve_of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
     path = write(tmp_path, LINES)
     path.write_text(path.read_text() + json.dumps(line) + "\n")
     with pytest.raises(UserError, match=words):
-        read_curve(tmp_path)
+        curve_of(tmp_path)
 
 
 def test_worlds_are_scaled_between_random_and_the_best_known_player():

@@ -36,7 +36,7 @@ def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alo
 def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     folder, kept = tmp_path / "study", tmp_path / "kept"
     carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
-    report([str(folder), "--record", str(kept)])
+    report([str(folder), "--archive", str(kept)])
     report([str(kept)])
     pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
     assert pages[0] == pages[1]

@@ -11,14 +11,13 @@ import pytest
 from reported import make_study
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.study.archive import open_source
+from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.import_runs import take_over
 from dqn_memory.study.place import place_of
+from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report_main
-from dqn_memory.study.report_data import collect
-from dqn_memory.study.report_record import record
-from dqn_memory.study.report_sections import lead
-from dqn_memory.study.report_source import open_source
 from dqn_memory.study.run import Args, main
 from dqn_memory.study.runner import open_runs
 from dqn_memory.study.store import Study, prepare
@@ -55,8 +54,8 @@ def test_the_command_that_a_report_prints_continues_the_study(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = collect(open_source(whole.folder))
-    command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1].text)
-    going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1].text)
+    command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1])
+    going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1])
     assert command is not None and going_on is not None
     main(command[1].replace("FOLDER", str(whole.folder)).split())
     assert "8 runs: 8 finished" in capsys.readouterr().out
@@ -66,9 +65,9 @@ def test_the_command_that_a_report_prints_continues_the_study(
     main(flags.split())
     assert "8 runs: 8 finished" in capsys.readouterr().out
     study = Study.open(tmp_path / "new")
-    assert study.name == "smoke"  # so that it can be recorded in the record's place
+    assert study.name == "smoke"  # so that it can be archived in the archive's place
     shutil.copytree(SMOKE, tmp_path / "kept")
-    record(collect(open_source(study.folder)), tmp_path / "kept", attention=False)
+    archive(collect(open_source(study.folder)), tmp_path / "kept")
     assert not (tmp_path / "runs").exists()
 
 

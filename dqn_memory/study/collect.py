@@ -1,0 +1,228 @@
+"""Collect the finished runs of a study as one table of runs, and say of each other run why it is not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dqn_memory.analysis.size import count
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.settings import from_record, load_plugins
+from dqn_memory.study.archive import CONFIG, DEFINITION, ROWS, RunRecord, Source
+from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise
+from dqn_memory.study.statistics import HUMAN, OTHERS, Floats, Scale, game, world_scale
+from dqn_memory.study.store import RunState
+from envs import baselines
+from envs.registry import WORLDS
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
+PREFERRED = "final"  # the number of a summary that aggregates, gains and pictures use
+HEADLINE = "score of the final evaluation"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One finished run. `success` tells whether its curve holds success rates; else it holds returns."""
+
+    run: RunState
+    record: RunRecord
+    series: str
+    config: Any
+    curve: Curve
+    summary: RunSummary
+    parameters: int | None
+    success: bool
+
+    @property
+    def env(self) -> str:
+        """The environment's id."""
+        return str(self.config.environment.env)
+
+    @property
+    def score(self) -> float:
+        """The number that stands for the run."""
+        return float(getattr(self.summary, PREFERRED))
+
+    def last(self, name: str) -> Any:
+        """The last logged value of a metric, None where there is none."""
+        return next((line[name] for line in reversed(self.record.metrics) if name in line), None)
+
+
+@dataclass(frozen=True)
+class Data:
+    """All runs that a report is about. `left_out`: (run, why), of those that are not in it."""
+
+    source: Source
+    entries: tuple[Entry, ...]
+    left_out: tuple[tuple[str, str], ...]
+
+    @cached_property
+    def series(self) -> list[str]:
+        """Names of what is compared, in the order of the study's file, also of series without a finished run."""
+        return list(dict.fromkeys(series_of(self.source, run) for run in self.source.runs))
+
+    @cached_property
+    def worlds(self) -> list[str]:
+        """Labels of the environments that have a finished run, in the order of the study's file."""
+        return [world for world in self.source.worlds if any(entry.run.world == world for entry in self.entries)]
+
+    def of(self, world: str | None = None, series: str | None = None) -> list[Entry]:
+        """Runs in an environment, of a series, or of both, by seed."""
+        return [
+            entry
+            for entry in self.entries
+            if (world is None or entry.run.world == world) and (series is None or entry.series == series)
+        ]
+
+    def scores(
+        self, world: str, series: str, number: Callable[[Entry], float] = lambda entry: entry.score
+    ) -> dict[int, float]:
+        """A number of each run by seed."""
+        return {entry.run.seed: number(entry) for entry in self.of(world, series)}
+
+    def scale(self, world: str) -> Scale | None:
+        """Scores that count as 0 and as 1 in an environment, None where they are not known."""
+        found = self.of(world)
+        if world in self.source.lines:
+            return own_scale(self.source, world, found)
+        return scale_of(found[0]) if found else None
+
+
+def meaning(data: Data, number: str) -> str:
+    """What a number of a summary is in this study, which reads returns where nothing counts as success."""
+    measures = {entry.success for entry in data.entries}
+    word = "success" if measures <= {True} else "return" if measures == {False} else "success or return"
+    return MEANINGS[number].replace("success", word)
+
+
+def series_of(source: Source, run: RunState) -> str:
+    """What a run is compared as: its architecture, and every other axis but environment and seed."""
+    others = [f"{axis} {run.axes[axis]}" for axis in source.axes if axis not in ("world", "architecture", "seed")]
+    return ", ".join([run.architecture, *others])
+
+
+def own_scale(source: Source, world: str, runs: Sequence[Entry]) -> Scale:
+    """The scale that the study's definition gives.
+
+    Raises:
+        UserError: it is none of what the runs are read by.
+    """
+    line = source.lines[world]
+    assert line.random is not None and line.best is not None  # read_lines has seen to it
+    if any(run.success for run in runs) and not (line.random >= 0 and line.best <= 1):
+        raise UserError(
+            f"{source.folder / DEFINITION}: lines.{world}: random {line.random} and best {line.best} must lie within "
+            "0 and 1, as this environment reports success and the study's scores are success rates"
+        )
+    return Scale(line.random, line.best)
+
+
+def scale_of(entry: Entry) -> Scale | None:
+    """Random play to the best known player in this suite's environments, random play to a human in Atari games."""
+    name = entry.env.removeprefix("envs:")
+    if name in OTHERS:
+        return OTHERS[name]
+    if name in WORLDS:
+        settings = entry.config.environment  # the lines are those of the observation that hides the state
+        lines = baselines.lines(name)
+        if lines is None or settings.path is not None or settings.observe != "observation":
+            return None
+        return world_scale(name) if entry.success else Scale(lines.random.returns.mean, lines.lower.returns.mean)
+    try:
+        return HUMAN[game(name)]
+    except UserError:
+        return None
+
+
+def collect(source: Source) -> Data:
+    """Read every finished run; what is unfinished, failed, missing or damaged is named and left out."""
+    entries: list[Entry] = []
+    left_out = [("the study", problem) for problem in source.damage.get("", ())]
+    for run in source.runs:
+        problems = list(source.damage.get(run.name, ())) or _unfinished(run)
+        if not problems:
+            try:
+                entries.append(read_entry(source, run))
+            except UserError as error:
+                problems = [str(error)]
+        left_out += [(run.name, problem) for problem in problems]
+    entries.sort(key=lambda entry: entry.run.seed)
+    return Data(source, tuple(entries), tuple(left_out))
+
+
+def _unfinished(run: RunState) -> list[str]:
+    if run.state == "finished":
+        return []
+    last = run.error.strip().splitlines()[-1:]
+    return [f"{run.state}{': ' if last else ''}{''.join(last)}"]
+
+
+def read_entry(source: Source, run: RunState) -> Entry:
+    """Read one finished run; a UserError names what is missing or damaged."""
+    record = source.record(run)
+    place = run.folder if source.recorded is None else source.folder
+    config = from_record(trainer_class(source.kind).config_class, record.config_toml, str(place / CONFIG))
+    success = not source.shown.get("returns") and counts_success(record, config)
+    lines = str(place / ("metrics.jsonl" if source.recorded is None else ROWS))
+    curve = read_curve(record.metrics, success, lines)
+    if curve.final is None:
+        raise UserError(f"{lines} is incomplete: it has no final evaluation of {run.name}")
+    parameters = count_parameters(source, run, record, config)
+    return Entry(run, record, series_of(source, run), config, curve, summarise(curve), parameters, success)
+
+
+def counts_success(record: RunRecord, config: Any) -> bool:
+    """Whether a run's environment reports success; elsewhere returns are read. An archive holds what was read."""
+    if record.summary is not None:
+        return bool(record.summary["measure"] == "success")
+    load_plugins(getattr(config, "plugin", ()))
+    return config.environment.env.removeprefix("envs:") in WORLDS
+
+
+def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
+    """Count trainable parameters: of the config's network, or, of a world model, in the run's checkpoint."""
+    if record.summary is not None:
+        known: int | None = record.summary.get("parameters")
+        return known
+    if source.kind != "q_network":
+        return None if source.recorded is not None else _saved_parameters(run)
+    from dqn_memory.agent import Interface
+    from dqn_memory.analysis.size import on_meta
+    from dqn_memory.network import observation_spec
+
+    world = config.environment
+    interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
+    return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
+
+
+def _saved_parameters(run: RunState) -> int | None:
+    """Elements of the model in the last checkpoint, running statistics aside; None where there is no such part."""
+    opened = Run.open(run.folder, tensorboard=False)
+    if not opened.has_checkpoint:
+        return None
+    model = opened.load(with_replay=False).part("model")
+    return sum(tensor.numel() for name, tensor in model.items() if not name.endswith(STATISTICS)) or None
+
+
+def summary_row(entry: Entry) -> dict[str, Any]:
+    """The summary that an archive keeps; a level that was not reached has no steps (None)."""
+    numbers = asdict(replace(entry.summary, steps_to=()))
+    numbers["steps_to"] = [reached.steps for reached in entry.summary.steps_to]
+    measure = "success" if entry.success else "return"
+    return {"measure": measure, "budget": entry.curve.trained, "parameters": entry.parameters, **numbers}
+
+
+def kept_record(entry: Entry, attention: Any) -> RunRecord:
+    """What an archive keeps of a run."""
+    return replace(entry.record, summary=summary_row(entry), attention=attention)
+
+
+def column(scores: Iterable[float]) -> Floats:
+    """One environment's scores as a matrix of runs by one task, (R, 1)."""
+    return np.array(list(scores), np.float64)[:, None]

@@ -1,0 +1,331 @@
+"""Archives: the tables lose no number, make the same report again, and show what was changed in them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reported import HALLWAY, HEADINGS, MACHINE, MEMORY, hashes, make_study, noisy, read, report, text_of
+
+from dqn_memory.runs.errors import UserError
+from dqn_memory.study.archive import open_source, read_run, rounded, unpack
+from dqn_memory.study.collect import summary_row
+from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.report import archive, main, unsound
+from dqn_memory.study.sections.runs import left_out_rows
+from dqn_memory.study.store import Study, write_checksums
+
+RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
+
+
+@pytest.fixture
+def kept(finished: Path, tmp_path: Path) -> Path:
+    """An archive of the finished study."""
+    archive(read(finished), tmp_path / "kept")
+    return tmp_path / "kept"
+
+
+def test_an_archive_gives_back_every_number(finished: Path, tmp_path: Path) -> None:
+    """Values as JSON has them: whole and real numbers, null for what is not finite, text that looks like a number."""
+    run = finished / "runs" / RUN
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows[0] |= {"losses/a": None, "losses/b": 1e-300, "losses/c": 3, "time/d": 0.1 + 0.2, "losses/e": -0.0}
+    rows[-1] |= {"final/exact": math.pi * 1e17}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    facts = MACHINE | {"revision": "1234567", "command": f'train --run "{run.resolve()}"', "scan": None}
+    (run / "environment.json").write_text(json.dumps(facts))
+    config = (run / "config.toml").read_text().replace("plugin = []", 'plugin = ["a,b", "1", ""]')
+    (run / "config.toml").write_text(config)
+    data = read(finished)
+    archive(data, tmp_path / "kept")
+    source = open_source(tmp_path / "kept")
+    assert not source.damage and len(source.runs) == 8
+    for entry in data.entries:
+        unpack(source.record(entry.run), tmp_path / "unpacked")
+        before, after = read_run(entry.run.folder), read_run(tmp_path / "unpacked")
+        assert repr(sorted_rows(after.metrics)) == repr(sorted_rows([rounded(row) for row in before.metrics]))
+        assert after.config == before.config
+        assert after.summary == summary_row(entry)
+        place = str(finished.resolve())
+        command = before.environment["command"].replace(place, "runs/studies/small")
+        assert after.environment == before.environment | {"command": command}
+    assert not [path for path in (tmp_path / "kept").iterdir() if place.encode() in path.read_bytes()]
+
+
+def sorted_rows(rows: list[dict[str, object]]) -> list[list[tuple[str, object]]]:
+    return [sorted(row.items()) for row in rows]
+
+
+def test_training_lines_alone_are_rounded() -> None:
+    evaluation = {"step": 10, "eval/success_rate": 1 / 3, "time/elapsed": 1 / 7}
+    assert rounded(evaluation) == evaluation
+    training = {"step": 20, "losses/td_loss": 0.13601534707205637, "charts/SPS": 33836.32814376696, "n": 3, "x": None}
+    short = {"step": 20, "losses/td_loss": 0.13601535, "charts/SPS": 33836.328, "n": 3, "x": None}
+    assert rounded(training) == rounded(short) == short
+
+
+def test_what_all_runs_share_stands_once(kept: Path) -> None:
+    columns = (kept / "runs.csv").read_text().partition("\n")[0].split(",")
+    differing = {name.removeprefix("config.") for name in columns if name.startswith("config.")}
+    assert {name.rpartition(".")[2] for name in differing} == {"seed", "env", "architecture"}
+    shared = tomllib.loads((kept / "config.toml").read_text())
+    assert shared["network"]["width"] == 16 and "architecture" not in shared["network"]
+    assert json.loads((kept / "machines.json").read_text())["1"]["cpu"] == MACHINE["cpu"]
+
+
+@pytest.mark.long
+def test_an_archive_gives_the_same_report(finished: Path, tmp_path: Path) -> None:
+    Study.open(finished).mark("POMDP-Hallway-v0__dgfqn__seed-1", "failed", error="Traceback\nout of memory")
+    first = hashes(report(finished, "--published"))
+    report(finished, "--published", "--archive", str(tmp_path / "kept"))
+    assert hashes(report(tmp_path / "kept", "--published")) == first
+
+
+def test_a_lost_report_is_made_again_from_the_tables(finished: Path, tmp_path: Path) -> None:
+    place = tmp_path / "results/studies/kept"
+    report(finished, "--archive", str(place))
+    before = hashes(place)
+    assert 2 <= len(list((place / "pictures").iterdir())) <= 6
+    (place / "report.md").unlink()
+    shutil.rmtree(place / "pictures")
+    main(["--all", str(tmp_path / "results")])
+    assert hashes(place) == before
+    main(["--all", str(tmp_path / "results")])  # over the report that is there
+    assert hashes(place) == before
+
+
+def test_an_archive_is_replaced_by_its_own_study_only(finished: Path, kept: Path, tmp_path: Path) -> None:
+    before = hashes(kept)
+    archive(read(finished), kept)
+    assert hashes(kept) == before
+    make_study(tmp_path / "other", [HALLWAY], '["dgfqn"]', [1])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/mine.txt").write_text("mine")
+    shutil.rmtree(finished / "runs" / RUN)
+    for folder, where, words in (
+        (tmp_path / "other", kept, "holds the archive of the study small, not of other"),
+        (finished, kept, f"holds 1 runs that this study lacks, such as {RUN}"),
+        (finished, tmp_path / "full", "something else than an archive"),
+    ):
+        with pytest.raises(UserError, match=words):
+            archive(read(folder), where)
+    assert hashes(kept) == before
+
+
+def test_runs_keep_their_numbers_when_others_are_added(tmp_path: Path) -> None:
+    """So that a new seed adds lines to metrics.csv and changes none."""
+    texts = []
+    for seeds in ([1, 3], [1, 2, 3]):
+        folder = tmp_path / str(len(seeds))
+        folder.mkdir()
+        make_study(folder / "small", [MEMORY], '["dtqn4"]', seeds, noisy({}))
+        archive(read(folder / "small"), tmp_path / "kept")
+        texts.append((tmp_path / "kept/metrics.csv").read_text())
+    assert texts[1].startswith(texts[0]) and len(texts[1]) > len(texts[0])
+    rows = (tmp_path / "kept/runs.csv").read_text().splitlines()[1:]
+    assert [row.partition(",")[0] for row in rows] == ["1", "3", "2"]
+
+
+# ---------------------------------------------------------------- damage
+
+
+def lose(file: Path) -> None:
+    file.unlink()
+
+
+def change_a_digit(file: Path) -> None:
+    lines = file.read_text().splitlines(keepends=True)
+    lines[3] = lines[3].replace("0.", "0.9", 1)
+    file.write_text("".join(lines))
+
+
+def garble(file: Path) -> None:
+    lines = file.read_bytes().splitlines(keepends=True)
+    lines[3] = b"}" + lines[3]
+    file.write_bytes(b"".join(lines))
+
+
+DAMAGE = [(lose, "metrics.jsonl is missing"), (change_a_digit, "metrics.jsonl was changed"), (garble, "line 4")]
+
+
+@pytest.mark.parametrize(("harm", "words"), DAMAGE)
+def test_damage_of_a_run_is_noticed_and_named(finished: Path, harm: Callable[[Path], None], words: str) -> None:
+    for run in Study.open(finished).runs():
+        write_checksums(run.folder)  # as when they are finished
+    assert not read(finished).left_out
+    harm(finished / "runs" / RUN / "metrics.jsonl")
+    data = read(finished)
+    ((where, why),) = data.left_out
+    assert where == RUN
+    assert words in why
+    assert unsound(data) == [RUN]
+    assert len(data.entries) == 7
+
+
+@pytest.mark.parametrize("harm", ["change", "lose"])
+def test_a_row_of_an_archive_that_was_changed_or_lost_is_named(kept: Path, harm: str) -> None:
+    lines = (kept / "metrics.csv").read_text().splitlines()
+    place = next(i for i, line in enumerate(lines) if line.startswith("3,300,"))
+    lines[place : place + 1] = [lines[place] + "1"] if harm == "change" else []
+    (kept / "metrics.csv").write_text("\n".join(lines) + "\n")
+    data = read(kept)
+    names = [run.name for run in data.source.runs]
+    assert unsound(data) == [names[2]] and "another SHA-256" in data.left_out[0][1]
+
+
+def test_other_files_of_an_archive_that_were_changed_are_named(kept: Path) -> None:
+    text = (kept / "config.toml").read_text()
+    (kept / "config.toml").write_text(text.replace("gamma = 0.99", "gamma = 0.9"))
+    (kept / "study.toml").unlink()
+    data = read(kept)
+    assert {"the study", *(run.name for run in data.source.runs)} == set(unsound(data))
+    told = " ".join(why for where, why in data.left_out if where == "the study")
+    assert "config.toml was changed" in told and "study.toml is missing" in told
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("archive.json", "{}", r"archive\.json is damaged"),
+        ("archive.json", "{", r"archive\.json is damaged"),
+        ("runs.csv", None, r"runs\.csv is missing"),
+        ("runs.csv", "name\nx\n", r"runs\.csv is damaged"),
+        ("machines.json", "[", r"machines\.json is damaged"),
+    ],
+)
+def test_an_archive_that_cannot_be_read_is_one_sentence(kept: Path, file: str, text: str | None, words: str) -> None:
+    if text is None:
+        (kept / file).unlink()
+    else:
+        (kept / file).write_text(text)
+    with pytest.raises(UserError, match=words):
+        read(kept)
+
+
+@pytest.mark.parametrize("file", ["config.toml", "environment.json", "metrics.jsonl"])
+@pytest.mark.parametrize("known", [False, True])
+def test_each_lost_file_of_a_study_is_named(finished: Path, file: str, known: bool) -> None:
+    folder = finished / "runs" / RUN
+    if known:
+        write_checksums(folder)
+    lose(folder / file)
+    ((_, why),) = read(finished).left_out
+    assert f"{file} is missing" in why
+
+
+def test_a_lost_definition_of_a_study_is_named(finished: Path) -> None:
+    lose(finished / "study.toml")
+    data = read(finished)
+    assert [name for name, _ in data.left_out] == unsound(data) == ["the study"]
+    assert "| the study |" in text_of(data)
+
+
+def test_damage_stands_at_the_top_and_in_the_exit_code(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    garble(finished / "runs" / RUN / "metrics.jsonl")
+    with pytest.raises(SystemExit, match="1 of the study's runs"):
+        report(finished)
+    said = capsys.readouterr().err
+    assert RUN in said and "line 4" in said
+    assert "line 4" in (finished / "report/report.md").read_text().partition("## Over all environments")[0]
+
+
+# ---------------------------------------------------------------- unfinished
+
+
+def test_unfinished_runs_are_named_and_do_not_hinder(finished: Path) -> None:
+    study = Study.open(finished)
+    study.mark("POMDP-Hallway-v0__dgfqn__seed-1", "failed", error="Traceback\nout of memory")
+    study.mark("POMDP-Hallway-v0__dgfqn__seed-2", "running")
+    study.mark("POMDP-Hallway-v0__dtqn4__seed-1", "waiting")
+    data = read(finished)
+    text = text_of(data)
+    assert "| POMDP-Hallway-v0__dgfqn__seed-1 | failed: out of memory |" in text
+    assert "| POMDP-Hallway-v0__dgfqn__seed-2 | stopped |" in text  # nobody is at work
+    assert "| POMDP-Hallway-v0__dtqn4__seed-1 | waiting |" in text
+    assert len(data.entries) == 5
+    assert not unsound(data)
+
+
+def test_a_study_without_a_finished_run_has_a_report(finished: Path) -> None:
+    for run in Study.open(finished).runs():
+        Study.open(finished).mark(run.name, "waiting")
+    text = (report(finished, "--published") / "report.md").read_text()
+    headings = [heading for heading in (*HEADINGS, "Beside the published scores") if heading != "Every run"]
+    assert all(f"## {heading}\n" in text for heading in headings)
+    assert "No run is finished yet." in text
+
+
+def test_no_study_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in ([str(tmp_path)], [], ["small", "--all", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            main(flags)
+    said = capsys.readouterr().err
+    assert "is no study" in said and said.count("give a study, the folders of runs, or --all FOLDER") == 2
+
+
+def test_left_out_runs_that_differ_in_their_seed_alone_are_one_row() -> None:
+    waiting, failed = "waiting", "failed: see its log"
+    found = left_out_rows([("w__a__seed-4", waiting), ("w__b__seed-4", waiting), ("w__a__seed-5", waiting),
+                           ("w__a__seed-6", failed), ("the study", "no file")])  # fmt: skip
+    assert found == (
+        ("w__a__seed-4, 5", waiting), ("w__b__seed-4", waiting), ("w__a__seed-6", failed), ("the study", "no file")
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- runs that were trained one by one
+
+
+def singles(finished: Path, folder: Path) -> list[Path]:
+    """Runs of a study as folders that a trainer was given: SERIES/seed_S."""
+    found = []
+    for run in Study.open(finished).runs():
+        if run.world == MEMORY:
+            found.append(Path(shutil.copytree(run.folder, folder / run.architecture / f"seed_{run.seed}")))
+    return found
+
+
+def test_runs_are_gathered_into_an_archive_that_can_grow(finished: Path, tmp_path: Path) -> None:
+    first, *others = singles(finished, tmp_path / "runs")
+    kept = tmp_path / "kept"
+    main([str(first), "--archive", str(kept), "--title", "Runs", "--no-attention"])
+    assert [run.name for run in read(kept).source.runs] == ["Gridverse-Memory-5x5-v0__dtqn4__seed-1"]
+    main([str(kept), *map(str, others), "--archive", str(kept), "--no-attention"])
+    data, whole = read(kept), read(finished)
+    assert data.source.title == "Runs" and data.series == ["dtqn4", "dgfqn"]
+    for series in data.series:
+        assert data.scores(MEMORY, series) == whole.scores(MEMORY, series)
+    assert (kept / "report.md").read_text().startswith("# Runs\n")
+
+
+def test_the_definition_of_gathered_runs_gives_their_settings(finished: Path, tmp_path: Path) -> None:
+    main([*map(str, singles(finished, tmp_path / "runs")), "--archive", str(tmp_path / "kept"), "--no-attention"])
+    source = open_source(tmp_path / "kept")
+    planned = {run.name: tomllib.loads(run.toml) for run in expand(read_definition(str(tmp_path / "kept/study.toml")))}
+    for run in source.runs:
+        kept = dict(source.record(run).config)
+        for config in (kept, planned[run.name]):
+            config.get("output", {}).pop("run", None)
+        assert planned[run.name] == kept
+
+
+def test_runs_that_are_no_study_are_one_sentence(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, *_ = map(str, singles(finished, tmp_path / "runs"))
+    path = Path(second) / "metrics.jsonl"
+    path.write_text("".join(line for line in path.open() if "final/" not in line))
+    kept = str(tmp_path / "kept")
+    for flags, words in (
+        ([first, second, "--archive", kept], "seed_2 is not finished: it has no final evaluation"),
+        ([first, first, "--archive", kept], "two of the runs would be called"),
+        ([first, first], "two of the runs would be called"),
+    ):
+        with pytest.raises(SystemExit):
+            main(flags)
+        assert words in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()

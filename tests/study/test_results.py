@@ -1,0 +1,33 @@
+"""The reports in results/ are made again from the tables beside them, and are the same."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dqn_memory.study.report import main
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+ARCHIVES = sorted(path.parent.relative_to(RESULTS).as_posix() for path in RESULTS.rglob("archive.json"))
+NEAR = 0.5  # of 255, mean difference of two pictures' pixels
+
+
+@pytest.mark.results
+@pytest.mark.parametrize("name", ARCHIVES)
+def test_a_report_is_made_again_and_the_same(name: str, tmp_path: Path) -> None:
+    shutil.copytree(RESULTS / name, tmp_path / name)
+    (tmp_path / name / "report.md").unlink()
+    shutil.rmtree(tmp_path / name / "pictures")
+    main(["--all", str(tmp_path)])
+    assert (RESULTS / name / "report.md").read_text() == (tmp_path / name / "report.md").read_text()
+    pictures = {path.name for path in (tmp_path / name / "pictures").iterdir()}
+    assert pictures <= {path.name for path in (RESULTS / name / "pictures").iterdir()}
+    for picture in pictures:
+        places = [folder / name / "pictures" / picture for folder in (RESULTS, tmp_path)]
+        before, after = (np.asarray(Image.open(path).convert("RGB"), np.float64) for path in places)
+        assert before.shape == after.shape, picture
+        assert np.abs(before - after).mean() < NEAR, picture
