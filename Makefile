@@ -2,7 +2,7 @@
 # make test-long   those: whole runs, killed ones, torch's compiler
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
 # make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
-# make lint   ruff and mypy                            make bench   speed of the core
+# make lint   ruff, mypy and who may import whom         make bench   speed of the core
 # make results   every table and picture in results/ again, from the raw files there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
 
@@ -49,6 +49,7 @@ results: .venv/.stamp
 lint: .venv/.stamp
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 bench: .venv/.stamp
 	$(BIN)/python -m dqn_memory.benchmark

@@ -12,6 +12,8 @@ from dqn_memory.blocks.kernels.select import Choice, Unavailable, choose, mixers
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.migration import BACKENDS
 
+__all__ = ["FACT", "Backend", "Choice", "facts", "log_backend", "recorded", "refused", "resolve_backend"]
+
 Backend = Literal["auto", "torch", "simd", "triton", "mamba_ssm"]
 FACT = "mamba_backend"  # its name in environment.json
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.runs import backend
+from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run
