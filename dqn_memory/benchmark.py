@@ -31,7 +31,6 @@ from dqn_memory.analysis.timing import (
     Work,
     against,
     full_replay,
-    machine_facts,
     matrix_product,
     random_replay,
 )
@@ -43,6 +42,7 @@ from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.settings import Repeatable, parse, set_tf32
+from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, write_page
 
 PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}
@@ -418,7 +418,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
-    for page in measure(args, origin("dqn_memory.benchmark", argv, **machine_facts())):
+    for page in measure(args, origin("dqn_memory.benchmark", argv, **benchmark_facts())):
         if args.write:
             print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
 

@@ -36,7 +36,7 @@ from dqn_memory.analysis.size import (
     part_counts,
     published_count,
 )
-from dqn_memory.analysis.timing import full_replay, machine_facts
+from dqn_memory.analysis.timing import full_replay
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.learner import optimizer_for, sample, update
@@ -44,6 +44,7 @@ from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QN
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse
+from envs.machine import benchmark_facts
 from envs.tables import Table
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
@@ -294,7 +295,7 @@ def show(args: Args, rows: Sequence[Row]) -> str:
 
 def origin(argv: Sequence[str], timed: bool) -> list[str]:
     """Say where a results file comes from: the command, the revision and, for times, the machine."""
-    facts = machine_facts()
+    facts = benchmark_facts()
     changed = " (with uncommitted changes)" if facts["revision"] and facts["dirty"] else ""
     lines = [
         f"command: {shlex.join(['python', '-m', 'dqn_memory.parameters', *argv])}",

@@ -25,7 +25,7 @@ from envs.core import Step, World
 from envs.errors import UserError, near_names, one_line_errors
 from envs.files import make_folder
 from envs.fleet import advance
-from envs.machine import machine
+from envs.machine import benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.tables import Table, Value, origin, write_page
 
@@ -293,7 +293,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     if args.write:
         make_folder(args.folder)
-    facts = origin("envs.benchmark", argv, **machine())
+    facts = origin("envs.benchmark", argv, **benchmark_facts())
     table = measure(args)
     print(table.text())
     if args.write:

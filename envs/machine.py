@@ -1,50 +1,79 @@
-"""What a measurement depends on: machine, versions, revision."""
+"""What a number depends on: machine, versions, revision."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shlex
 import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-import gymnasium
-import numpy as np
 import torch
 
+PACKAGES = ("dqn-memory", "numpy", "gymnasium")
+FACTS = ("cpu", "cores", "threads", "platform", "python", "torch", "numpy", "gymnasium", "revision", "dirty")
 
-def machine() -> dict[str, str | int | bool | None]:
-    """Plain values for a report."""
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    changes = _git("status", "--porcelain")
+
+def describe_environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Collect what a reader needs to judge or repeat a run; plain JSON values."""
+    device = torch.device(device)
     return {
-        "accelerator": cuda, "cpu": cpu(), "cores": os.cpu_count(), "threads": torch.get_num_threads(),
-        "platform": platform.platform(), "python": platform.python_version(), "torch": torch.__version__,
-        "numpy": np.__version__, "gymnasium": gymnasium.__version__, "revision": _git("rev-parse", "HEAD"),
-        "dirty": None if changes is None else changes != "",
-    }  # fmt: skip
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+        "torch": torch.__version__,  # with its build, cpu or cuda, which package metadata may leave out
+        **git_state(),
+        "platform": platform.platform(),
+        "cpu": cpu(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+    }
+
+
+def benchmark_facts() -> dict[str, Any]:
+    """Collect what a measured speed depends on."""
+    facts = describe_environment() | {"cores": os.cpu_count()}
+    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return {"accelerator": accelerator, **{name: facts[name] for name in FACTS}}
 
 
 def revision() -> str:
-    """The git revision of this code, with a + where files differ from it; "unknown" outside a checkout."""
-    head, changes = _git("rev-parse", "--short=10", "HEAD"), _git("status", "--porcelain")
-    return "unknown" if head is None else f"{head}{'+' if changes else ''}"
+    """Name the git revision of this code, with a + where files differ from it; "unknown" outside a checkout."""
+    state = git_state()
+    return f"{state['revision'][:10]}{'+' if state['dirty'] else ''}" if state["revision"] else "unknown"
+
+
+def git_state() -> dict[str, Any]:
+    """Give the git revision of this code, and whether files differ from it; None outside a checkout.
+
+    A package that merely lies inside some other repository (its .venv) has no revision of its own.
+    """
+    if _git("ls-files", "--error-unmatch", Path(__file__).name) is None:
+        return {"revision": None, "dirty": None}
+    changes = _git("status", "--porcelain")
+    return {"revision": _git("rev-parse", "HEAD"), "dirty": changes is None or changes != ""}
 
 
 def _git(*arguments: str) -> str | None:
-    """What git says about this checkout; None where the package is no part of one."""
-    folder = Path(__file__).parent
+    command = ["git", "-C", str(Path(__file__).resolve().parent), *arguments]
     try:
-        for words in (("ls-files", "--error-unmatch", "machine.py"), arguments):
-            done = subprocess.run(
-                ["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20, check=True
-            )
+        return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def cpu() -> str:
-    """The processor's name."""
+    """Name the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

@@ -23,8 +23,8 @@ from dqn_memory.analysis.timing import Clock, interleaved
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.machine import describe_environment
 from dqn_memory.runs.settings import Repeatable, from_record, set_tf32
+from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, write_page
 from world_models.glam import timing as glam
 from world_models.glam.config import TrainConfig as GlamConfig
@@ -229,11 +229,8 @@ def curve_rows(lines: Lines, **others: str) -> list[dict[str, Value]]:
 
 
 def machine(argv: Sequence[str]) -> dict[str, Value]:
-    """What measured numbers depend on."""
-    facts = describe_environment() | {"cores": torch.multiprocessing.cpu_count()}
-    names = ("cpu", "cores", "torch", "python", "threads", "revision", "dirty", "platform")
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return origin(MODULE, argv, accelerator=cuda, **{name: facts[name] for name in names})
+    """Name the command and the machine that the numbers depend on."""
+    return origin(MODULE, argv, **benchmark_facts())
 
 
 @one_line_errors

@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.machine import describe_environment
+from envs.machine import describe_environment
 from envs.tables import Table, Value, origin, page, write_page
 from world_models.glam.agent import Agent
 from world_models.glam.architecture import FORMS, PRESETS

@@ -15,7 +15,7 @@ from rich.table import Table as RichTable
 
 from dqn_memory.benchmark_tables import Table, Value
 from dqn_memory.runs.files import disk_errors, write_atomic
-from dqn_memory.runs.machine import describe_environment
+from envs.machine import describe_environment
 
 TEXT = (
     "world",

@@ -6,14 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
 from dqn_memory.analysis.size import environment_sizes
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
-from dqn_memory.runs.machine import describe_environment
 from envs.fleet import make_fleet
 from envs.tables import Value
 
@@ -88,14 +87,6 @@ def against(ours: Timing, baseline: Timing | None) -> dict[str, Value]:
         "baseline_ms": None if baseline is None else baseline.median,
         "speed_up": None if baseline is None else ours.speed_up(baseline),
     }  # fmt: skip
-
-
-def machine_facts() -> dict[str, Any]:
-    """Collect what a measured time depends on: processor, threads, versions, revision."""
-    facts = describe_environment() | {"cores": torch.multiprocessing.cpu_count()}
-    names = ("cpu", "cores", "torch", "python", "threads", "revision", "dirty", "platform")
-    accelerator = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    return {"accelerator": accelerator, **{name: facts[name] for name in names}}
 
 
 def now(clock: Clock) -> float:

@@ -26,12 +26,12 @@ from torch import Tensor
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import disk_errors, write_atomic
-from dqn_memory.runs.machine import describe_environment
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.runs.progress import Progress
 from dqn_memory.runs.replay_chunks import Columns, ReplaySource
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.tensor_files import load_weights
+from envs.machine import describe_environment
 
 __all__ = ["Checkpoint", "Columns", "Progress", "ReplaySource", "Run", "Streams", "generator", "load_weights"]
 
