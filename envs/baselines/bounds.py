@@ -69,7 +69,7 @@ def best(world: World[Any], budget: Budget) -> Best:
     )
 
 
-def of_car(world: CarFlag, budget: Budget) -> Best:
+def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
     """Play the signpost player, who wins from every start; nobody gets more than 1."""
     outcomes = players.every_start(world)
     found = exactly(float(outcomes.success.double().mean()), float(outcomes.returns.mean()), EXACT)
@@ -77,21 +77,21 @@ def of_car(world: CarFlag, budget: Budget) -> Best:
     return Best(found if found == upper else level(outcomes, SCRIPTED), upper)
 
 
-def of_cards(world: MemoryCards, budget: Budget) -> Best:
+def memory_cards_bounds(world: MemoryCards, budget: Budget) -> Best:
     """Compute the exact optimum with a perfect memory."""
     success, returns = cards.solve(world.pairs, world.time_limit).best(world.pairs)
     optimum = exactly(min(success, 1.0), returns, EXACT)
     return Best(optimum, optimum)
 
 
-def of_catch(world: BlinkingCatch, budget: Budget) -> Best:
+def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
     """Play whoever remembers: it catches every ball, and nobody gets more."""
     outcomes = play(world, players.catcher(world), budget.episodes, budget.seed)
     optimum = exactly(1.0, float(world.balls), EXACT)
     return Best(optimum if bool(outcomes.success.all()) else level(outcomes, SCRIPTED), optimum)
 
 
-def of_tables(world: Tabular, budget: Budget) -> Best:
+def tabular_bounds(world: Tabular, budget: Budget) -> Best:
     """Play the policy of the discounted lower bound; above it is the undiscounted player who sees the state.
 
     Where chance ends with the start, the undiscounted optimum is found exactly instead.
@@ -100,12 +100,12 @@ def of_tables(world: Tabular, budget: Budget) -> Best:
     found = tabular.solve(model, budget.gap, budget.size)
     discounted = {"discount": model.discount, "lower": found.lower, "upper": found.upper}
     if world.initial_draws() is not None:
-        return replace(of_few_starts(world), discounted=discounted)
+        return replace(searched_bounds(world), discounted=discounted)
     outcomes = play(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
     return Best(level(outcomes, POINT_BASED), exactly(1.0, full_state(model, world.time_limit), FULL_STATE), discounted)
 
 
-def of_grid(world: GridWorld, budget: Budget) -> Best:
+def grid_bounds(world: GridWorld, budget: Budget) -> Best:
     """Search exactly where there are few initial states, and play a scripted player elsewhere.
 
     Raises:
@@ -119,13 +119,13 @@ def of_grid(world: GridWorld, budget: Budget) -> Best:
         if not _published(world):
             raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
     if isinstance(layout, Scattered):
-        return _scattered(world, layout, budget)
+        return _rooms_bounds(world, layout, budget)
     if isinstance(layout, LockedRoom):
-        return _keydoor(world, layout, budget)
-    return of_few_starts(world)
+        return _keydoor_bounds(world, layout, budget)
+    return searched_bounds(world)
 
 
-def of_few_starts(world: World[Any]) -> Best:
+def searched_bounds(world: World[Any]) -> Best:
     """Play the optimal policy on beliefs from every initial state.
 
     It is optimal in return; who gives some of it up may win more often, unless it always wins.
@@ -143,7 +143,7 @@ def _published(world: GridWorld) -> bool:
     return world.encoding == "summed" and not world.dictionary and (world.view.rows, world.view.columns) == (2, 3)
 
 
-def _scattered(world: GridWorld, layout: Scattered, budget: Budget) -> Best:
+def _rooms_bounds(world: GridWorld, layout: Scattered, budget: Budget) -> Best:
     """Play a gambler for the success, a patient seeker for the return."""
     drawn = maps.room_maps(layout, world.phantoms)
     gambler, patient = (
@@ -153,16 +153,16 @@ def _scattered(world: GridWorld, layout: Scattered, budget: Budget) -> Best:
     return Best(lower, level(shortest.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
-def _keydoor(world: GridWorld, layout: LockedRoom, budget: Budget) -> Best:
+def _keydoor_bounds(world: GridWorld, layout: LockedRoom, budget: Budget) -> Best:
     drawn = maps.keydoor_maps(layout)
     outcomes = play(world, crowd(partial(players.Opener, drawn)), budget.scripted, budget.seed)
     return Best(level(outcomes, SCRIPTED), exactly(*shortest.keydoor(world.height), FULL_STATE))
 
 
 BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
-    CarFlag: of_car,
-    MemoryCards: of_cards,
-    BlinkingCatch: of_catch,
-    Tabular: of_tables,
-    GridWorld: of_grid,
+    CarFlag: car_flag_bounds,
+    MemoryCards: memory_cards_bounds,
+    BlinkingCatch: catch_bounds,
+    Tabular: tabular_bounds,
+    GridWorld: grid_bounds,
 }

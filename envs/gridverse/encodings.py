@@ -28,7 +28,7 @@ from envs.gridverse.objects import (
     pack,
     statuses,
 )
-from envs.gridverse.rules import looking
+from envs.gridverse.rules import heading_axes
 from envs.numpy_backend import beside, gather, integers, take
 from envs.spaces import MultiDiscrete
 
@@ -142,12 +142,12 @@ def _highest(objects: Objects) -> tuple[int, int, int]:
     return objects.types[-1], max(states(kind) for kind in objects.types), objects.hues[-1]
 
 
-class Whole:
-    """A grid of H x W cells around the agent, and what no cell shows: S S + 5 numbers, S the longer side.
+class FullState:
+    """A grid of H x W cells around the agent, and what no cell shows: S * S + 5 numbers, S the longer side.
 
     Cells are shown as the agent's own view shows them, turned so that it looks at the first row, with itself in the
-    middle (row and column S // 2); what lies beyond an edge comes in again at the opposite one, so that every cell is
-    there once. A cell is the number of its object with type, status, colour and contents, the same in every task.
+    middle (row and column S // 2); the grid is wrapped around at its edges, so that every cell is there once. A cell is
+    the number of its object with type, status, colour and contents, the same in every task.
     Behind them stand the agent's row, column and heading, the object in its hand, and the colour of the good exit (0
     without one). Different scenes have different numbers.
     """
@@ -174,8 +174,8 @@ class Whole:
         y, x, held = scene.position // self.width, scene.position % self.width, take(self.numbers, scene.held)
         cells = beside([cells, (y * 0 + self.outside)[:, None]])
         around = gather(cells, take(self.order, scene.position * self.headings + scene.heading))
-        whole: Tensor = beside([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
-        return whole
+        numbers: Tensor = beside([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
+        return numbers
 
 
 def _order(height: int, width: int) -> Tensor:
@@ -186,7 +186,7 @@ def _order(height: int, width: int) -> Tensor:
     position = torch.arange(height * width)[:, None]
     turned = []
     for heading in range(len(DIRECTIONS)):
-        (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
+        (ahead_y, ahead_x), (right_y, right_x) = heading_axes(heading)
         y = (position // width + ahead * ahead_y + aside * right_y) % side  # (H*W, S*S)
         x = (position % width + ahead * ahead_x + aside * right_x) % side
         turned.append(torch.where((y < height) & (x < width), y * width + x, height * width))

@@ -32,7 +32,7 @@ FORWARD, BACKWARD, LEFT, RIGHT, LEFT_TURN, RIGHT_TURN, ACTUATE, PICK_N_DROP = ra
 ACTION_NAMES = ("forward", "backward", "left", "right", "turn left", "turn right", "actuate", "pick or drop")
 
 
-def looking(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def heading_axes(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the unit vectors (y, x) ahead of and to the right of an agent with this heading."""
     return DIRECTIONS[heading], DIRECTIONS[TURN_RIGHT[heading]]
 
@@ -136,6 +136,6 @@ def _with_status(code: Tensor, status: int) -> Tensor:
 
 def _offsets(heading: int, width: int) -> list[int]:
     """List the change of the flat position for each canonical action."""
-    (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
+    (ahead_y, ahead_x), (right_y, right_x) = heading_axes(heading)
     ahead, right = ahead_y * width + ahead_x, right_y * width + right_x
     return [ahead, -ahead, -right, right, 0, 0, 0, 0]

@@ -14,7 +14,7 @@ from torch import Tensor
 from envs.errors import UserError, near_names
 from envs.gridverse.layouts import lines
 from envs.gridverse.objects import DIRECTIONS, HIDDEN, NONE, PHANTOM, WALL, blocks_vision, pack, table
-from envs.gridverse.rules import looking
+from envs.gridverse.rules import heading_axes
 from envs.numpy_backend import gather, integers, take
 
 Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent
@@ -126,11 +126,6 @@ def window(size: Sequence[int]) -> Area:
     return (1 - rows, 0), (-(columns // 2), columns // 2)
 
 
-def visible(clear: Tensor) -> Tensor:
-    """Mark what an agent in the middle of the last row sees, from see-through cells, both (N, rows, columns) bool."""
-    return Occluded()(clear, (clear.shape[1] - 1, clear.shape[2] // 2), clear)
-
-
 def _codes(cells: Tensor, index: Tensor, flags: Tensor | None) -> Tensor:
     """Return codes int64 at flat positions, both (N, cells of the window)."""
     codes: Tensor = integers(gather(cells, index))
@@ -156,7 +151,7 @@ def _flood(clear: Tensor) -> Tensor:
 
 def _window(heading: int, area: Area) -> list[tuple[int, int]]:
     """List the offsets (y, x) of the window's cells from the agent."""
-    (ahead_y, ahead_x), (right_y, right_x) = looking(heading)
+    (ahead_y, ahead_x), (right_y, right_x) = heading_axes(heading)
     (top, bottom), (left, right) = area
     return [
         (-row * ahead_y + column * right_y, -row * ahead_x + column * right_x)

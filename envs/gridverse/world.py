@@ -15,7 +15,7 @@ from torch import Tensor
 
 from envs.core import State, World
 from envs.gridverse import render
-from envs.gridverse.encodings import Objects, Whole, encode
+from envs.gridverse.encodings import FullState, Objects, encode
 from envs.gridverse.objects import HIDDEN, WALL, Ending, Layout, Reward, Rule, Scene, Transition, pack
 from envs.gridverse.rules import ACTION_NAMES, at
 from envs.gridverse.view import Phantoms, View
@@ -94,8 +94,8 @@ class GridWorld(World[GridState]):
         parts = (view, *task.rules, *task.rewards, *task.endings)
         self.runs_on_numpy = all(getattr(part, "runs_on_numpy", False) for part in parts)
         self.observation_space = _space(view, encoded.sizes, dictionary)
-        self._whole = Whole(self.height, self.width, self.device)
-        self.state_space = self._whole.space
+        self._full_state = FullState(self.height, self.width, self.device)
+        self.state_space = self._full_state.space
 
     def initial_draws(self) -> Tensor | None:
         """List reset draws, one row per initial state, where the layout has few of them and a view draws nothing."""
@@ -131,8 +131,8 @@ class GridWorld(World[GridState]):
         return beside([agent, shown, take(self._numbers, scene.held)])
 
     def observe_state(self, state: GridState) -> Tensor:
-        """Show the whole grid with the agent in it, see `envs.gridverse.encodings.Whole`, (N, S*S + 5) int64."""
-        return self._whole(scene_of(state))
+        """Show the whole grid with the agent in it, see `envs.gridverse.encodings.FullState`, (N, S*S + 5) int64."""
+        return self._full_state(scene_of(state))
 
     def frame(self, state: GridState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the whole grid with the agent, what it holds, phantom structure and, lit, the cells it sees."""

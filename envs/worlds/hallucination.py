@@ -31,12 +31,12 @@ class Hallucinate(GridWorld):
     Args:
         world: the world to lay them over, which stays as it is.
         rooms: number of phantom rooms (down, across). Their lines run from border to border without openings, at
-            the places where the walls of as many real rooms would stand, the same in every episode.
-        reading: "open" is an empty world in which everything starts off the lines (`Gridverse/Memory-Empty-13x13-v0`),
-            "corridor" the corridor of a memory world, of which each floor cell on a line becomes phantom, "overlay"
-            any grid world. It says what the phantoms mean and is checked; what it does to a floor cell is the same.
+            the positions where the walls of as many real rooms would stand, the same in every episode.
+        reading: which reading of the paper the world must fit: "open", an empty world in which everything starts off
+            the lines (`Gridverse/Memory-Empty-13x13-v0`); "corridor", the corridor of a memory world; "overlay", any
+            grid world. It is only checked: in every reading the floor cells on the lines become phantoms.
         cells: "walls", or "floor-cue" for cells that are seen as nothing at all (the numbers of an empty hand),
-            which no other cell is: they tell places apart as walls do, without looking like walls.
+            as no other cell is: they help to tell positions apart as walls do, without looking like walls.
 
     Raises:
         UserError: this is no grid world, so many rooms do not fit, the world does not suit the reading, or a name is
@@ -73,18 +73,10 @@ def _open(layout: Layout, lines: Tensor) -> bool:
     return bool((kinds(layout.base[lines]) == FLOOR).all()) and not bool(lines[layout.floor].any())
 
 
-def _corridor(layout: Layout, lines: Tensor) -> bool:
-    return isinstance(layout, Corridor)
-
-
-def _overlay(layout: Layout, lines: Tensor) -> bool:
-    return True
-
-
 READINGS: dict[str, Callable[[Layout, Tensor], bool]] = {
     "open": _open,
-    "corridor": _corridor,
-    "overlay": _overlay,
+    "corridor": lambda layout, lines: isinstance(layout, Corridor),
+    "overlay": lambda layout, lines: True,
 }
 NEEDS = {
     "open": "an empty world in which nothing starts on a line of the rooms",

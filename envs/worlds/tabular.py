@@ -27,15 +27,15 @@ class TabularState(State):
 
 
 class Tabular(World[TabularState]):
-    """Plays a model of S states, A actions and Z observations with the episodes of gym-pomdps.
+    """Any model of S states, A actions and Z observations, with the episodes of gym-pomdps.
 
     Observation Discrete(Z + 1): the first of an episode is always Z, which tells nothing. The episode ends with an
     action for which `reset` holds. That step draws a new start state, shows its observation and pays the reward of
     getting there; then the state is cleared. A model without such an action never terminates. Success is a
     positive return at the end.
 
-    Three look-up tables stand beside the pieces of the transition's draw (see `Draw`), so that one index
-    gives the next state, the row of the observation and the reward.
+    A transition is drawn as the index of a piece (see `Draw`). Three tables give, by this index, the next state, the
+    row from which the observation is drawn, and the reward.
     """
 
     runs_on_numpy = True

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs.gridverse.rewards import Living, MemoryExit
-from envs.gridverse.view import visible
+from envs.gridverse.view import Occluded
 from envs.gridverse.world import GridWorld, Task
 from envs.registry import make_world
 
@@ -105,16 +105,21 @@ def test_success_ends_with_step_100():
     assert all(0 < value < 1e-13 for value, length in zip(returns, lengths, strict=True) if length == 100)
 
 
+def seen_from_below(clear):
+    """What an agent in the middle of the last row sees, from see-through cells, both (N, rows, columns)."""
+    return Occluded()(clear, (clear.shape[1] - 1, clear.shape[2] // 2), clear)
+
+
 def test_light_does_not_pass_a_wall():
     clear = torch.ones(1, 3, 3, dtype=torch.bool)
     clear[0, 1, :] = False
-    assert visible(clear)[0].tolist() == [[False] * 3, [True] * 3, [True] * 3]
+    assert seen_from_below(clear)[0].tolist() == [[False] * 3, [True] * 3, [True] * 3]
 
 
 def test_light_is_what_two_floods_reach():
     """The floods as row arithmetic equal floods cell by cell."""
     clear = torch.rand(500, 6, 7, generator=torch.Generator().manual_seed(0)) < 0.6
-    for board, ours in zip(clear.tolist(), visible(clear).tolist(), strict=True):
+    for board, ours in zip(clear.tolist(), seen_from_below(clear).tolist(), strict=True):
         lit = flood(board, -1) | flood(board, 1)
         assert ours == [[(y, x) in lit for x in range(7)] for y in range(6)]
 

@@ -12,7 +12,7 @@ from envs import spaces
 from envs.adapters import NumpyEngine, TensorEngine
 from envs.core import State, UserError, World
 from envs.fleet import TensorFleet
-from envs.gridverse.encodings import Whole
+from envs.gridverse.encodings import FullState
 from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, Scene, pack
 from envs.registry import make_world
 from envs.worlds.state_view import StateObserved
@@ -104,20 +104,20 @@ def scene(height, width, position, heading, held=0, good=0):
     [(NORTH, "012 345 678"), (SOUTH, "876 543 210"), (EAST, "258 147 036"), (WEST, "630 741 852")],
 )
 def test_a_grid_turns_with_the_agent(heading, expected):
-    whole = Whole(3, 3, torch.device("cpu"))
+    whole = FullState(3, 3, torch.device("cpu"))
     seen = whole(scene(3, 3, 4, heading))[0, :9] - whole.numbers[pack(BOX)]
     assert seen.tolist() == [int(cell) for cell in expected.replace(" ", "")]
 
 
 def test_what_lies_beyond_an_edge_comes_in_at_the_opposite_one():
-    whole = Whole(3, 3, torch.device("cpu"))
+    whole = FullState(3, 3, torch.device("cpu"))
     seen = whole(scene(3, 3, 0, NORTH))[0, :9] - whole.numbers[pack(BOX)]
     assert seen.view(3, 3).tolist() == [[8, 6, 7], [2, 0, 1], [5, 3, 4]]
 
 
 @pytest.mark.parametrize(("height", "width"), [(3, 5), (5, 2)])
 def test_every_cell_is_there_once_in_grids_that_are_not_square(height, width):
-    whole, hidden = Whole(height, width, torch.device("cpu")), height * width
+    whole, hidden = FullState(height, width, torch.device("cpu")), height * width
     for position in range(height * width):
         seen = whole(scene(height, width, position, EAST))[0, :25]
         cells = sorted((seen - whole.numbers[pack(BOX)]).tolist())[-hidden:]
@@ -125,7 +125,7 @@ def test_every_cell_is_there_once_in_grids_that_are_not_square(height, width):
 
 
 def test_a_grid_says_where_the_agent_is_and_what_it_holds():
-    whole = Whole(3, 5, torch.device("cpu"))
+    whole = FullState(3, 5, torch.device("cpu"))
     key = pack(KEY, 0, YELLOW)
     assert whole(scene(3, 5, 8, WEST, key, 2))[0, 25:].tolist() == [1, 3, WEST, int(whole.numbers[key]), 2]
 
