@@ -4,6 +4,7 @@ import numpy as np
 from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots, prior_plots
+from world_models.unizero import plots as unizero_plots
 from world_models.unizero.analysis import attention_maps
 
 RNG = np.random.default_rng(0)
@@ -31,8 +32,8 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
     prior, searched, action = RNG.dirichlet(np.ones(3), 7), RNG.dirichlet(np.ones(3), 7), RNG.integers(3, size=7)
 
     def panels(pictures):
-        steps = prior_plots.Steps(reward, predicted, pictures, prior, searched, action, first=20)
-        figure = prior_plots.trajectory(steps, "Title", names=("stay",))
+        steps = unizero_plots.Steps(reward, predicted, pictures, prior, searched, action, first=20)
+        figure = unizero_plots.trajectory(steps, "Title", names=("stay",))
         return [panel for panel in figure.axes if panel.get_label() != "<colorbar>"]
 
     first, film, before, after = panels(frames(7))
@@ -48,7 +49,7 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
 
 def test_a_link_marks_its_cell_and_shows_its_two_frames():
     maps = attention_maps(model(), simplex(1, 4)[0], actions(1, 4)[0])
-    figure = prior_plots.link(maps[1, 0], 7, 2, frames(4), "Title", ["a", "b", "c", "d"], first_step=10)
+    figure = unizero_plots.link(maps[1, 0], 7, 2, frames(4), "Title", ["a", "b", "c", "d"], first_step=10)
     film, panel, key, query = (axes for axes in figure.axes if axes.get_label() != "<colorbar>")
     assert len(film.images) == 4 and panel.patches[0].get_xy() == (11.0, 13.5)
     assert key.images[0].get_array()[0, 0, 0] == 20 and query.images[0].get_array()[0, 0, 0] == 60

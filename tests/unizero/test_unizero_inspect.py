@@ -225,7 +225,7 @@ def test_learned_values_are_the_checkpoints_and_start_where_the_config_says(memo
 def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path):
     def span(*flags):
         prior = UniZeroTrainer.configure([*flags, "--env", "CartPole-v1"]).model.prior
-        return prior.kind, prior.mu, prior.sigma, prior.span, prior.weight
+        return prior.kind, prior.mu, prior.sigma, prior.span, prior.regulariser_weight
 
     assert span("--prior", "gaussian_adaptive") == ("gaussian_adaptive", 6.0, 1.0, 10.0, 0.025)
     assert span("--prior", "gaussian_adaptive_gate")[3] == 10 and span("--prior", "adaptive")[3] == 6

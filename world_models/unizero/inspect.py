@@ -23,6 +23,7 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import run_folder
 from world_models.settings import check_counts
+from world_models.unizero import plots as model_plots
 from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
 from world_models.unizero.config import ComputeConfig
 
@@ -73,13 +74,13 @@ def _learned(found: Findings) -> Figure:
 
 def _trajectory(found: Findings) -> Figure:
     seen, part = found.seen, slice(found.shown, found.last + 1)
-    steps = prior_plots.Steps(
+    steps = model_plots.Steps(
         reward=seen.reward[part], predicted=seen.predicted_reward[part], frames=seen.frames[part],
         prior=seen.prior[part], searched=seen.searched[part], action=seen.action[part], first=found.shown,
     )  # fmt: skip
     title = f"Steps {found.shown} to {found.last} of {len(seen)}\n{found.about}"
     caption = f"{reward_words(found.errors)}\n{latent_words(found.errors)}"
-    return prior_plots.trajectory(steps, title, caption, found.names)
+    return model_plots.trajectory(steps, title, caption, found.names)
 
 
 def _link(found: Findings, link: Link) -> Figure:
@@ -90,7 +91,7 @@ def _link(found: Findings, link: Link) -> Figure:
         f"even share, {abs(link.query - link.key)} tokens apart\n{found.about}"
     )
     maps, frames = found.maps[link.layer, link.head], found.seen.frames[part]
-    return prior_plots.link(maps, link.query, link.key, frames, title, actions, found.first)
+    return model_plots.link(maps, link.query, link.key, frames, title, actions, found.first)
 
 
 def reward_words(found: Errors) -> str:
