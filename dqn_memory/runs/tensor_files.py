@@ -12,19 +12,19 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
 
-FORMAT_KEY, FORMAT = "format", "dqn-memory {} 1"
+FORMAT_KEY, TENSORS = "format", "dqn-memory {} 1"
 
 
 def pack_tensors(tensors: dict[str, Tensor], kind: str, header: dict[str, str]) -> bytes:
     """Write named tensors and a header of strings as safetensors; `kind` says what they are."""
     # own storage for each, as safetensors refuses tied tensors and views
     own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
-    return save(own, metadata={**header, FORMAT_KEY: FORMAT.format(kind)})
+    return save(own, metadata={**header, FORMAT_KEY: TENSORS.format(kind)})
 
 
 def unpack_tensors(data: bytes, kind: str, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Read what `pack_tensors` wrote; raises UserError naming `path` for anything else."""
-    wanted = FORMAT.format(kind)
+    wanted = TENSORS.format(kind)
     try:
         tensors, header = load(data), _header(data)
     except (SafetensorError, ValueError, KeyError) as error:
