@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dqn_memory.runs.checkpoint import load_weights
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, load_weights
+from dqn_memory.runs.folder import Run
 
 CONFIG = 'env = "Some/World-v0"\n'
 HEADER = {"architecture": "dtqn", "config": CONFIG}

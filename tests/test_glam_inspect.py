@@ -15,7 +15,7 @@ from trained import contents
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import generator
+from dqn_memory.runs.seeding import generator
 from world_models.glam import plots
 from world_models.glam.foresight import MEASURES, Foreseen, Lived, compare, foresee, latent_noise, live, past, starts
 from world_models.glam.inspect import main

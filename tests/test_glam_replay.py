@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dqn_memory.runs.checkpoint import Columns, columns_from, live_start, next_span
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.replay_chunks import Columns, columns_from, live_start, next_span
 from world_models.glam.config import ReplayConfig
 from world_models.glam.replay import Replay
 

@@ -4,24 +4,60 @@ A folder of files that are written once under fresh names, and `manifest.json`, 
 says which files are valid, with their sizes and hashes. What it does not name is swept away.
 """
 
+from __future__ import annotations
+
+import io
 import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import disk_errors, sha256, write_atomic
-from dqn_memory.runs.replay_chunks import Columns, ReplaySource, columns_from, live_start, next_span
-from dqn_memory.runs.tensor_files import pack_tensors, pack_trainer, unpack_tensors, unpack_trainer
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
 WEIGHTS, REPLAY = "weights", "replay"
 Record = dict[str, Any]
+
+
+class ReplaySource(Protocol):
+    """A ring buffer seen as an endless row of columns, numbered by when they were written.
+
+    A column never changes after it was written. Those from `columns_written() - capacity()` on are live.
+    """
+
+    def columns_written(self) -> int:
+        """Count of columns ever written; never falls."""
+        ...
+
+    def capacity(self) -> int:
+        """How many columns the ring holds."""
+        ...
+
+    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Live columns start..stop-1, oldest first: each tensor (stop - start, ...)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Saved columns `start`, start + 1, ...: each tensor (columns, ...); no tensor if none was written."""
+
+    start: int
+    data: dict[str, Tensor]
+
+    @property
+    def stop(self) -> int:
+        """Number of the first column that was not yet written."""
+        return self.start + next((len(column) for column in self.data.values()), 0)
 
 
 @dataclass(frozen=True)
@@ -203,3 +239,86 @@ def _fresh(stem: str, suffix: str, taken: set[str]) -> str:
     while name in taken:
         name, copy = f"{stem}_{copy}{suffix}", copy + 1
     return name
+
+
+FORMAT_KEY, TENSORS = "format", "dqn-memory {} 1"
+
+
+def pack_tensors(tensors: dict[str, Tensor], kind: str, header: dict[str, str]) -> bytes:
+    """Write named tensors and a header of strings as safetensors; `kind` says what they are."""
+    # own storage for each, as safetensors refuses tied tensors and views
+    own = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in tensors.items()}
+    return save(own, metadata={**header, FORMAT_KEY: TENSORS.format(kind)})
+
+
+def unpack_tensors(data: bytes, kind: str, path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read what `pack_tensors` wrote; raises UserError naming `path` for anything else."""
+    wanted = TENSORS.format(kind)
+    try:
+        tensors, header = load(data), _header(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise UserError(f"{path} is no safetensors file: {' '.join(str(error).split())}") from None
+    found = header.pop(FORMAT_KEY, None)
+    if found != wanted:
+        raise UserError(f"{path} is foreign: its header says '{found}', not '{wanted}'")
+    return tensors, header
+
+
+def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read one weights file and its header, wherever it lies."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot read the weights file {path}: {error.strerror}") from None
+    return unpack_tensors(data, "weights", path)
+
+
+def pack_trainer(state: dict[str, Any]) -> bytes:
+    """Write nested plain Python values and tensors as torch does."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def unpack_trainer(data: bytes, path: Path) -> dict[str, Any]:
+    """Read trainer state on the CPU without running any code in it."""
+    try:
+        state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises a different type for each way of being broken
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{path} is no trainer state that can be read safely: {reason}") from None
+    if not isinstance(state, dict):
+        raise UserError(f"{path} is foreign: it holds a {type(state).__name__}, not a trainer's state")
+    return state
+
+
+def _header(data: bytes) -> dict[str, str]:
+    size = int.from_bytes(data[:8], "little")
+    metadata: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    return metadata
+
+
+def live_start(replay: ReplaySource) -> int:
+    """Number of the oldest column that the ring still holds."""
+    return max(0, replay.columns_written() - replay.capacity())
+
+
+def next_span(
+    chunks: list[dict[str, Any]], begin: int, written: int
+) -> tuple[list[dict[str, Any]], tuple[int, int] | None]:
+    """Chunks that still reach into begin..written, and the span that none of them holds yet."""
+    saved = chunks[-1]["stop"] if chunks else 0
+    if saved > written:  # another, younger ring: nothing of the old one is part of it
+        chunks, saved = [], 0
+    kept = [chunk for chunk in chunks if chunk["stop"] > begin]
+    start = max(saved, begin)
+    return kept, (start, written) if start < written else None
+
+
+def columns_from(parts: list[tuple[int, dict[str, Tensor]]], begin: int) -> Columns:
+    """Join chunks (number of the first column, tensors), without the columns older than `begin`."""
+    if not parts:
+        return Columns(begin, {})
+    dead = begin - parts[0][0]
+    joined = {name: torch.cat([part[name] for _, part in parts])[dead:] for name in parts[0][1]}
+    return Columns(begin, joined)

@@ -12,28 +12,26 @@ run = Run.open(path)            # reading writes nothing
 checkpoint = run.resume()       # None: it was killed before its first checkpoint
 """
 
+from __future__ import annotations
+
 import json
 import tomllib
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import tomli_w
 import torch
 from torch import Tensor
 
-from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder, ReplaySource
+from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
-from dqn_memory.runs.progress import Progress
-from dqn_memory.runs.replay_chunks import Columns, ReplaySource
-from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.tensor_files import load_weights
+from dqn_memory.runs.migration import KINDS
 from envs.machine import describe_environment
-
-__all__ = ["Checkpoint", "Columns", "Progress", "ReplaySource", "Run", "Streams", "generator", "load_weights"]
 
 
 class Run:
@@ -52,7 +50,7 @@ class Run:
         device: torch.device | str = "cpu",
         tensorboard: bool = True,
         facts: Mapping[str, Any] | None = None,
-    ) -> "Run":
+    ) -> Run:
         """Start a run in a new or empty folder; raises UserError where something is there already.
 
         `facts` are kept in environment.json beside what every run says of its machine.
@@ -68,7 +66,7 @@ class Run:
         return cls(path, tensorboard)
 
     @classmethod
-    def open(cls, path: Path | str, tensorboard: bool = True) -> "Run":
+    def open(cls, path: Path | str, tensorboard: bool = True) -> Run:
         """Find a run; raises UserError where there is none."""
         path = Path(path)
         if not (path / "config.toml").is_file():
@@ -174,3 +172,52 @@ def run_folder(positional: str, flag: str) -> Path:
     if bool(positional) == bool(flag):
         raise UserError("give one run folder, as an argument or as --run RUN")
     return Path(positional or flag)
+
+
+if TYPE_CHECKING:
+    from dqn_memory.runs.trainer import Trainer
+
+TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
+
+
+def trainer_class(kind: str) -> type[Trainer[Any]]:
+    """The trainer of this kind, found through the entry points of what is installed.
+
+    Raises:
+        UserError: there is none, or its package cannot be imported here.
+    """
+    kind = KINDS.get(kind, kind)
+    found = {point.name: point for point in entry_points(group=TRAINERS)}
+    if kind not in found:
+        raise UserError(near_names("kind of run", kind, found))
+    try:
+        trainer: type[Trainer[Any]] = found[kind].load()
+    except ModuleNotFoundError as error:
+        raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
+    return trainer
+
+
+def script_of(kind: str) -> str:
+    """Name the module that trains runs of this kind, such as dqn_memory.train; nothing of it is imported."""
+    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
+    if kind not in modules:
+        raise UserError(near_names("kind of run", kind, modules))
+    return modules[kind]
+
+
+def kind_of(checkpoint: Checkpoint) -> str | None:
+    """The kind that a checkpoint's header says."""
+    kind = checkpoint.header.get("kind")
+    return None if kind is None else KINDS.get(kind, kind)
+
+
+def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
+    """A UserError, which names the right script, where a run's checkpoint is not of this kind."""
+    found = kind_of(checkpoint)
+    if found == kind and "config" in checkpoint.header:
+        return
+    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
+    right = ""
+    if found in modules:
+        right = f"; use python -m {modules[found]} or {modules[found].rpartition('.')[0]}.inspect"
+    raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")

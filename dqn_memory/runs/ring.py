@@ -10,7 +10,7 @@ class Ring:
     """Cells (columns, N, ...) by name on one device; the newest column takes the place of the oldest.
 
     Columns are counted from the run's beginning. A checkpoint stores them in the order of time: this is what
-    `dqn_memory.runs.replay_chunks.ReplaySource` asks for.
+    `dqn_memory.runs.checkpoint.ReplaySource` asks for.
     """
 
     def __init__(self, columns: int, num_envs: int, device: torch.device) -> None:

@@ -16,7 +16,8 @@ from unizero_models import actions, model, simplex
 from dqn_memory.blocks import PRIORS, Attention
 from dqn_memory.evaluate import main as evaluate_network
 from dqn_memory.inspect import main as inspect_network
-from dqn_memory.runs.folder import Run, Streams
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.seeding import Streams
 from dqn_memory.train import main as train_network
 from envs.gymnasium_fleet import GymnasiumFleet
 from world_models.unizero.acting import Arena, evaluate, load_model

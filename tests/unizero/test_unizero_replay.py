@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqn_memory.network import ObservationSpec
+from dqn_memory.runs.checkpoint import Columns, columns_from, live_start, next_span
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.replay_chunks import Columns, columns_from, live_start, next_span
 from world_models.unizero.acting import is_due, reanalysed, search_again, windows
 from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
 from world_models.unizero.learner import Batch

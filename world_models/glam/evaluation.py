@@ -11,8 +11,8 @@ import torch
 
 from dqn_memory.runs.backend import facts as facts_of
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Streams, generator
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
+from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet, make_fleet
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.agent import Agent

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Streams, generator
+from dqn_memory.runs.seeding import Streams, generator
 from world_models.distributions import wide
 from world_models.glam.acting import ActingNoise
 from world_models.glam.evaluation import Arena, make_player

@@ -12,8 +12,7 @@ import torch
 from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.runs import backend as backends
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.folder import Run, check_kind
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent

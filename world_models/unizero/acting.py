@@ -13,9 +13,9 @@ from torch import Tensor
 
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, Streams, generator
-from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.folder import Run, check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
+from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet, make_fleet
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Streams, generator
+from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import Repeatable
 from envs.fleet import Fleet
 from envs.registry import WORLDS, make_world
