@@ -14,7 +14,7 @@ from pathlib import Path
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.settings import parse
-from dqn_memory.study.papers import page
+from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.tables import FOLDER
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")
@@ -36,11 +36,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog=shlex.join(COMMAND))
     folder, results = Path(args.published), Path(args.results)
-    text = page.claims_page(shlex.join([*COMMAND, *argv]), folder)
+    text = verdicts.claims_page(shlex.join([*COMMAND, *argv]), folder)
     with disk_errors(results):
         results.mkdir(parents=True, exist_ok=True)
     write_atomic(results / "claims.md", text.encode())
-    found = page.claims(folder)
+    found = verdicts.claims(folder)
     disagreeing = sum(claim.verdict == "disagrees" for claim in found)
     print(f"{disagreeing} of {len(found)} figures disagree with the tables: {results / 'claims.md'}")
 

@@ -21,9 +21,9 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import script_of
 from dqn_memory.study.archive import INDEX, Source, open_source, write_archive
 from dqn_memory.study.collect import HEADLINE, PREFERRED, Data, collect, kept_record, meaning
+from dqn_memory.study.find import find_study
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import MADE, Section, check_folder, counted, page_text, write_report
-from dqn_memory.study.place import place_of
 from dqn_memory.study.sections import attention, environments, priors, runs, scores
 from dqn_memory.study.sections.published import published_section
 
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def find(args: Args) -> Source:
     """Open the study or the archive, or gather the runs, that the command line names."""
     if len(args.study) == 1 and not is_run(args.study[0]):
-        return open_source(place_of(args.study[0]))
+        return open_source(find_study(args.study[0]))
     name = args.archive.name if args.archive is not None else "runs"
     return gather(args.study, name, args.title)
 

@@ -29,8 +29,8 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, read_definition, shipped
+from dqn_memory.study.find import find_study, home, kept_name
 from dqn_memory.study.import_runs import take_over, takeable
-from dqn_memory.study.place import home, kept_name, place_of
 from dqn_memory.study.runner import Backend, Drive, Processes, has_ray, open_runs
 from dqn_memory.study.store import (
     STATE,
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     console = Console()
     if args.status:
-        folder = args.folder or (home(args.definition()) if args.smoke else place_of(Path(args.study)))
+        folder = args.folder or (home(args.definition()) if args.smoke else find_study(Path(args.study)))
         console.print(overview(Study.open(folder), args.all))
         return
     definition = args.definition()

@@ -11,7 +11,7 @@ import pytest
 from dqn_memory.parameters import read_table3
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import claims as script
-from dqn_memory.study.papers import page
+from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.measures import Figure, Given, gains, recompute
 from dqn_memory.study.papers.tables import FOLDER, TABLES, half_unit, load, number, scores
 from dqn_memory.study.statistics import HUMAN, game
@@ -34,7 +34,7 @@ def copied(tmp_path):
 
 
 def claim(words, folder=FOLDER):
-    (found,) = [claim for claim in page.claims(folder) if words in claim.statement]
+    (found,) = [claim for claim in verdicts.claims(folder) if words in claim.statement]
     return found
 
 
@@ -60,7 +60,7 @@ def test_the_committed_page_regenerates_from_the_tables(tmp_path):
 
 def test_every_row_of_the_committed_page_is_a_claim_computed_now():
     text = (RESULTS / "claims.md").read_text()
-    for found in page.claims():
+    for found in verdicts.claims():
         assert f"| {found.place} | {found.statement} | {found.published} | {found.recomputed} |" in text
 
 
@@ -82,9 +82,9 @@ def test_every_row_of_the_committed_page_is_a_claim_computed_now():
     ],
 )  # fmt: skip
 def test_a_changed_cell_changes_the_claim_that_rests_on_it(copied, table, old, new, words):
-    before = [found for found in page.claims(copied) if words in found.statement]
+    before = [found for found in verdicts.claims(copied) if words in found.statement]
     change(copied / f"{table}.csv", old, new)
-    after = [found for found in page.claims(copied) if words in found.statement]
+    after = [found for found in verdicts.claims(copied) if words in found.statement]
     assert before and all(b.recomputed != a.recomputed for b, a in zip(before, after, strict=True))
 
 
@@ -147,16 +147,16 @@ def test_missing_torn_and_foreign_tables_are_one_sentence(copied):
         load("glam_tabel1")
     (copied / "glam_table1.csv").unlink()
     with pytest.raises(UserError, match=r"glam_table1\.csv: No such file"):
-        page.claims(copied)
+        verdicts.claims(copied)
     change(copied / "focus_table1.csv", "Alien,227.8,", "Alien,")
     with pytest.raises(UserError, match=r"focus_table1\.csv: line 2 has 7 cells, the header 8"):
-        page.claims(copied)
+        verdicts.claims(copied)
     change(copied / "focus_table1.csv", "Alien,7127.7", "Alien,227.8,x")
     with pytest.raises(UserError, match="'x' in a published table"):
         load("focus_table1", copied).scores("Human")
     (copied.parent / "parameters.csv").unlink()
     with pytest.raises(UserError, match=r"dqn_memory\.parameters"):
-        page.claims(copied)
+        verdicts.claims(copied)
 
 
 def test_the_script_says_in_one_line_what_is_wrong(copied, tmp_path, capsys):
@@ -204,4 +204,4 @@ def test_a_claim_that_nothing_can_recompute_is_one_sentence(copied):
         recompute("averege", Given(copied), {})
     (copied / "claims.toml").write_text("[[")
     with pytest.raises(UserError, match=r"cannot read the claims in .*claims\.toml"):
-        page.claims(copied)
+        verdicts.claims(copied)

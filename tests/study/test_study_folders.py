@@ -14,8 +14,8 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import open_source
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.find import find_study
 from dqn_memory.study.import_runs import take_over
-from dqn_memory.study.place import place_of
 from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report_main
 from dqn_memory.study.run import Args, main
@@ -163,7 +163,7 @@ def test_reports_take_what_study_run_takes(
 def test_a_definition_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_text('title = "Mine"')
     with pytest.raises(UserError, match=r"mine\.toml: the key 'kind' is missing"):
-        place_of(tmp_path / "mine.toml")
+        find_study(tmp_path / "mine.toml")
     with pytest.raises(UserError, match="no such study file"):
-        place_of(tmp_path / "nothing.toml")
-    assert place_of(tmp_path / "folder") == tmp_path / "folder"  # whoever opens it says that it is none
+        find_study(tmp_path / "nothing.toml")
+    assert find_study(tmp_path / "folder") == tmp_path / "folder"  # whoever opens it says that it is none

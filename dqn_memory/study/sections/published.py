@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.collect import Data, Entry, meaning
 from dqn_memory.study.page import Part, Section, counted
-from dqn_memory.study.papers import page
+from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.tables import PAPERS, scores
 from dqn_memory.study.sections.scores import READ, interval
 from dqn_memory.study.statistics import game
@@ -65,7 +65,7 @@ def published_section(data: Data) -> Section:
 def _disagreements(names: set[str]) -> tuple[Part, ...]:
     """What the papers of these tables print of them and what their own cells do not give."""
     papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in names)]
-    found = [claim for claim in page.claims() if claim.paper in papers]
+    found = [claim for claim in verdicts.claims() if claim.paper in papers]
     wrong = [claim for claim in found if claim.verdict == "disagrees"]
     rows = tuple((claim.place, claim.statement, claim.published, claim.recomputed) for claim in wrong)
     words = (

@@ -12,7 +12,7 @@ from dqn_memory.study.definition import Definition, read_definition, shipped
 from dqn_memory.study.store import HOME, study_folder
 
 
-def place_of(study: Path) -> Path:
+def find_study(study: Path) -> Path:
     """Find the folder as `study_folder` does, or that in which study.run carries out a shipped study or a TOML file.
 
     A UserError where study.run has not made that folder yet.
