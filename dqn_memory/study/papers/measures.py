@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.study.papers.tables import Table, Tables, half_unit, number
-from dqn_memory.study.statistics import HUMAN, Floats, Moments, iqm, welch
+from dqn_memory.study.statistics import HUMAN, Floats, Indices, Moments, iqm, welch
 from envs import baselines
 from envs.errors import UserError
 
@@ -311,33 +311,13 @@ def significant_gains(given: Given, table: str, game: str, baseline: str, seeds:
 # What single claims need
 
 
-@dataclass(frozen=True)
-class Gains:
-    """Relative gains over the rows that both columns have; a row where the other is 0 has none."""
+def relative_gains(scores: Floats, others: Floats) -> tuple[Floats, Indices]:
+    """Compute relative gains over others, NaN where nothing was printed, and the rows (K,) that have one.
 
-    median: float
-    ratio: float  # of the means over rows, minus 1
-    mean: float  # the reading that one row can carry: never the first one shown
-    largest: float
-    largest_row: int
-    rows: int
-    undefined: int
-
-
-def gains(scores: Floats, others: Floats) -> Gains:
-    """Compute the relative gains of scores (M,) over others (M,), NaN where nothing was printed."""
-    both = np.flatnonzero(~np.isnan(scores) & ~np.isnan(others))
-    defined = both[others[both] > 0]
-    relative = scores[defined] / others[defined] - 1
-    return Gains(
-        median=float(np.median(relative)),
-        ratio=float(scores[both].mean() / others[both].mean() - 1),
-        mean=float(relative.mean()),
-        largest=float(relative.max()),
-        largest_row=int(defined[relative.argmax()]),
-        rows=len(both),
-        undefined=len(both) - len(defined),
-    )
+    A row where the other is 0 has none: there is nothing to divide by.
+    """
+    rows = np.flatnonzero(~np.isnan(scores) & (others > 0))
+    return scores[rows] / others[rows] - 1, rows
 
 
 def relative_gain(given: Given, table: str, models: Sequence[str], other: str) -> Result:
@@ -347,31 +327,39 @@ def relative_gain(given: Given, table: str, models: Sequence[str], other: str) -
     would be one column further to the left.
     """
     columns = {model: given[table].scores(model) for model in models}
-    found, step = gains(columns[models[-1]], columns[other]), half_unit("0.0000")
-    # a score of 0 stays without a gain, also where rounding is taken into account
-    theirs = np.where(columns[other] == 0, np.nan, columns[other])
-    rounded = Figure.monotone(lambda shift: gains(columns[models[-1]] + shift * step, theirs - shift * step).mean)
+    ours, theirs, step = columns[models[-1]], columns[other], half_unit("0.0000")
+    relative, rows = relative_gains(ours, theirs)
+    both = ~np.isnan(ours) & ~np.isnan(theirs)
+    ratio = float(ours[both].mean() / theirs[both].mean() - 1)
+    divisor = np.where(theirs == 0, np.nan, theirs)  # a score of 0 has no gain, whatever it was before rounding
+    rounded = Figure.monotone(lambda shift: _mean_gain(ours + shift * step, divisor - shift * step))
     moved = [_mean_gain_without(columns, models, missing, other) for missing in models[1:-1]]
-    readings = [Figure.exact(found.median), Figure.exact(found.ratio), rounded, *map(Figure.exact, moved)]
-    undefined = f", {found.undefined} of them with nothing to divide by" if found.undefined else ""
-    largest = f"{given[table].rows[found.largest_row]['environment']} alone gives {100 * found.largest:+.0f} %"
+    readings = [*map(Figure.exact, (float(np.median(relative)), ratio, *moved)), rounded]
+    undefined = f", {both.sum() - len(rows)} of them with nothing to divide by" if both.sum() > len(rows) else ""
+    largest = given[table].rows[rows[relative.argmax()]]["environment"]
+    facts = {
+        "rows": f"{both.sum()} rows{undefined}; {largest} alone gives {100 * relative.max():+.0f} %",
+        "tried": ", ".join(f"{100 * value:+.1f} %" for value in moved),
+    }
     text = (
-        f"median {100 * found.median:+.1f} %; ratio of mean scores {100 * found.ratio:+.1f} %; "
-        f"mean of relative gains {100 * found.mean:+.1f} %"
+        f"median {100 * np.median(relative):+.1f} %; ratio of mean scores {100 * ratio:+.1f} %; "
+        f"mean of relative gains {100 * relative.mean():+.1f} %"
     )
-    tried = ", ".join(f"{100 * value:+.1f} %" for value in moved)
-    agrees = any(figure.agrees(given.published) for figure in readings)
-    return Result(text, agrees, {"rows": f"{found.rows} rows{undefined}; {largest}", "tried": tried})
+    return Result(text, any(figure.agrees(given.published) for figure in readings), facts)
+
+
+def _mean_gain(scores: Floats, others: Floats) -> float:
+    return float(relative_gains(scores, others)[0].mean())
 
 
 def _mean_gain_without(columns: Mapping[str, Floats], models: Sequence[str], missing: str, other: str) -> float:
-    """Mean of relative gains where the rows that are one cell short lack another model's than the first's."""
+    """Average relative gains where the rows that are one cell short lack another model's than the first's."""
     short = np.isnan(columns[models[0]])
     kept = [model for model in models if model != missing]
     moved = {new: columns[old][short] for new, old in zip(kept, models[1:], strict=True)}
     ours, theirs = columns[models[-1]].copy(), columns[other].copy()
     ours[short], theirs[short] = moved.get(models[-1], np.nan), moved.get(other, np.nan)
-    return gains(ours, theirs).mean
+    return _mean_gain(ours, theirs)
 
 
 def beside_random(given: Given, row: Sequence[str], columns: Sequence[str]) -> Result:
@@ -386,25 +374,15 @@ def beside_random(given: Given, row: Sequence[str], columns: Sequence[str]) -> R
 
 def parameter_counts(given: Given, table: str) -> Result:
     """Count the cells of a table of parameter counts that are this suite's."""
-    models = given[table].header[2:]
-    return _count(
-        given.published,
-        (
-            row[model] == given.parameters.get((row["id"], model.lower()))
-            for row in given[table].rows
-            for model in models
-        ),
-    )
+    cells = [(row["id"], model.lower(), row[model]) for row in given[table].rows for model in given[table].header[2:]]
+    return _count(given.published, (given.parameters.get((id, model)) == count for id, model, count in cells))
 
 
 def fewer_parameters(given: Given, table: str, small: str, large: str) -> Result:
     """Tell whether a share of one architecture's parameters may be what another saves, environment by environment."""
     sizes = [[number(given.parameters[row["id"], name]) for name in (small, large)] for row in given[table].rows]
-    saved, target, margin = (
-        sorted(1 - ours / theirs for ours, theirs in sizes),
-        number(given.published) / 100,
-        half_unit("0.25"),
-    )
+    saved = sorted(1 - ours / theirs for ours, theirs in sizes)
+    target, margin = number(given.published) / 100, half_unit("0.25")
     agrees = saved[0] - margin <= target <= saved[-1] + margin
     return Result(f"{100 * saved[0]:.1f} % to {100 * saved[-1]:.1f} %, by world", agrees)
 
