@@ -90,7 +90,7 @@ class AtariFleet(ReplayedFleet):
         self.config = config or AtariConfig()
         self.config.check()
         self.game = rom(game)
-        self.seeds, self.begun = _spawn(seed, num_envs), False
+        self.seeds, self.started = _spawn(seed, num_envs), False
         self.games = _games(self.game, num_envs, self.config)
         channels = 1 if self.config.grayscale else 3
         shape = (channels, self.config.size, self.config.size)
@@ -102,9 +102,9 @@ class AtariFleet(ReplayedFleet):
 
         Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
         """
-        if self.begun:
+        if self.started:
             self.seeds = _spawn([*self.seeds.tolist(), 1], self.num_envs)
-        self.begun, self.log = True, array("h")
+        self.started, self.log = True, array("h")
         self._start()
         return self._tensor(self._frames)
 
@@ -124,7 +124,7 @@ class AtariFleet(ReplayedFleet):
         self.games.close()
 
     def _rebuild(self, seeds: Tensor) -> None:
-        self.seeds, self.begun = seeds.numpy(), True
+        self.seeds, self.started = seeds.numpy(), True
         self.games = _games(self.game, self.num_envs, self.config)
 
     def _replay(self, log: Array) -> None:

@@ -1,7 +1,7 @@
 """Measure steps per second of the environments: `python -m envs.benchmark`.
 
-Every registered environment is measured alone and 1,024 at a time, beside the originals' figures; with `--device cuda`
-65,536 at a time inside one CUDA graph. The table is printed and, with the machine, written to
+Every registered environment is measured alone and 1,024 at a time, and compared with the originals; with
+`--device cuda` 65,536 at a time inside one CUDA graph. The table is printed and, with the machine, written to
 results/benchmarks/environments.{md,json}.
 """
 
@@ -141,7 +141,7 @@ class BenchmarkConfig:
 
 
 def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
-    """Measure both rates of an environment beside the original's and beside the bars."""
+    """Compare both rates of an environment with the original and with the bars."""
     rates = {"single": single_rate(id, config), "vector": vector_rate(id, config)}
     original = 1e6 / ORIGINALS[id][0] if id in ORIGINALS else None
     row: dict[str, Value] = {"env": id, "original": original}

@@ -69,7 +69,7 @@ def check_vector_env(
 
 
 class _Check:
-    """One vector environment beside single ones, in one autoreset mode."""
+    """A vector environment and single ones, in one autoreset mode."""
 
     def __init__(self, vector: Vector, single: SyncVectorEnv, mode: AutoresetMode, seed: int) -> None:
         self.vector, self.single, self.mode, self.seed = vector, single, mode, seed
@@ -103,13 +103,13 @@ class _Check:
         self.vector.action_space.seed(self.seed)
         endings, last, kept = 0, None, None
         for step in range(steps):
-            place = f"{self.mode.value}: at step {step}"
-            result, done = self._step(place)
-            _require(_equal(last, kept), f"{place} arrays that the step before had returned are written into")
+            where = f"{self.mode.value}: at step {step}"
+            result, done = self._step(where)
+            _require(_equal(last, kept), f"{where} arrays that the step before had returned are written into")
             last, kept = result[:4], _copy(result[:4])
             endings += int(done.sum())
             if self.mode is AutoresetMode.DISABLED and done.any():
-                self._reset(place, None, done)
+                self._reset(where, None, done)
         _require(endings > 0, f"no episode ended in {steps} steps; make the time limit shorter or take more steps")
 
     def reset_masks(self) -> None:
@@ -125,55 +125,55 @@ class _Check:
             taken = self._refuses(options={"reset_mask": wrong})
             _require(taken, f"reset takes {wrong!r} as reset_mask, but it should be a bool array ({n},) with a True")
 
-    def _reset(self, place: str, seed: Any, mask: Array | None = None) -> None:
+    def _reset(self, where: str, seed: Any, mask: Array | None = None) -> None:
         """Reset both, all rows or those of the mask (N,), and compare every row's observation."""
         options = [None if mask is None else {"reset_mask": mask.copy()} for _ in range(2)]
         result: Any = self.vector.reset(seed=seed, options=options[0])
         pair = isinstance(result, tuple) and len(result) == 2
-        _require(pair, f"{place}: reset does not give an observation and an info")
+        _require(pair, f"{where}: reset does not give an observation and an info")
         observation, info = result
-        _check_observation(observation, self.vector.observation_space, f"{place}:")
-        _require(isinstance(info, dict), f"{place}: reset gives no dict as info")
+        _check_observation(observation, self.vector.observation_space, f"{where}:")
+        _require(isinstance(info, dict), f"{where}: reset gives no dict as info")
         wanted, _ = self.single.reset(seed=seed, options=options[1])
         for index in range(self.count):
-            what = place
+            what = where
             if mask is not None:
-                what = f"{place}, the observation of a row that was {'' if mask[index] else 'not to be '}reset"
+                what = f"{where}, the observation of a row that was {'' if mask[index] else 'not to be '}reset"
             _check_same(row(observation, index), row(wanted, index), what, index)
 
-    def _step(self, place: str) -> tuple[tuple[Any, ...], Array]:
+    def _step(self, where: str) -> tuple[tuple[Any, ...], Array]:
         """Take a random action in both and compare all that they return; gives that, and which rows (N,) ended."""
         action = self.vector.action_space.sample()
         result: Any = self.vector.step(action)
-        _require(isinstance(result, tuple) and len(result) == 5, f"{place} the result is not a tuple of five")
+        _require(isinstance(result, tuple) and len(result) == 5, f"{where} the result is not a tuple of five")
         observation, reward, terminated, truncated, info = result
-        _check_observation(observation, self.vector.observation_space, f"{place} the observation:")
-        _check_array(reward, np.dtype(np.float64), self.count, f"{place} the reward")
-        _check_array(terminated, np.dtype(bool), self.count, f"{place} `terminated`")
-        _check_array(truncated, np.dtype(bool), self.count, f"{place} `truncated`")
-        _require(not (terminated & truncated).any(), f"{place} a row is both terminated and truncated")
-        _require(isinstance(info, dict), f"{place} the info is no dict")
+        _check_observation(observation, self.vector.observation_space, f"{where} the observation:")
+        _check_array(reward, np.dtype(np.float64), self.count, f"{where} the reward")
+        _check_array(terminated, np.dtype(bool), self.count, f"{where} `terminated`")
+        _check_array(truncated, np.dtype(bool), self.count, f"{where} `truncated`")
+        _require(not (terminated & truncated).any(), f"{where} a row is both terminated and truncated")
+        _require(isinstance(info, dict), f"{where} the info is no dict")
         wanted = self.single.step(action)
         names = ("the observation", "the reward", "`terminated`", "`truncated`")
         for name, ours, theirs in zip(names, result, wanted, strict=False):
             for index in range(self.count):
-                _check_same(row(ours, index), row(theirs, index), f"{place} {name}", index)
+                _check_same(row(ours, index), row(theirs, index), f"{where} {name}", index)
         done: Array = wanted[2] | wanted[3]
-        self._check_infos(info, wanted[4], done, f"{place} the info")
+        self._check_infos(info, wanted[4], done, f"{where} the info")
         return result, done
 
-    def _check_infos(self, info: dict[str, Any], wanted: dict[str, Any], done: Array, place: str) -> None:
+    def _check_infos(self, info: dict[str, Any], wanted: dict[str, Any], done: Array, where: str) -> None:
         """Compare the infos of a step; where it also begins new episodes, what it says of the finished ones."""
         for name in info:
-            _require(name.startswith("_") or f"_{name}" in info, f"{place} {name!r} has no mask '_{name}'")
+            _require(name.startswith("_") or f"_{name}" in info, f"{where} {name!r} has no mask '_{name}'")
         final = wanted
         if self.mode is AutoresetMode.SAME_STEP:
             names = ("final_obs", "_final_obs", "final_info", "_final_info")
             final = wanted.get("final_info", {})
             info, wanted = ({name: each[name] for name in names if name in each} for each in (info, wanted))
-        told = final.get("_success", np.zeros(self.count, bool))
-        _require(bool(told[done].all()), f"{place} of a single environment lacks 'success' at an episode's end")
-        _check_info(info, wanted, self.count, place)
+        present = final.get("_success", np.zeros(self.count, bool))
+        _require(bool(present[done].all()), f"{where} of a single environment lacks 'success' at an episode's end")
+        _check_info(info, wanted, self.count, where)
 
     def _refuses(self, **arguments: Any) -> bool:
         try:
@@ -183,46 +183,46 @@ class _Check:
         return False
 
 
-def _check_info(info: dict[str, Any], wanted: dict[str, Any], count: int, place: str) -> None:
+def _check_info(info: dict[str, Any], wanted: dict[str, Any], count: int, where: str) -> None:
     """Compare what is said of each row; "_name" is the mask (N,) of the rows that "name" is said of."""
     for name in dict.fromkeys(each for each in (*wanted, *info) if not each.startswith("_")):
-        _require(name not in info or f"_{name}" in info, f"{place} {name!r} has no mask '_{name}'")
+        _require(name not in info or f"_{name}" in info, f"{where} {name!r} has no mask '_{name}'")
         for index in range(count):
-            told = name in info and bool(info[f"_{name}"][index])
+            present = name in info and bool(info[f"_{name}"][index])
             due = name in wanted and bool(wanted[f"_{name}"][index])
-            _require(told == due, f"{place} {'has no' if due else 'has an unexpected'} {name!r} in row {index}")
+            _require(present == due, f"{where} {'has no' if due else 'has an unexpected'} {name!r} in row {index}")
             if due and not isinstance(wanted[name], dict):
-                _check_same(row(info[name], index), row(wanted[name], index), f"{place} {name!r}", index)
+                _check_same(row(info[name], index), row(wanted[name], index), f"{where} {name!r}", index)
             elif name == "final_obs" and not due and name in info:
-                _require(info[name][index] is None, f"{place} {name!r} of row {index}, which goes on, is not None")
+                _require(info[name][index] is None, f"{where} {name!r} of row {index}, which goes on, is not None")
         if isinstance(wanted.get(name), dict):
-            _check_info(info[name], wanted[name], count, f"{place} {name!r}")
+            _check_info(info[name], wanted[name], count, f"{where} {name!r}")
 
 
-def _check_observation(observation: Any, space: gymnasium.Space[Any], place: str) -> None:
+def _check_observation(observation: Any, space: gymnasium.Space[Any], where: str) -> None:
     if isinstance(space, gymnasium.spaces.Dict):
-        _require(isinstance(observation, dict), f"{place} the observation is no dict")
-        _require(set(observation) == set(space), f"{place} the observation has the keys {sorted(observation)}")
+        _require(isinstance(observation, dict), f"{where} the observation is no dict")
+        _require(set(observation) == set(space), f"{where} the observation has the keys {sorted(observation)}")
         for name, entry in space.items():
-            _check_observation(observation[name], entry, f"{place} entry {name!r}:")
+            _check_observation(observation[name], entry, f"{where} entry {name!r}:")
         return
-    _require(isinstance(observation, np.ndarray), f"{place} it is no numpy array")
+    _require(isinstance(observation, np.ndarray), f"{where} it is no numpy array")
     form, wanted = (observation.dtype, observation.shape), (space.dtype, space.shape)
-    _require(form == wanted, f"{place} its dtype and shape are {form}, but the space says {wanted}")
-    _require(space.contains(observation), f"{place} it is not in {space}")
+    _require(form == wanted, f"{where} its dtype and shape are {form}, but the space says {wanted}")
+    _require(space.contains(observation), f"{where} it is not in {space}")
 
 
-def _check_array(array: Any, dtype: np.dtype[Any], count: int, place: str) -> None:
-    _require(isinstance(array, np.ndarray), f"{place} is no numpy array")
-    _require(array.shape == (count,), f"{place} has the shape {array.shape}, but should have ({count},)")
-    _require(array.dtype == dtype, f"{place} has the dtype {array.dtype}, but should have {dtype}")
+def _check_array(array: Any, dtype: np.dtype[Any], count: int, where: str) -> None:
+    _require(isinstance(array, np.ndarray), f"{where} is no numpy array")
+    _require(array.shape == (count,), f"{where} has the shape {array.shape}, but should have ({count},)")
+    _require(array.dtype == dtype, f"{where} has the dtype {array.dtype}, but should have {dtype}")
 
 
-def _check_same(ours: Any, wanted: Any, place: str, index: int) -> None:
+def _check_same(ours: Any, wanted: Any, where: str, index: int) -> None:
     if not _equal(ours, wanted):
         first, second = (" ".join(str(value).split()) for value in (ours, wanted))
         raise UserError(
-            f"Vector environment: {place} in row {index} is {first}, but a single environment gives {second}."
+            f"Vector environment: {where} in row {index} is {first}, but a single environment gives {second}."
         )
 
 

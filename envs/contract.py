@@ -180,7 +180,7 @@ def _check_observation(where: str, observation: Any, form: RowForm, rows: int) -
         row, column = np.argwhere(outside)[0]
         limits = f"{form.low[column]} to {form.high[column]}"
         raise UserError(
-            f"The observation of {where} holds {shown[row, column]} in place {column}, "
+            f"The observation of {where} holds {shown[row, column]} at index {column}, "
             f"but its observation_space {space} says {limits} there."
         )
 

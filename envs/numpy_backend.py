@@ -58,7 +58,7 @@ def stack(columns: list[Values]) -> Values:
     return table
 
 
-def beside(tables: list[Values]) -> Values:
+def concatenate(tables: list[Values]) -> Values:
     """Concatenate tables (N, K), (N, L), ... to (N, K + L + ...)."""
     return torch.cat(tables, 1) if isinstance(tables[0], torch.Tensor) else np.concatenate(tables, 1)
 
@@ -83,7 +83,7 @@ def truncate(values: Values) -> Values:
     return values.trunc() if isinstance(values, torch.Tensor) else np.trunc(values)
 
 
-def order(keys: Values) -> Values:
+def argsort(keys: Values) -> Values:
     """Sort the columns of every row (N, K) by their keys, ascending, stable; returns their indices."""
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
 

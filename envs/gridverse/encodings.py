@@ -29,7 +29,7 @@ from envs.gridverse.objects import (
     statuses,
 )
 from envs.gridverse.rules import heading_axes
-from envs.numpy_backend import beside, gather, integers, take
+from envs.numpy_backend import concatenate, gather, integers, take
 from envs.spaces import MultiDiscrete
 
 
@@ -172,9 +172,9 @@ class FullState:
         """Compute the numbers (N, S*S + 5) int64 of N scenes."""
         cells = take(self.numbers, integers(scene.cells).reshape(-1)).reshape(-1, self.cells)
         y, x, held = scene.position // self.width, scene.position % self.width, take(self.numbers, scene.held)
-        cells = beside([cells, (y * 0 + self.outside)[:, None]])
+        cells = concatenate([cells, (y * 0 + self.outside)[:, None]])
         around = gather(cells, take(self.order, scene.position * self.headings + scene.heading))
-        numbers: Tensor = beside([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
+        numbers: Tensor = concatenate([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
         return numbers
 
 

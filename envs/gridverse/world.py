@@ -19,7 +19,7 @@ from envs.gridverse.encodings import FullState, Objects, encode
 from envs.gridverse.objects import HIDDEN, WALL, Ending, Layout, Reward, Rule, Scene, Transition, pack
 from envs.gridverse.rules import ACTION_NAMES, at
 from envs.gridverse.view import Phantoms, View
-from envs.numpy_backend import beside, take
+from envs.numpy_backend import concatenate, take
 from envs.spaces import MultiDiscrete
 
 
@@ -128,7 +128,7 @@ class GridWorld(World[GridState]):
         if not self.dictionary:
             return shown
         agent = take(self._agent, scene.held * 0)
-        return beside([agent, shown, take(self._numbers, scene.held)])
+        return concatenate([agent, shown, take(self._numbers, scene.held)])
 
     def observe_state(self, state: GridState) -> Tensor:
         """Show the whole grid with the agent in it, see `envs.gridverse.encodings.FullState`, (N, S*S + 5) int64."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core import State, UserError, World
-from envs.numpy_backend import integers, order, pick, take, where, write, zeros
+from envs.numpy_backend import argsort, integers, pick, take, where, write, zeros
 from envs.spaces import MultiDiscrete
 
 HIDDEN = 0
@@ -59,7 +59,7 @@ class MemoryCards(World[CardState]):
     def reset(self, u: Tensor) -> CardState:
         """Shuffle by the order of u[:, :-1] and turn up the card that u[:, -1] chooses."""
         steps, returns = self.counters(len(u))
-        cards = take(self.values, order(u[:, :-1]).reshape(-1)).reshape(-1, self.num_actions)  # (N, 2P)
+        cards = take(self.values, argsort(u[:, :-1]).reshape(-1)).reshape(-1, self.num_actions)  # (N, 2P)
         removed = zeros(self.one, len(u))
         current = self.turn_up(removed, u[:, -1])
         return CardState(self.observe(cards, removed, current), steps, returns, cards, removed, current)

@@ -12,7 +12,7 @@ from world_keywords import IDS, build
 
 from envs import spaces
 from envs.adapters import NumpyEngine, TensorEngine
-from envs.core import choose, put, where
+from envs.core import choose, put
 from envs.fleet import advance, advance_finished
 from envs.registry import make_world
 from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
@@ -114,17 +114,6 @@ def test_default_time_limits():
     assert limits.pop("POMDP/MemoryCards-v0") == 50
     assert {limit for id, limit in limits.items() if id.startswith("Gridverse/")} == {500}
     assert {limit for id, limit in limits.items() if id.startswith("POMDP/")} <= {250}
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_where_chooses_rows(id):
-    world = build(id)
-    u = torch.rand(4, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    old, new = world.reset(u), world.reset(1 - u)
-    old.steps += 7
-    mixed = where(torch.tensor([True, False, True, False]), new, old)
-    for row, source in enumerate((new, old, new, old)):
-        assert same(slice_state(mixed, row), slice_state(source, row))
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -230,6 +219,9 @@ def test_choose_is_uniform_and_stays_below_the_count():
     assert choose(torch.tensor([0.0, 0.25, 0.5, 1 - 2**-53], dtype=torch.float64), 4).tolist() == [0, 1, 2, 3]
 
 
+# Memory Cards
+
+
 @pytest.mark.parametrize("pairs", [2, MOST_TABLED + 1])
 def test_turn_up_skips_removed_cards(pairs):
     world = MemoryCards(pairs)
@@ -281,21 +273,14 @@ def test_a_removed_or_the_same_card_never_matches():
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_frames_are_pictures_that_change(id):
-    path = play(build(id), 1, 12)
+def test_frames_are_pictures_and_texts_lines_that_change(id):
     world = build(id)
-    frames = [world.frame(state, 0) for state, _ in path]
+    path = play(world, 1, 12)
+    frames, texts = [world.frame(state, 0) for state, _ in path], [world.text(state, 0) for state, _ in path]
     assert all(f.dtype == np.uint8 and f.ndim == 3 and f.shape[2] == 3 for f in frames)
-    assert len({f.tobytes() for f in frames}) > 1
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_texts_are_lines_that_change(id):
-    world = build(id)
-    texts = [world.text(state, 0) for state, _ in play(world, 1, 12)]
     assert all(line.isprintable() for text in texts for line in text.split("\n"))
     assert all(text and text == text.rstrip("\n") for text in texts)
-    assert len(set(texts)) > 1
+    assert len({f.tobytes() for f in frames}) > 1 and len(set(texts)) > 1
 
 
 def test_the_text_of_car_flag():

@@ -63,7 +63,7 @@ def start(kind, rows=5):
 
 WRONG = {
     "Narrow": ("observation of Narrow.reset", "(5, 4) of float32", "Box(0.0, 2.0, (4,), float32)", "one (5, 1)"),
-    "Padded": ("observation of Padded.step holds 2 in place 0", "Discrete(2)", "0 to 1"),
+    "Padded": ("observation of Padded.step holds 2 at index 0", "Discrete(2)", "0 to 1"),
     "FromOne": ("observation_space of FromOne must count from 0", "start=1"),
     "Halves": ("observation of Halves.reset", "(5, 1) of int64", "Discrete(3)", "one (5, 1) of float32"),
     "NotANumber": ("observation of NotANumber.reset holds nan", "-9.0 to 9.0"),
