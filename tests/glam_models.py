@@ -9,7 +9,8 @@ import torch
 
 from world_models.glam.agent import Agent
 from world_models.glam.architecture import PRESETS, ModelConfig
-from world_models.glam.config import AgentConfig
+from world_models.glam.config import AgentConfig, Engine, LearnerConfig
+from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, make_optimizers
 from world_models.glam.model import WorldModel
 
 ACTIONS, SCREEN = 3, 8
@@ -50,3 +51,28 @@ def steps(rows: int, length: int, seed: int = 0, opens: float = 0.15) -> tuple[t
     first = torch.rand(rows, length, generator=generator) < opens
     noise = torch.rand(rows, length, 3, 4, generator=generator, dtype=torch.float64)
     return frames, action, first, noise
+
+
+def parts(engine: Engine = "eager", device: str = "cpu", **changes: Any) -> tuple[Any, ...]:
+    """Model, agent, optimisers and execution, in float32."""
+    net, actor = model(**changes).float().to(device), agent().float().to(device)
+    config = LearnerConfig(learning_rate=1e-3)
+    optimizers = make_optimizers(engine, net, actor, config)
+    return net, actor, optimizers, make_execution(engine, net, actor, optimizers, config, "posterior")
+
+
+def model_batch(seed: int = 0, device: str = "cpu") -> ModelBatch:
+    """What an update of the world model takes."""
+    frames, action, first, noise = steps(3, 12, seed)
+    reward = torch.rand(3, 12, generator=torch.Generator().manual_seed(seed))
+    batch = ModelBatch(frames, action, reward, reward > 0.8, first, noise.float())
+    return ModelBatch(**{name: value.to(device) for name, value in vars(batch).items()})
+
+
+def rollout_inputs(horizon: int = 4, seed: int = 0, device: str = "cpu") -> RolloutInputs:
+    """What imagining takes."""
+    frames, action, first, noise = steps(5, 7, seed)
+    drawn = torch.Generator().manual_seed(seed)
+    latent, choice = torch.rand(horizon + 1, 5, 3, 4, generator=drawn), torch.rand(horizon, 5, 3, generator=drawn)
+    inputs = RolloutInputs(frames, action, first, noise.float(), latent, choice)
+    return RolloutInputs(**{name: value.to(device) for name, value in vars(inputs).items()})

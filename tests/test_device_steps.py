@@ -7,9 +7,9 @@ passes can be captured in a CUDA graph. Clipping and optimisers are torch's own;
 import contextlib
 from dataclasses import fields, replace
 
+import glam_models
 import pytest
 import test_engine
-import test_glam_engine
 import torch
 import unizero_models
 from helpers import filled_replay, network
@@ -99,8 +99,8 @@ def test_acting_of_unizero(prior, root):
 @pytest.mark.parametrize("imagination", ["window", "carried"])
 @pytest.mark.parametrize("sequence", sorted(SEQUENCES))
 def test_updates_and_dreams_of_glam(sequence, imagination):
-    _, _, optimizers, execution = test_glam_engine.parts(device="meta", sequence=sequence, imagination=imagination)
+    _, _, optimizers, execution = glam_models.parts(device="meta", sequence=sequence, imagination_memory=imagination)
     for optimizer in optimizers:
         still(optimizer)
-    assert stays(execution.learn_model(test_glam_engine.lesson(device="meta")))
-    assert stays(execution.learn_agent(execution.dream(test_glam_engine.seeds(device="meta"))))
+    assert stays(execution.learn_model(glam_models.model_batch(device="meta")))
+    assert stays(execution.learn_agent(execution.imagine(glam_models.rollout_inputs(device="meta"))))

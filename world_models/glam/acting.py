@@ -1,57 +1,78 @@
-"""Acting in N worlds at once, each with the memory of its own episode."""
+"""From frames to actions to episodes: the acting agent, its evaluation, and agents read back from checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
 
+import gymnasium
+import numpy as np
 import torch
 from torch import Tensor
 
+from dqn_memory.blocks.kernels.select import Choice
+from dqn_memory.runs import backend as backends
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run, check_kind
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
+from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.settings import from_record, load_plugins
+from envs.fleet import Fleet, make_fleet
+from world_models.glam.agent import Agent
+from world_models.glam.config import ComputeConfig, TrainConfig
 from world_models.glam.imagination import Policy, choose, uniforms
-from world_models.glam.memory import Memory
+from world_models.glam.memory import Memory, make_memory
 from world_models.glam.model import WorldModel
+
+KIND = "glam"  # what a checkpoint's header says
+PolicyName = Literal["sampled", "greedy"]
+POLICIES: tuple[PolicyName, ...] = ("sampled", "greedy")
 
 
 @dataclass(frozen=True)
 class ActingNoise:
-    """Uniforms from [0, 1) for one step of N worlds."""
+    """Uniforms from [0, 1) for one step of N environments."""
 
     latent: Tensor  # (N, G, C), for the frame
-    guess: Tensor  # (N, G, C), for the latent that a blind policy is shown instead
+    guess: Tensor  # (N, G, C), for the predicted latent that a policy sees if it acts before observing
     action: Tensor  # (N, A)
 
     @classmethod
     def draw(cls, model: WorldModel, rows: int, actions: int, generator: torch.Generator) -> ActingNoise:
-        """Uniforms on the generator's device."""
+        """Draw uniforms on the generator's device."""
         latent = (rows, model.config.categoricals, model.config.classes)
         return cls(*(uniforms(shape, generator) for shape in (latent, latent, (rows, actions))))
 
 
 class Player:
-    """A policy in N worlds. It sees [z_t, h_{t-1}], h_{t-1} being 0 in an episode's first step.
+    """A policy that acts in N environments. It sees [z_t, h_{t-1}]; h_{t-1} is 0 in an episode's first step.
 
-    z_t is a sample of the posterior of the newest frame. With `blind`, the released order, it is a guess of the prior:
-    the frame is taken in only after the action has been chosen, and where nothing has been seen before it, the action
-    is uniformly random. A model without `resets` never forgets what it has seen in earlier episodes.
+    z_t is a sample of the posterior of the newest frame. If it acts before observing, as in the released code, z_t is
+    a sample of the prior: the frame is taken in only after the action has been chosen. Where nothing has been seen
+    yet, that action is uniformly random. A model that does not reset at episode starts remembers earlier episodes.
     """
 
-    def __init__(self, model: WorldModel, policy: Policy, memory: Memory, rows: int, blind: bool = False) -> None:
-        self.model, self.policy, self.memory, self.blind = model, policy, memory, blind
+    def __init__(
+        self, model: WorldModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
+    ) -> None:
+        self.model, self.policy, self.memory = model, policy, memory
+        self.act_before_observing = act_before_observing
         self.rows = rows
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
-        """Everything seen so far, in all worlds, also by a model that never forgets on its own."""
+    def reset(self) -> None:
+        """Forget everything in all environments, also with a model that does not reset at episode starts."""
         like = next(self.model.parameters())
-        self.h = like.new_zeros(self.rows, self.model.config.width)
-        self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # has seen nothing at all
+        self.h = like.new_zeros(self.rows, self.model.config.width)  # (N, D)
+        self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), has seen nothing at all
         self.state = self.memory.start(self.rows)
 
     @torch.no_grad()
     def act(self, frame: Tensor, first: Tensor, noise: ActingNoise, greedy: bool = False) -> Tensor:
-        """Actions (N,) for frames (N, 3, S, S) uint8; `first` (N,) marks those that open an episode.
+        """Choose actions (N,) for frames (N, 3, S, S) uint8; `first` (N,) marks the first frames of episodes.
 
         `greedy` takes the most probable action in place of a drawn one. Sets the model's evaluation mode.
         """
@@ -65,16 +86,16 @@ class Player:
         return action
 
     def _choose(self, sample: Tensor, h: Tensor, opens: Tensor, noise: ActingNoise, greedy: bool) -> Tensor:
-        if not self.blind:
-            logits = self.policy(torch.cat((sample, h), -1))
+        if not self.act_before_observing:
+            logits = self.policy(torch.cat((sample, h), -1))  # (N, A)
             return logits.argmax(-1) if greedy else choose(logits, noise.action)
-        guess = self.model.sample(self.model.prior(h), noise.guess)
+        guess = self.model.sample(self.model.prior(h), noise.guess)  # (N, Z)
         logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guess, h), -1)))
         drawn = choose(logits, noise.action)
         return torch.where(opens, drawn, logits.argmax(-1)) if greedy else drawn
 
     def state_dict(self) -> dict[str, Any]:
-        """What an exact continuation needs: tensors, and those of the memory's state by its fields."""
+        """Return what an exact continuation needs: tensors, and those of the memory's state by its fields."""
         return {"h": self.h, "new": self.new, "memory": vars(self.state).copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -84,7 +105,164 @@ class Player:
 
 
 def _moved(value: Any, device: torch.device) -> Any:
-    """Tensors inside dicts and tuples, on a device."""
+    """Move the tensors inside dicts and tuples to a device."""
     if isinstance(value, dict):
         return {name: _moved(each, device) for name, each in value.items()}
     return value.to(device) if isinstance(value, Tensor) else tuple(_moved(each, device) for each in value)
+
+
+def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing: bool) -> Player:
+    """Let an agent act in N environments, with the kind of memory that its model imagines with."""
+    memory = make_memory(model, model.config.imagination_memory, model.config.acting_context)
+    return Player(model, agent.policy, memory, rows, act_before_observing)
+
+
+# ---- evaluation ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class PolicyScore(Score):
+    """The score of a run's policy; beside it that of the most probable actions, where both were played."""
+
+    greedy: Score | None = None
+
+    def scalars(self) -> dict[str, float]:
+        """Return the score's scalars; those of the greedy policy are called eval/greedy_..."""
+        greedy = {} if self.greedy is None else self.greedy.scalars()
+        return super().scalars() | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
+
+
+@dataclass(frozen=True)
+class EvalSetup:
+    """Where and how an agent is evaluated."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    reset_memory: bool = False  # before each step: what the agent does without a memory
+
+    @classmethod
+    def of(cls, config: TrainConfig, device: torch.device, reset_memory: bool = False) -> EvalSetup:
+        """Take the run's own environment, with the time limit of evaluations."""
+        environment = config.environment
+        kwargs = config.env_kwargs(training=False)
+        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory)
+
+    def fleet(self, num_envs: int, seed: int) -> Fleet:
+        """Make N environments."""
+        return make_fleet(
+            self.env, num_envs, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
+        )
+
+
+def evaluate(
+    model: WorldModel, agent: Agent, setup: EvalSetup, config: TrainConfig, num_envs: int, episodes: int, seed: int
+) -> PolicyScore:
+    """Play the first episodes of each of N environments, under the policies that the config names.
+
+    Both policies meet the same initial states. Leaves the model in evaluation mode.
+    """
+    chosen = config.evaluation.policy
+    scores: list[Score] = []
+    for policy in POLICIES if chosen == "both" else (chosen,):
+        streams = Streams.spawn(seed)
+        player = make_player(model, agent, num_envs, config.collection.act_before_observing)
+        with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
+            numbers = generator(streams.exploration, setup.device)
+            tally = play(fleet, player, episodes, numbers, policy == "greedy", setup.reset_memory)
+        scores.append(tally.score(told=tells_success(fleet)))
+    first, *other = scores
+    return PolicyScore(**vars(first), greedy=other[0] if other else None)
+
+
+def play(
+    fleet: Fleet, player: Player, episodes: int, numbers: torch.Generator, greedy: bool, reset_memory: bool = False
+) -> Tally:
+    """Play until each environment has ended so many episodes; those that are done play on uncounted."""
+    tally = Tally(episodes, fleet.num_envs)
+    observation, first = fleet.reset(), torch.ones(fleet.num_envs, dtype=torch.bool, device=fleet.device)
+    while tally.open:
+        if reset_memory:
+            player.reset()
+        noise = ActingNoise.draw(player.model, fleet.num_envs, fleet.num_actions, numbers)
+        step = fleet.step(player.act(observation, first, noise, greedy))
+        observation, first = step.observation, step.done
+        tally.count(step)
+    return tally
+
+
+# ---- networks, new and from a checkpoint -----------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Trained:
+    """What a checkpoint holds, in evaluation mode."""
+
+    model: WorldModel
+    agent: Agent
+    config: TrainConfig
+    step: int
+    backend: Choice | None = None
+    """What its Mamba runs on, where it has one."""
+
+
+def build(config: TrainConfig, actions: int, seed: int, device: torch.device) -> tuple[WorldModel, Agent]:
+    """Make a model and an agent for A actions, initialised from `seed`."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = WorldModel(config.model, actions)
+        agent = Agent(config.agent, config.model.latent + config.model.width, actions)
+    return model.to(device), agent.to(device)
+
+
+def check_frames(fleet: Fleet, config: TrainConfig) -> None:
+    """Refuse an environment that does not show square frames of three colours, as large as the model's screen."""
+    space, shape = fleet.observation_space, (3, config.model.screen, config.model.screen)
+    if isinstance(space, gymnasium.spaces.Box) and space.shape == shape and space.dtype == np.uint8:
+        return
+    raise UserError(f"--env {config.environment.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
+
+
+def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
+    """Load model and agent of a run's latest checkpoint; nothing is written.
+
+    Raises:
+        UserError: there is no run or no checkpoint, it is damaged or of another kind, or its weights do not fit.
+    """
+    path, device = Path(run), torch.device(device)
+    checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
+    check_kind(path, checkpoint, KIND)
+    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
+    load_plugins(config.plugin)
+    model, agent = build(config, checkpoint.trainer["actions"], 0, device)
+    backend = backends.resolve_backend([model], "auto", device)
+    checkpoint.fill(model, "model")
+    checkpoint.fill(agent, "agent")
+    return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)
+
+
+def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
+    """Play the same environments with drawn actions, as in training, and with the most probable ones."""
+    device = ComputeConfig(options.device, options.threads).start()
+    found = load(run, device)
+    policy = options.policy or "both"
+    config = replace(found.config, evaluation=replace(found.config.evaluation, policy=policy))
+    if options.env is not None:
+        config = replace(config, environment=replace(config.environment, env=options.env, path=None))
+    setup = EvalSetup.of(config, device, options.reset_memory)
+    if options.env is not None:
+        _check_environment(setup, config, found)
+    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
+    score = evaluate(found.model, found.agent, setup, config, num_envs, episodes, options.seed)
+    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
+    facts = {"sequence": config.model.sequence, **backends.facts(found.backend)}
+    return Evaluation(
+        found.step, config.model.sequence, setup.env, setup.env_kwargs, scores, facts, backend=found.backend
+    )
+
+
+def _check_environment(setup: EvalSetup, config: TrainConfig, found: Trained) -> None:
+    """Refuse an environment in which the agent cannot act."""
+    fleet = setup.fleet(1, 0)
+    check_frames(fleet, config)
+    if fleet.num_actions != found.model.actions:
+        raise UserError(
+            f"--env {setup.env} has {fleet.num_actions} actions, but the agent was trained with {found.model.actions}"
+        )

@@ -12,7 +12,7 @@ from dqn_memory.runs.settings import check_numbers
 from world_models.distributions import SymlogCode, cross_entropy, entropy, wide
 from world_models.glam.config import AgentConfig
 from world_models.glam.encoder import mlp
-from world_models.glam.imagination import Imagined
+from world_models.glam.imagination import Rollouts
 from world_models.glam.learner import adam
 
 Metrics = dict[str, Tensor]
@@ -73,7 +73,7 @@ def optimizer_for(agent: Agent, capturable: bool = False) -> torch.optim.Adam:
     return adam(agent.trained(), config.learning_rate, config.epsilon, capturable)
 
 
-def losses(agent: Agent, imagined: Imagined) -> tuple[Tensor, Metrics]:
+def losses(agent: Agent, imagined: Rollouts) -> tuple[Tensor, Metrics]:
     """Policy gradient with a baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
 
     - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
@@ -101,7 +101,7 @@ def losses(agent: Agent, imagined: Imagined) -> tuple[Tensor, Metrics]:
     return total, {name: each.detach() for name, each in (parts | seen).items()}
 
 
-def update(agent: Agent, optimizer: torch.optim.Optimizer, imagined: Imagined) -> Metrics:
+def update(agent: Agent, optimizer: torch.optim.Optimizer, imagined: Rollouts) -> Metrics:
     """One gradient step of actor and critic, one of the slow critic towards the critic; metrics stay on the device."""
     total, metrics = losses(agent, imagined)
     optimizer.zero_grad(set_to_none=True)

@@ -13,19 +13,17 @@ from torch import Tensor
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from world_models.distributions import wide
-from world_models.glam.acting import ActingNoise
-from world_models.glam.evaluation import Arena, make_player
+from world_models.glam.acting import ActingNoise, EvalSetup, Trained, make_player
 from world_models.glam.imagination import Context, uniforms
 from world_models.glam.learner import kl
-from world_models.glam.loading import Trained
-from world_models.glam.memory import Kind, memory
+from world_models.glam.memory import MemoryKind, make_memory
 from world_models.glam.model import WorldModel
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Lived:
+class Episode:
     """T steps of one episode on the CPU."""
 
     frames: Tensor  # (T + 1, 3, S, S) uint8, the last one behind the last action
@@ -40,7 +38,7 @@ class Lived:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class EpisodeRollout:
     """H imagined steps under the actions really taken, and what was real; frames (H, S, S, 3) in [0, 1]."""
 
     start: int  # the last step that was seen; the first imagined frame is that of start + 1
@@ -66,7 +64,7 @@ class Foreseen:
 
 
 @dataclass(frozen=True)
-class Past:
+class Before:
     """What was seen before B steps."""
 
     frames: Tensor  # (B, K + 1, 3, S, S) uint8, the newest one last
@@ -74,17 +72,17 @@ class Past:
 
 
 @dataclass(frozen=True)
-class Walk:
+class Unrolled:
     """H steps of B rows under given actions."""
 
     sample: Tensor  # (H, B, Z), behind each step
     h: Tensor  # (H, B, D), the memory that has seen it
 
 
-def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
+def play_episode(found: Trained, seed: int, longest: int, greedy: bool) -> Episode:
     """The first episode of one world, or its first `longest` steps."""
     device = next(found.model.parameters()).device
-    streams, arena = Streams.spawn(seed), Arena.of(found.config, device)
+    streams, arena = Streams.spawn(seed), EvalSetup.of(found.config, device)
     fleet, numbers = arena.fleet(1, streams.worlds), generator(streams.exploration, device)
     player = make_player(found.model, found.agent, 1, found.config.collection.act_before_observing)
     frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
@@ -101,11 +99,11 @@ def live(found: Trained, seed: int, longest: int, greedy: bool) -> Lived:
             break
     columns = (frames, actions, *zip(*lessons, strict=True))
     shown, taken, rewards, ends = (torch.cat(tuple(each)).cpu() for each in columns)
-    return Lived(shown, taken, rewards, ends, float(step.episode_return), bool(first))
+    return Episode(shown, taken, rewards, ends, float(step.episode_return), bool(first))
 
 
 @torch.no_grad()
-def foresee(found: Trained, lived: Lived, start: int, horizon: int, seed: int) -> Foreseen:
+def imagine_episode(found: Trained, lived: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
     """Imagine the `horizon` steps behind step `start` from the model's context of frames up to it.
 
     The actions are the real ones. A UserError says where the episode is too short.
@@ -117,12 +115,12 @@ def foresee(found: Trained, lived: Lived, start: int, horizon: int, seed: int) -
         )
     model, device = found.model.eval(), next(found.model.parameters()).device
     numbers = generator(seed, device)
-    known = past(model, lived, [start], numbers)
+    known = context_before(model, lived, [start], numbers)
     noise = latent_noise(model, (horizon, 1), numbers)
-    action = stretch(lived.action, [start], horizon).to(device)
-    dream = walk(model, known.context, action, noise, model.config.imagination_memory)
+    action = slices(lived.action, [start], horizon).to(device)
+    dream = unroll(model, known.context, action, noise, model.config.imagination_memory)
     h = dream.h[:, 0]  # (H, D)
-    return Foreseen(
+    return EpisodeRollout(
         start=start,
         seen=_pictures(known.frames[0].float() / 255),
         real=_pictures(lived.frames[start + 1 : start + horizon + 1].float() / 255),
@@ -133,24 +131,24 @@ def foresee(found: Trained, lived: Lived, start: int, horizon: int, seed: int) -
     )
 
 
-def past(model: WorldModel, lived: Lived, starts: Sequence[int], numbers: torch.Generator) -> Past:
+def context_before(model: WorldModel, lived: Episode, starts: Sequence[int], numbers: torch.Generator) -> Before:
     """The model's context of frames before B steps of an episode, all of which must have as many before them."""
     length = min(starts[0], model.config.context)
     place = torch.tensor(starts).unsqueeze(1) + torch.arange(-length, 1)  # (B, K + 1)
     frames = lived.frames[place].to(numbers.device)
     sample = model.sample(model.encode(frames), latent_noise(model, tuple(place.shape), numbers))
     action, first = lived.action[place[:, :-1]].to(numbers.device), (place == 0).to(numbers.device)
-    return Past(frames, Context(sample[:, :-1], action, first[:, :-1], sample[:, -1], first[:, -1]))
+    return Before(frames, Context(sample[:, :-1], action, first[:, :-1], sample[:, -1], first[:, -1]))
 
 
-def walk(
-    model: WorldModel, begin: Context, action: Tensor, noise: Tensor, form: Kind, real: Tensor | None = None
-) -> Walk:
+def unroll(
+    model: WorldModel, begin: Context, action: Tensor, noise: Tensor, form: MemoryKind, real: Tensor | None = None
+) -> Unrolled:
     """H steps under actions (B, H) that are given; `noise` (H, B, G, C). Sees `real` samples (B, H, Z) if there are.
 
     Without them every step goes on from the latent that the one before it has imagined.
     """
-    remember = memory(model, form, model.config.context)
+    remember = make_memory(model, form, model.config.context)
     state = remember.prefill(begin.sample, begin.action, begin.first)[1] if begin.action.shape[1] else None
     state = remember.start(len(action)) if state is None else state
     sample, opens = begin.newest, begin.opens
@@ -162,10 +160,10 @@ def walk(
         opens = torch.zeros_like(opens)
         samples.append(sample)
         memories.append(h)
-    return Walk(torch.stack(samples), torch.stack(memories))
+    return Unrolled(torch.stack(samples), torch.stack(memories))
 
 
-def stretch(values: Tensor, starts: Sequence[int], horizon: int) -> Tensor:
+def slices(values: Tensor, starts: Sequence[int], horizon: int) -> Tensor:
     """(B, H, ...) entries of an episode's values (T, ...), from each start on."""
     return values[torch.tensor(starts).unsqueeze(1) + torch.arange(horizon)]
 
@@ -180,7 +178,7 @@ def _pictures(frames: Tensor) -> Array:
     return frames.permute(0, 2, 3, 1).cpu().numpy()
 
 
-FORMS: tuple[Kind, ...] = get_args(Kind)
+FORMS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 MEASURES = {
     "reward": "squared error of the reward",
     "end": "squared error of the probability that the step ends the episode",
@@ -191,11 +189,11 @@ APART = "distance of the window's features from the carried ones, over their nor
 
 
 @dataclass(frozen=True)
-class Comparison:
+class MemoryComparison:
     """Means over all dreams, each an array over the steps ahead (H,)."""
 
     dreams: int
-    errors: dict[Kind, dict[str, Array]]  # by form, then by MEASURES
+    errors: dict[MemoryKind, dict[str, Array]]  # by form, then by MEASURES
     apart: Array  # see APART
 
     def numbers(self) -> dict[str, Any]:
@@ -225,7 +223,7 @@ def _shown(horizon: int) -> list[int]:
 
 
 @torch.no_grad()
-def compare(found: Trained, lives: Sequence[Lived], horizon: int, seed: int) -> Comparison:
+def compare_memories(found: Trained, lives: Sequence[Episode], horizon: int, seed: int) -> MemoryComparison:
     """Imagine `horizon` steps from every such stretch of the episodes, in both forms with the same chance.
 
     A stretch begins where the model's context is full, or, in an episode too short for that, as late as it can.
@@ -237,7 +235,7 @@ def compare(found: Trained, lives: Sequence[Lived], horizon: int, seed: int) -> 
     counts = np.array([count for count, _ in rows], float)
     means = {name: _mean([told[name] for _, told in rows], counts) for name in rows[0][1]}
     errors = {form: {name: means[f"{form}/{name}"] for name in MEASURES} for form in FORMS}
-    return Comparison(int(counts.sum()), errors, means["apart"])
+    return MemoryComparison(int(counts.sum()), errors, means["apart"])
 
 
 def _mean(values: Sequence[Array], counts: Array) -> Array:
@@ -245,7 +243,7 @@ def _mean(values: Sequence[Array], counts: Array) -> Array:
     return mean
 
 
-def starts(lived: Lived, context: int, horizon: int) -> range:
+def starts(lived: Episode, context: int, horizon: int) -> range:
     """First imagined steps of an episode's dreams, none of which overlap."""
     first = min(context, len(lived) - horizon)
     return range(first, len(lived) - horizon + 1, horizon) if first >= 0 else range(0)
@@ -264,7 +262,7 @@ class Truth:
 
 
 def _stretches(
-    model: WorldModel, lived: Lived, horizon: int, numbers: torch.Generator
+    model: WorldModel, lived: Episode, horizon: int, numbers: torch.Generator
 ) -> Iterator[tuple[int, dict[str, Array]]]:
     """The number of an episode's dreams, and their mean errors (H,)."""
     begins = starts(lived, model.config.context, horizon)
@@ -274,23 +272,23 @@ def _stretches(
         yield len(begins), {name: _over_dreams(value) for name, value in _errors(model, truth, noise).items()}
 
 
-def _truth(model: WorldModel, lived: Lived, begins: range, horizon: int, numbers: torch.Generator) -> Truth:
-    begin = past(model, lived, begins, numbers).context
-    frames = stretch(lived.frames[1:], begins, horizon).to(numbers.device)  # (B, H, 3, S, S)
+def _truth(model: WorldModel, lived: Episode, begins: range, horizon: int, numbers: torch.Generator) -> Truth:
+    begin = context_before(model, lived, begins, numbers).context
+    frames = slices(lived.frames[1:], begins, horizon).to(numbers.device)  # (B, H, 3, S, S)
     posterior = model.encode(frames)
     sample = model.sample(posterior, latent_noise(model, tuple(frames.shape[:2]), numbers))
     action, reward, end = (
-        stretch(each, begins, horizon).to(numbers.device) for each in (lived.action, lived.reward, lived.terminated)
+        slices(each, begins, horizon).to(numbers.device) for each in (lived.action, lived.reward, lived.terminated)
     )
     return Truth(begin, action, reward.mT, end.mT, posterior.transpose(0, 1), sample)
 
 
 def _errors(model: WorldModel, truth: Truth, noise: Tensor) -> dict[str, Tensor]:
     """Every measure (H, B) of both forms, and how far apart these are."""
-    dreams = {form: walk(model, truth.begin, truth.action, noise, form).h for form in FORMS}
+    dreams = {form: unroll(model, truth.begin, truth.action, noise, form).h for form in FORMS}
     said: dict[str, Tensor] = {}
     for form, h in dreams.items():
-        real = walk(model, truth.begin, truth.action, noise, form, truth.sample).h
+        real = unroll(model, truth.begin, truth.action, noise, form, truth.sample).h
         said |= {f"{form}/{name}": value for name, value in _measured(model, truth, h, real).items()}
     return said | {"apart": _distance(dreams["window"], dreams["carried"])}
 

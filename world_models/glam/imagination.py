@@ -14,11 +14,11 @@ from torch import Tensor
 
 from world_models.distributions import wide
 from world_models.glam.encoder import gumbel
-from world_models.glam.memory import Kind, memory
+from world_models.glam.memory import MemoryKind, make_memory
 from world_models.glam.model import WorldModel
 
 Policy = Callable[[Tensor], Tensor]  # features (B, Z + D) -> action logits (B, A)
-Start = Literal["posterior", "prior"]
+StartFrom = Literal["posterior", "prior"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Imagined:
+class Rollouts:
     """H steps of B rows; states stand before each step and behind the last one."""
 
     sample: Tensor  # (H + 1, B, Z), z_t
@@ -64,8 +64,8 @@ class Imagined:
 
 
 @torch.no_grad()
-def context(
-    model: WorldModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start: Start = "posterior"
+def encode_context(
+    model: WorldModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start: StartFrom = "posterior"
 ) -> Context:
     """Encode windows of the replay, once, in the model's evaluation mode, which is left on.
 
@@ -83,8 +83,8 @@ def context(
 
 @torch.no_grad()
 def imagine(
-    model: WorldModel, policy: Policy, begin: Context, horizon: int, noise: Noise, form: Kind = "window"
-) -> Imagined:
+    model: WorldModel, policy: Policy, begin: Context, horizon: int, noise: Noise, form: MemoryKind = "window"
+) -> Rollouts:
     """Let the policy act in the model for H steps; `noise` may hold uniforms for more.
 
     `window` reads exactly the last K steps anew for every step (the paper); `carried` goes on from the recurrent state
@@ -92,7 +92,7 @@ def imagine(
     where it opens an episode, as in acting. Sets the model's evaluation mode.
     """
     model.eval()
-    remember = memory(model, form, begin.action.shape[1])
+    remember = make_memory(model, form, begin.action.shape[1])
     h, state = remember.prefill(begin.sample, begin.action, begin.first)  # (B, D)
     sample, opens = begin.newest, begin.opens
     if sample is None or opens is None:
@@ -108,7 +108,7 @@ def imagine(
         memories.append(h)
         actions.append(action)
     seen = torch.stack(memories)  # (H + 1, B, D); the memory behind a step tells what the step brought
-    return Imagined(
+    return Rollouts(
         sample=torch.stack(samples),
         h=seen,
         action=torch.stack(actions),

@@ -23,9 +23,15 @@ from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import Run, run_folder
 from dqn_memory.runs.settings import Repeatable
+from world_models.glam.acting import Trained, load
 from world_models.glam.config import ComputeConfig
-from world_models.glam.foresight import Comparison, Foreseen, compare, foresee, live
-from world_models.glam.loading import Trained, load
+from world_models.glam.foresight import (
+    EpisodeRollout,
+    MemoryComparison,
+    compare_memories,
+    imagine_episode,
+    play_episode,
+)
 from world_models.glam.plots import WINDOW, Curve, curves, loss_panels, rollout_strip, save_animation
 
 MOST = 16  # imagined steps, where the flag says nothing
@@ -72,14 +78,14 @@ class Args:
             raise UserError(f"--imagined {self.imagined} is more than the {MOST_DRAWN} steps that a picture can show")
 
 
-def imagine(args: Args, found: Trained) -> tuple[Foreseen, Comparison, float]:
+def imagine(args: Args, found: Trained) -> tuple[EpisodeRollout, MemoryComparison, float]:
     """What was imagined, both forms of imagination compared, and the return of the first episode."""
-    lives = [live(found, args.seed + i, args.longest, args.greedy) for i in range(args.episodes)]
+    lives = [play_episode(found, args.seed + i, args.longest, args.greedy) for i in range(args.episodes)]
     lived = lives[0]
     start = min(found.config.model.context, len(lived) - 1) if args.start is None else args.start
     horizon = min(MOST, max(len(lived) - start, 1)) if args.imagined is None else args.imagined
-    drawn = foresee(found, lived, start, horizon, args.seed)
-    return drawn, compare(found, lives, horizon, args.seed), lived.episode_return
+    drawn = imagine_episode(found, lived, start, horizon, args.seed)
+    return drawn, compare_memories(found, lives, horizon, args.seed), lived.episode_return
 
 
 def all_losses(run: Path, beside: Sequence[str]) -> dict[str, dict[str, Curve]]:
@@ -95,7 +101,7 @@ def _losses(folder: Path) -> dict[str, Curve]:
     return curves(Run.open(folder, tensorboard=False).metrics(), str(folder / "metrics.jsonl"))
 
 
-def draw(folder: Path, about: str, found: Foreseen, losses: dict[str, dict[str, Curve]]) -> list[Path]:
+def draw(folder: Path, about: str, found: EpisodeRollout, losses: dict[str, dict[str, Curve]]) -> list[Path]:
     """All pictures; returns what was written."""
     error = found.errors()
     caption = (
@@ -110,7 +116,7 @@ def draw(folder: Path, about: str, found: Foreseen, losses: dict[str, dict[str, 
     ]
 
 
-def numbers(found: Foreseen, forms: Comparison, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
+def numbers(found: EpisodeRollout, forms: MemoryComparison, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
     """What inspect.json says of the pictures and of both forms of imagination."""
     told = {
         run: {

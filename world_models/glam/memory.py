@@ -13,7 +13,7 @@ from torch import Tensor
 
 from world_models.glam.model import WorldModel
 
-Kind = Literal["window", "carried"]
+MemoryKind = Literal["window", "carried"]
 
 
 class Memory(Protocol):
@@ -111,7 +111,7 @@ class CarriedMemory:
         return features.h, state
 
 
-def memory(model: WorldModel, kind: Kind, length: int) -> Memory:
+def make_memory(model: WorldModel, kind: MemoryKind, length: int) -> Memory:
     """The memory of that kind; `length` is the window's K."""
     return WindowMemory(model, length) if kind == "window" else CarriedMemory(model)
 

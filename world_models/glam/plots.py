@@ -25,7 +25,7 @@ from PIL import Image, ImageDraw, ImageFont
 from dqn_memory.analysis.plots import COLOURS, INK, MARK, STYLE, Array
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.files import write_atomic
-from world_models.glam.foresight import Foreseen
+from world_models.glam.foresight import EpisodeRollout
 
 PARTS = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of the moving average
@@ -105,7 +105,7 @@ def _patches(mask: Array) -> Array:
 
 
 @_styled
-def rollout_strip(found: Foreseen, title: str, caption: str) -> Figure:
+def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     """Real frames over imagined ones over their difference; red boxes where the real frame varied.
 
     The frames before the dream stand at the left; numbers are real and imagined rewards.
@@ -188,7 +188,7 @@ def _colours(count: int) -> list[str]:
     return [COLOURS[i % len(COLOURS)] for i in range(count)]
 
 
-def save_animation(path: Path, found: Foreseen, title: str) -> Path:
+def save_animation(path: Path, found: EpisodeRollout, title: str) -> Path:
     """Write real and imagined frames side by side, a page a step, as a GIF; a UserError where the disk refuses."""
     pages = [_page(found, step, title) for step in range(len(found))]
     durations = [STILL_MS] * (len(pages) - 1) + [LAST_MS]
@@ -198,7 +198,7 @@ def save_animation(path: Path, found: Foreseen, title: str) -> Path:
     return path
 
 
-def _page(found: Foreseen, step: int, title: str) -> Image.Image:
+def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
     pictures = (found.real[step], found.imagined[step], np.abs(found.imagined[step] - found.real[step]))
     page = Image.new("RGB", (3 * PIXELS + 4 * MARGIN, PIXELS + 3 * LINE + 2 * MARGIN), "#ffffff")
     draw = ImageDraw.Draw(page)

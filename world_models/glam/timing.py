@@ -15,13 +15,11 @@ from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.settings import read_config
 from envs.fleet import make_fleet
 from envs.tables import Table, Value
-from world_models.glam.acting import ActingNoise
+from world_models.glam.acting import ActingNoise, build, make_player
 from world_models.glam.config import HorizonConfig, TrainConfig
-from world_models.glam.engine import Engine, Lesson, Seeds, make_execution, make_optimizers
-from world_models.glam.evaluation import make_player
-from world_models.glam.imagination import Imagined, Noise, uniforms
-from world_models.glam.loading import build
-from world_models.glam.memory import Kind
+from world_models.glam.engine import Engine, ModelBatch, RolloutInputs, make_execution, make_optimizers
+from world_models.glam.imagination import Noise, Rollouts, uniforms
+from world_models.glam.memory import MemoryKind
 from world_models.glam.replay import Replay
 
 Timer = Callable[[Mapping[str, Work]], dict[str, Timing]]
@@ -34,7 +32,7 @@ STEPS, WARM_UP = 100_000, 1024  # of the run that is projected
 # As configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, a last one of 5.
 ROUNDS, GAMES = 4 + 5, 20
 EPISODE = 2_000  # steps of an evaluation's episode in Pong, roughly; a guess, said in the table
-FORMS: tuple[Kind, ...] = get_args(Kind)
+FORMS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 
 PHASES_NOTE = (
     "One environment step without the environment: choose an action (`act_ms`), draw a batch and update the world "
@@ -64,7 +62,7 @@ class Case:
     engine: Engine = "eager"
     precision: str = "float32"
     backend: Backend = "auto"
-    form: Kind | None = None
+    form: MemoryKind | None = None
     """Of imagination (None: the preset's)."""
     horizon: int | None = None
     """Imagined steps (None: as many as the preset begins with)."""
@@ -172,16 +170,18 @@ class Phases:
         """Draw a batch and update the world model."""
         length, rows = self.config.model.batch_length, self.config.learner.batch_size
         batch = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
-        return self.execution.learn_model(Lesson(**vars(batch), noise=self._uniforms(rows, length)))
+        return self.execution.learn_model(ModelBatch(**vars(batch), noise=self._uniforms(rows, length)))
 
-    def dream(self) -> Imagined:
+    def dream(self) -> Rollouts:
         """Draw contexts and imagine."""
         rows = self.config.imagination.num_rollouts
         length = self.config.imagination.frames(self.config.model.context)
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         noise = Noise.draw(self.model, rows, self.horizon, ACTIONS, self.numbers)
         encoding = self._uniforms(rows, length)
-        return self.execution.dream(Seeds(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action))
+        return self.execution.imagine(
+            RolloutInputs(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action)
+        )
 
     def _replay(self) -> Replay:
         config, rows = self.config, self.config.environment.num_envs

@@ -1,14 +1,12 @@
 """Train GLAM: `python -m world_models.glam.train --config glam/catch`.
 
-The algorithm is `GlamTrainer.iterate`: act in N environments, store, learn the world model, dream, learn the agent.
-What every training script shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` continues
-a run.
+The algorithm is `GlamTrainer.iterate`: act in N environments, store, update the world model, imagine, update the agent.
+What all training scripts share (state, logging, resume) is in `dqn_memory.runs.trainer`; `--resume RUN` continues one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,19 +17,51 @@ from dqn_memory.learner import set_rate
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.trainer import Trainer
-from world_models.glam.acting import ActingNoise
+from dqn_memory.runs.trainer import RunStats, Trainer
+from world_models.glam.acting import (
+    ActingNoise,
+    EvalSetup,
+    PolicyScore,
+    build,
+    check_frames,
+    evaluate,
+    evaluate_run,
+    make_player,
+)
 from world_models.glam.config import TrainConfig
-from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
-from world_models.glam.evaluation import Arena, PolicyScore, evaluate, evaluate_run, make_player
-from world_models.glam.imagination import Imagined, Noise, uniforms
-from world_models.glam.loading import build, check_frames
-from world_models.glam.meter import ModelStats
+from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, make_optimizers
+from world_models.glam.imagination import Noise, Rollouts, uniforms
 from world_models.glam.replay import Replay
 
 
+class ModelStats(RunStats):
+    """Statistics of the world model's updates and of episodes; `agent` has those of actor and critic."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device, "losses/total", rate="--learner-learning-rate")
+        self.agent = RunStats(device, "losses/agent", "grad/agent_norm", "--agent-learning-rate")
+
+    def scalars(self) -> dict[str, float]:
+        """Do as `RunStats`, for both."""
+        return super().scalars() | self.agent.scalars()
+
+    def check_finite(self) -> None:
+        """Do as `RunStats`, for both."""
+        super().check_finite()
+        self.agent.check_finite()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Do as `RunStats`, for both."""
+        return super().state_dict() | {"agent": self.agent.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Do as `RunStats`, for both."""
+        super().load_state_dict(state)
+        self.agent.load_state_dict(state["agent"])
+
+
 class GlamTrainer(Trainer[TrainConfig]):
-    """GLAM: environments, model, agent, optimisers, replay, the player's memory, streams, counters."""
+    """One run of GLAM: environments, world model, agent, optimisers, replay and the acting agent's memory."""
 
     kind = "glam"
     config_class = TrainConfig
@@ -47,32 +77,32 @@ class GlamTrainer(Trainer[TrainConfig]):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
         self.stats = ModelStats(self.device)
-        streams, rows = self.streams, config.environment.num_envs
+        streams, num_envs = self.streams, config.environment.num_envs
         check_frames(self.fleet, config)
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
-        engine, begin = config.compute.engine, config.imagination.start_from
+        engine, start = config.compute.engine, config.imagination.start_from
         self.optimizers = make_optimizers(engine, self.model, self.agent, config.learner)
-        self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, begin)
-        self.dream_frames = config.imagination.frames(config.model.context)
-        self.longest = max(config.model.batch_length, self.dream_frames)
-        self.replay = Replay(config.replay, config.model.screen, rows, self.device, self.longest)
+        self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, start)
+        self.context_length = config.imagination.frames(config.model.context)
+        self.longest = max(config.model.batch_length, self.context_length)  # window drawn from the replay
+        self.replay = Replay(config.replay, config.model.screen, num_envs, self.device, self.longest)
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
-        self.dreaming = generator(streams.dreams, self.device)  # latents of both updates, and what is imagined
-        torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
+        self.dreaming = generator(streams.dreams, self.device)  # latents of both updates, and imagination
+        torch.manual_seed(streams.dropout)  # dropout alone draws from the default generator
         self.begin()
 
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
-        rows = self.config.environment.num_envs
+        num_envs = self.fleet.num_envs
         self.observation = self.fleet.reset()  # (N, 3, S, S)
-        self.first = torch.ones(rows, dtype=torch.bool, device=self.device)  # opens an episode
-        self.player = make_player(self.model, self.agent, rows, self.config.collection.act_before_observing)
+        self.first = torch.ones(num_envs, dtype=torch.bool, device=self.device)  # (N,), first frame of an episode
+        self.player = make_player(self.model, self.agent, num_envs, self.config.collection.act_before_observing)
 
     def iterate(self) -> None:
-        """One step in every world, then this iteration's updates."""
-        collection, rows = self.config.collection, self.config.environment.num_envs
+        """Take one step in every environment, then this iteration's updates."""
+        collection, num_envs = self.config.collection, self.fleet.num_envs
         # act
         action = self._act()  # (N,)
         step = self.fleet.step(action)
@@ -88,17 +118,17 @@ class GlamTrainer(Trainer[TrainConfig]):
 
         # learn
         if self.replay.drawable(self.config.model.batch_length):
-            for _ in range(collection.model_updates(self.iterations, rows)):
+            for _ in range(collection.model_updates(self.iterations, num_envs)):
                 self._learn_model()
         if self.replay.drawable(self.longest):
-            for _ in range(collection.agent_updates(self.iterations, rows)):
+            for _ in range(collection.agent_updates(self.iterations, num_envs)):
                 self._learn_agent()
 
     def _act(self) -> Tensor:
-        rows, actions = self.config.environment.num_envs, self.fleet.num_actions
+        num_envs, actions = self.fleet.num_envs, self.fleet.num_actions
         if self.steps < self.config.collection.learning_starts:
-            return torch.randint(actions, (rows,), generator=self.acting, device=self.device)
-        noise = ActingNoise.draw(self.model, rows, actions, self.acting)
+            return torch.randint(actions, (num_envs,), generator=self.acting, device=self.device)
+        noise = ActingNoise.draw(self.model, num_envs, actions, self.acting)
         return self.player.act(self.observation, self.first, noise)
 
     def _learn_model(self) -> None:
@@ -106,37 +136,40 @@ class GlamTrainer(Trainer[TrainConfig]):
         batch = self.replay.windows(self.replay.draw(config.learner.batch_size, length, self.drawing), length)
         noise = self._latent_noise(config.learner.batch_size, length)
         set_rate(self.optimizers.model, config.learner, self.steps / config.total_steps)
-        metrics = self.execution.learn_model(Lesson(**vars(batch), noise=noise))
+        metrics = self.execution.learn_model(ModelBatch(**vars(batch), noise=noise))
         self.updates += 1
         self.stats.count_update(metrics, self.steps)
 
     def _learn_agent(self) -> None:
         set_rate(self.optimizers.agent, self.config.agent, self.steps / self.config.total_steps)
-        metrics = self.execution.learn_agent(self.dream())
+        metrics = self.execution.learn_agent(self.imagine())
         self.stats.agent.count_update(metrics, self.steps)
 
-    def dream(self) -> Imagined:
-        """Trajectories from windows of the replay, as far ahead as the schedule says."""
-        config, rows, length = self.config, self.config.imagination.num_rollouts, self.dream_frames
+    def imagine(self) -> Rollouts:
+        """Imagine rollouts from windows of the replay, as far ahead as the schedule says."""
+        config, rows, length = self.config, self.config.imagination.num_rollouts, self.context_length
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         encoding, horizon = self._latent_noise(rows, length), config.horizon.at(self.steps)
         noise = Noise.draw(self.model, rows, horizon, self.fleet.num_actions, self.dreaming)
-        return self.execution.dream(Seeds(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action))
+        return self.execution.imagine(
+            RolloutInputs(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action)
+        )
 
     def _latent_noise(self, rows: int, length: int) -> Tensor:
         model = self.config.model
         return uniforms((rows, length, model.categoricals, model.classes), self.dreaming)
 
     def scalars(self) -> dict[str, float]:
-        """What a log line says; sums since the last line are cleared."""
+        """Return what a log line says; sums since the last line are cleared."""
         return super().scalars() | {"charts/horizon": float(self.config.horizon.at(self.steps))}
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> PolicyScore:
-        """Episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
-        told, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=reset_memory)
-        quota = told.final_episodes_per_env if final else told.episodes_per_env
+        """Play episodes with the evaluation stream's own seed for this step, more of them at the end of a run."""
+        config = self.config.evaluation
+        setup = EvalSetup.of(self.config, self.device, reset_memory)
+        episodes = config.final_episodes_per_env if final else config.episodes_per_env
         seed = self.evaluation_seed(final)
-        return evaluate(self.model, self.agent, arena, self.config, told.num_eval_envs, quota, seed)
+        return evaluate(self.model, self.agent, setup, self.config, config.num_eval_envs, episodes, seed)
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the mean return is as high as `--stop-at-return` asks."""
@@ -144,11 +177,11 @@ class GlamTrainer(Trainer[TrainConfig]):
         return goal is not None and float(score.returns.mean()) >= goal
 
     def networks(self) -> dict[str, nn.Module]:
-        """The world model, and actor and critic."""
+        """Return the world model, and the agent with actor and critic."""
         return {"model": self.model, "agent": self.agent}
 
     def state_dict(self) -> dict[str, Any]:
-        """As `Trainer`, and the number of actions, which a loaded agent is built for."""
+        """Return `Trainer`'s state and the number of actions, for which a loaded agent is built."""
         return super().state_dict() | {"actions": self.fleet.num_actions}
 
     def summary(self, score: Score) -> str:
@@ -165,7 +198,7 @@ class GlamTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
-        """How well the agent of a run's latest checkpoint does."""
+        """Evaluate the agent of a run's latest checkpoint."""
         return evaluate_run(run, options)
 
 

@@ -11,7 +11,7 @@ from dqn_memory.runs.errors import UserError
 from world_models.distributions import symlog
 from world_models.glam.agent import Agent, lambda_return, losses, optimizer_for, update
 from world_models.glam.config import AgentConfig
-from world_models.glam.imagination import Imagined
+from world_models.glam.imagination import Rollouts
 
 H, B, Z, D = 5, 40, 12, 8
 
@@ -22,7 +22,7 @@ def imagined(seed=0, paid=3.0):
     def normal(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    return Imagined(
+    return Rollouts(
         sample=normal(H + 1, B, Z),
         h=normal(H + 1, B, D),
         action=torch.randint(glam_models.ACTIONS, (H, B), generator=generator),
@@ -138,7 +138,7 @@ def test_long_gradients_are_clipped():
 def test_bfloat16_networks_give_float32_numbers():
     agent = glam_models.agent(bfloat16=True).float()
     seen = imagined()
-    narrow = Imagined(seen.sample.float(), seen.h.float(), seen.action, seen.reward.float(), seen.terminated)
+    narrow = Rollouts(seen.sample.float(), seen.h.float(), seen.action, seen.reward.float(), seen.terminated)
     total, metrics = losses(agent, narrow)
     assert total.dtype == torch.float32
     assert all(each.dtype == torch.float32 for each in metrics.values())
@@ -154,7 +154,7 @@ def test_an_agent_learns_which_action_pays():
         logits = agent.policy(states[:-1]).detach()
         action = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1, generator=generator).view(H, 64)
         reward = (action == 2).double()
-        update(agent, optimizer, Imagined(states, states[..., :0], action, reward, torch.zeros(H, 64).bool()))
+        update(agent, optimizer, Rollouts(states, states[..., :0], action, reward, torch.zeros(H, 64).bool()))
     assert float(agent.policy(states).detach().softmax(-1)[..., 2].mean()) > 0.9
 
 

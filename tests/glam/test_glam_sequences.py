@@ -16,7 +16,7 @@ from world_models.glam.architecture import FORMS, PRESETS
 from world_models.glam.layers import MambaLayer, last_of_window, mix
 from world_models.glam.sequences import SEQUENCES, build_sequence
 
-GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_core.npz")
+GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_core.npz")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 NAMES = {
     "stem.0": "stem.enter", "stem.1": "stem.leave.0", "stem.3": "stem.leave.2",

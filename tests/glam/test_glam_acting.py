@@ -8,7 +8,7 @@ import torch
 
 from world_models.glam.acting import ActingNoise, Player
 from world_models.glam.imagination import choose
-from world_models.glam.memory import memory
+from world_models.glam.memory import make_memory
 
 ROWS, T, K = 3, 9, 4
 KINDS = pytest.mark.parametrize("kind", ["window", "carried"])
@@ -36,11 +36,11 @@ def noises(model, seed=0):
     return [ActingNoise.draw(model, ROWS, glam_models.ACTIONS, generator) for _ in range(T)]
 
 
-def played(model, kind, blind=False, greedy=False, seed=0):
+def played(model, kind, act_before_observing=False, greedy=False, seed=0):
     """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
     frames, *_ = glam_models.steps(ROWS, T, seed)
     first, drawn, recorder = opened(seed), noises(model, seed), Recorder()
-    player = Player(model, recorder, memory(model, kind, K), ROWS, blind)
+    player = Player(model, recorder, make_memory(model, kind, K), ROWS, act_before_observing)
     actions = [player.act(frames[:, t], first[:, t], drawn[t], greedy) for t in range(T)]
     return torch.stack(recorder.shown), torch.stack(actions), frames, first, drawn
 
@@ -71,7 +71,7 @@ def test_the_policy_sees_the_newest_frame_and_the_memory_before_it(kind, sequenc
 @KINDS
 def test_a_blind_policy_sees_a_guess_and_takes_the_frame_in_afterwards(kind):
     model = glam_models.model()
-    shown, actions, frames, first, drawn = played(model, kind, blind=True)
+    shown, actions, frames, first, drawn = played(model, kind, act_before_observing=True)
     guess = torch.stack([model.sample(model.prior(shown[t, :, 12:]), drawn[t].guess) for t in range(T)])
     assert torch.equal(shown[..., :12], guess)
     sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)])
@@ -88,7 +88,7 @@ def test_who_has_seen_nothing_acts_at_random_when_blind():
         return torch.tensor([9.0, 0.0, 0.0]).expand(len(features), 3)
 
     for greedy in (False, True):
-        player = Player(model, biased, memory(model, "carried", K), rows, blind=True)
+        player = Player(model, biased, make_memory(model, "carried", K), rows, act_before_observing=True)
         counts = torch.bincount(player.act(frames, first, noise, greedy), minlength=3)
         assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
         assert (torch.bincount(player.act(frames, ~first, noise, greedy), minlength=3)[0]) > 5_900
@@ -100,7 +100,7 @@ def test_only_the_newest_frame_reaches_a_policy_that_is_not_blind():
         ends = []
         for brightness in (0, 255):
             recorder = Recorder()
-            player = Player(model, recorder, memory(model, "carried", K), 1, blind)
+            player = Player(model, recorder, make_memory(model, "carried", K), 1, blind)
             drawn = noises(model)[0]
             one = ActingNoise(drawn.latent[:1], drawn.guess[:1], drawn.action[:1])
             grey = torch.full((1, 3, 8, 8), 90, dtype=torch.uint8)
@@ -123,8 +123,8 @@ def test_a_saved_player_continues_exactly(kind, preset):
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
     first, drawn = opened(), noises(model)
-    whole = Player(model, glam_models.agent().policy, memory(model, kind, K), ROWS)
-    resumed = Player(model, glam_models.agent().policy, memory(model, kind, K), ROWS)
+    whole = Player(model, glam_models.agent().policy, make_memory(model, kind, K), ROWS)
+    resumed = Player(model, glam_models.agent().policy, make_memory(model, kind, K), ROWS)
     for t in range(4):
         whole.act(frames[:, t], first[:, t], drawn[t])
     file = io.BytesIO()
@@ -171,11 +171,11 @@ def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(kind, pr
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
     drawn, recorder = noises(model), Recorder()
-    player = Player(model, recorder, memory(model, kind, K), ROWS)
+    player = Player(model, recorder, make_memory(model, kind, K), ROWS)
     for t in range(T):
-        player.forget()
+        player.reset()
         action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), drawn[t])
-        fresh = Player(model, Recorder(), memory(model, kind, K), ROWS)
+        fresh = Player(model, Recorder(), make_memory(model, kind, K), ROWS)
         assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), drawn[t]))
         assert torch.equal(player.h, fresh.h)
     assert not torch.stack(recorder.shown)[:, :, 12:].any()

@@ -14,7 +14,7 @@ from world_models.glam.architecture import FORMS, LossConfig
 from world_models.glam.learner import floored_kl, kl, mean, reconstruction, termination_loss, trained_positions
 from world_models.glam.replay import Batch
 
-GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")
+GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 
 

@@ -17,9 +17,19 @@ from dqn_memory.blocks.kernels.select import set_scan
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import generator
 from world_models.glam import plots
-from world_models.glam.foresight import MEASURES, Foreseen, Lived, compare, foresee, latent_noise, live, past, starts
+from world_models.glam.acting import load
+from world_models.glam.foresight import (
+    MEASURES,
+    Episode,
+    EpisodeRollout,
+    compare_memories,
+    context_before,
+    imagine_episode,
+    latent_noise,
+    play_episode,
+    starts,
+)
 from world_models.glam.inspect import main
-from world_models.glam.loading import load
 from world_models.glam.plots import Curve, curves
 
 
@@ -56,42 +66,42 @@ def test_curves_are_the_logged_losses():
 
 
 def test_a_lived_episode_is_the_world_s(found):
-    lived = live(found, seed=0, longest=50, greedy=False)
+    lived = play_episode(found, seed=0, longest=50, greedy=False)
     assert len(lived) == 6 and lived.done and lived.frames.shape == (7, 3, 8, 8)
     assert lived.episode_return == lived.reward.sum() == lived.reward[[2, 5]].sum()
-    again = live(found, seed=0, longest=50, greedy=False)
+    again = play_episode(found, seed=0, longest=50, greedy=False)
     assert torch.equal(lived.frames, again.frames) and torch.equal(lived.action, again.action)
     assert lived.terminated.tolist() == [False] * 5 + [True]
-    assert len(live(found, 0, 4, False)) == 4
+    assert len(play_episode(found, 0, 4, False)) == 4
 
 
 def test_the_dream_sees_the_past_and_the_actions_only(found):
-    lived = live(found, 0, 50, False)
-    said = foresee(found, lived, start=2, horizon=4, seed=1)
+    lived = play_episode(found, 0, 50, False)
+    said = imagine_episode(found, lived, start=2, horizon=4, seed=1)
     assert said.imagined.shape == said.real.shape == (4, 8, 8, 3) and len(said.seen) == 3
     assert np.allclose(said.real * 255, lived.frames[3:7].permute(0, 2, 3, 1).numpy(), atol=1e-4)
     assert said.reward.tolist() == lived.reward[2:6].tolist()
     blank = replace(lived, frames=lived.frames.clone())
     blank.frames[3:] = 0
-    assert np.array_equal(foresee(found, blank, 2, 4, 1).imagined, said.imagined)
+    assert np.array_equal(imagine_episode(found, blank, 2, 4, 1).imagined, said.imagined)
     blank.frames[2] = 255
-    assert not np.array_equal(foresee(found, blank, 2, 4, 1).imagined, said.imagined)
+    assert not np.array_equal(imagine_episode(found, blank, 2, 4, 1).imagined, said.imagined)
     turned = lived.action.clone()
     turned[5] = (turned[5] + 1) % 3  # the last action of the dream matters at its end, and nowhere before
-    same = foresee(found, replace(lived, action=turned), 2, 4, 1).imagined_reward == said.imagined_reward
+    same = imagine_episode(found, replace(lived, action=turned), 2, 4, 1).imagined_reward == said.imagined_reward
     assert same.tolist() == [True, True, True, False]
 
 
 def test_a_dream_may_begin_at_the_first_frame_and_end_with_the_last(found):
-    lived = live(found, 0, 50, False)
-    assert len(foresee(found, lived, 0, 6, 0)) == 6
+    lived = play_episode(found, 0, 50, False)
+    assert len(imagine_episode(found, lived, 0, 6, 0)) == 6
     with pytest.raises(UserError, match="the last start is 4"):
-        foresee(found, lived, 5, 2, 0)
+        imagine_episode(found, lived, 5, 2, 0)
 
 
 def test_errors_are_measured_against_the_simplest_guesses():
     frames = np.zeros((2, 4, 4, 3))
-    said = Foreseen(
+    said = EpisodeRollout(
         start=0, seen=frames[:1], real=frames + 1.0, imagined=frames + 0.5, reward=np.array([1.0, -1.0]),
         imagined_reward=np.array([1.0, 0.0]), end=np.zeros(2),
     )  # fmt: skip
@@ -99,19 +109,19 @@ def test_errors_are_measured_against_the_simplest_guesses():
 
 
 def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
-    lived = Lived(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
+    lived = Episode(*[torch.zeros(20)] * 4, episode_return=0.0, done=True)
     assert list(starts(lived, 6, 4)) == [6, 10, 14] and list(starts(lived, 18, 4)) == [16]
     assert list(starts(lived, 6, 20)) == [0] and not starts(lived, 6, 21)
 
 
 def test_both_forms_are_compared_by_hand(found):
     """Each measure at each step ahead, from the training form on what had been seen and imagined until then."""
-    lived, horizon, seed, model = live(found, 0, 50, False), 4, 7, copy.deepcopy(found.model).double()
+    lived, horizon, seed, model = play_episode(found, 0, 50, False), 4, 7, copy.deepcopy(found.model).double()
     set_scan(model, scan_torch)  # which alone computes in float64
     found = replace(found, model=model)
-    said, context, (start,) = compare(found, [lived], horizon, seed), found.config.model.context, [2]
+    said, context, (start,) = compare_memories(found, [lived], horizon, seed), found.config.model.context, [2]
     numbers = generator(seed, torch.device("cpu"))
-    known = past(model, lived, [start], numbers).context
+    known = context_before(model, lived, [start], numbers).context
     posterior = model.encode(lived.frames[start + 1 : start + 1 + horizon].unsqueeze(0))
     real = model.sample(posterior, latent_noise(model, (1, horizon), numbers))
     noise = latent_noise(model, (horizon, 1), numbers)
@@ -146,12 +156,12 @@ def test_both_forms_are_compared_by_hand(found):
 
 
 def test_an_episode_that_is_too_short_is_not_compared(found):
-    lived = live(found, 0, 50, False)
-    short = live(found, 1, 3, False)
-    both, alone = compare(found, [short, lived], 4, 0), compare(found, [lived], 4, 0)
+    lived = play_episode(found, 0, 50, False)
+    short = play_episode(found, 1, 3, False)
+    both, alone = compare_memories(found, [short, lived], 4, 0), compare_memories(found, [lived], 4, 0)
     assert both.dreams == 1 and np.array_equal(both.apart, alone.apart)
     with pytest.raises(UserError, match="--imagined 4"):
-        compare(found, [short], 4, 0)
+        compare_memories(found, [short], 4, 0)
 
 
 def test_boxes_are_around_what_varied():

@@ -9,61 +9,44 @@ import torch
 from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
 from world_models.glam.config import LearnerConfig
-from world_models.glam.engine import Lesson, Seeds, make_execution, make_optimizers
-from world_models.glam.imagination import Noise, context, imagine
+from world_models.glam.engine import make_optimizers
+from world_models.glam.imagination import Noise, encode_context, imagine
 from world_models.glam.learner import update
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
 
 
-def parts(engine="eager", device="cpu", **changes):
-    """Model, agent, optimisers and execution, in float32."""
-    model, agent = glam_models.model(**changes).float().to(device), glam_models.agent().float().to(device)
-    config = LearnerConfig(learning_rate=1e-3)
-    optimizers = make_optimizers(engine, model, agent, config)
-    return model, agent, optimizers, make_execution(engine, model, agent, optimizers, config, "posterior")
-
-
-def lesson(seed=0, device="cpu"):
-    frames, action, first, noise = glam_models.steps(3, 12, seed)
-    reward = torch.rand(3, 12, generator=torch.Generator().manual_seed(seed))
-    batch = Lesson(frames, action, reward, reward > 0.8, first, noise.float())
-    return Lesson(**{name: value.to(device) for name, value in vars(batch).items()})
-
-
-def seeds(horizon=4, seed=0, device="cpu"):
-    frames, action, first, noise = glam_models.steps(5, 7, seed)
-    drawn = torch.Generator().manual_seed(seed)
-    latent, choice = torch.rand(horizon + 1, 5, 3, 4, generator=drawn), torch.rand(horizon, 5, 3, generator=drawn)
-    told = Seeds(frames, action, first, noise.float(), latent, choice)
-    return Seeds(**{name: value.to(device) for name, value in vars(told).items()})
-
-
 def test_eager_execution_is_the_tested_functions():
-    model, agent, _, execution = parts()
-    told = seeds()
-    begin = context(model, told.frames, told.action, told.first, told.encoding)
+    model, agent, _, execution = glam_models.parts()
+    told = glam_models.rollout_inputs()
+    begin = encode_context(model, told.frames, told.action, told.first, told.encoding)
     wanted = imagine(model, agent.policy, begin, 4, Noise(told.latent, told.choice), "window")
-    found = execution.dream(told)
+    found = execution.imagine(told)
     for field in dataclasses.fields(wanted):
         assert torch.equal(getattr(found, field.name), getattr(wanted, field.name))
-    other, _, optimizers, _ = parts()
-    said = update(other, optimizers.model, LearnerConfig(learning_rate=1e-3), lesson(), lesson().noise)
-    assert {name: float(value) for name, value in execution.learn_model(lesson()).items()} == {
+    other, _, optimizers, _ = glam_models.parts()
+    said = update(
+        other,
+        optimizers.model,
+        LearnerConfig(learning_rate=1e-3),
+        glam_models.model_batch(),
+        glam_models.model_batch().noise,
+    )
+    assert {name: float(value) for name, value in execution.learn_model(glam_models.model_batch()).items()} == {
         name: float(value) for name, value in said.items()
     }
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_an_update_moves_what_it_should_and_nothing_else():
-    model, agent, _, execution = parts()
+    model, agent, _, execution = glam_models.parts()
     before = [[p.clone() for p in net.parameters()] for net in (model, agent)]
-    metrics = execution.learn_model(lesson())
+    metrics = execution.learn_model(glam_models.model_batch())
     assert float(metrics["grad/norm"]) > 0 and model.training
     assert not all(torch.equal(a, b) for a, b in zip(before[0], model.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(before[1], agent.parameters(), strict=True))
     now = [p.clone() for p in model.parameters()]
-    execution.learn_agent(execution.dream(seeds()))
+    execution.learn_agent(execution.imagine(glam_models.rollout_inputs()))
     assert all(torch.equal(a, b) for a, b in zip(now, model.parameters(), strict=True)) and not model.training
     assert not all(torch.equal(a, b) for a, b in zip(before[1], agent.parameters(), strict=True))
 
@@ -73,7 +56,7 @@ def test_the_gradient_is_clipped_and_frozen_weights_stay():
     config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
     optimizer = make_optimizers("eager", model, glam_models.agent().float(), config).model
     before = {name: p.clone() for name, p in model.named_parameters()}
-    update(model, optimizer, config, lesson(), lesson().noise)
+    update(model, optimizer, config, glam_models.model_batch(), glam_models.model_batch().noise)
     for name, parameter in model.named_parameters():
         assert torch.allclose(parameter, before[name], atol=1e-10), name  # Adam's epsilon hides such small gradients
     assert not model.random_projection.weight.requires_grad
@@ -89,11 +72,11 @@ class Still:
 @pytest.mark.parametrize("form", ["window", "carried"])
 def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
     monkeypatch.setattr(cuda_graph, "capture", lambda work: (Still(), work()))
-    execution = parts("cudagraph", imagination_memory=form)[3]
+    execution = glam_models.parts("cudagraph", imagination_memory=form)[3]
     for horizon in (4, 5, 6):
-        dreamt = execution.dream(seeds(horizon))
+        dreamt = execution.imagine(glam_models.rollout_inputs(horizon))
         execution.learn_agent(dreamt)
-        execution.learn_model(lesson())
+        execution.learn_model(glam_models.model_batch())
         assert dreamt.reward.shape[0] == horizon
         assert [len(work.graphs) for work in execution] == [1, 1, 1]
 
@@ -102,15 +85,15 @@ def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
 @pytest.mark.parametrize("form", ["window", "carried"])
 def test_captured_execution_equals_eager(form):
     eager, graphed = (
-        parts("eager", "cuda", imagination_memory=form),
-        parts("cudagraph", "cuda", imagination_memory=form),
+        glam_models.parts("eager", "cuda", imagination_memory=form),
+        glam_models.parts("cudagraph", "cuda", imagination_memory=form),
     )
     for round in range(4):
-        told, dreamt = lesson(round, "cuda"), seeds(4 + round // 2, round, "cuda")
+        told, dreamt = glam_models.model_batch(round, "cuda"), glam_models.rollout_inputs(4 + round // 2, round, "cuda")
         for execution in (eager[3], graphed[3]):
             execution.learn_model(told)
-            execution.learn_agent(execution.dream(dreamt))
-    assert isinstance(graphed[3].dream, Captured) and len(graphed[3].dream.graphs) == 1
+            execution.learn_agent(execution.imagine(dreamt))
+    assert isinstance(graphed[3].imagine, Captured) and len(graphed[3].imagine.graphs) == 1
     for ours, theirs in zip(graphed[:2], eager[:2], strict=True):
         for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
             assert torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-5), name

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from world_models.glam.imagination import Context, Noise, choose, context, imagine
+from world_models.glam.imagination import Context, Noise, choose, encode_context, imagine
 from world_models.glam.memory import WindowMemory
 from world_models.glam.sequences import SEQUENCES
 
@@ -23,7 +23,7 @@ def dream(model, form, start="posterior", opens=0.15, seed=0, horizon=HORIZON):
 
 def begun(model, start="posterior", opens=0.15, seed=0):
     length = K + (start == "posterior")
-    return context(model, *glam_models.steps(ROWS, length, seed, opens), start=start)
+    return encode_context(model, *glam_models.steps(ROWS, length, seed, opens), start=start)
 
 
 def lived(begin, imagined):
@@ -78,7 +78,7 @@ def test_a_window_behind_any_past_is_the_training_form_on_the_last_steps(sequenc
 def test_a_dream_from_a_guess_has_the_memory_of_all_frames():
     model = glam_models.model()
     frames, action, first, noise = glam_models.steps(ROWS, K, 3)
-    begin = context(model, frames, action, first, noise, "prior")
+    begin = encode_context(model, frames, action, first, noise, "prior")
     drawn = Noise.draw(model, ROWS, HORIZON, 3, torch.Generator().manual_seed(0))
     h = imagine(model, glam_models.agent().policy, begin, HORIZON, drawn).h[0]
     sample = model.sample(model.encode(frames), noise)
@@ -114,7 +114,7 @@ def test_a_dream_from_a_seen_frame_sees_it_and_the_memory_before_it():
     model = glam_models.model()
     frames, action, first, noise = glam_models.steps(ROWS, K + 1, 3, 0.0)
     first[1, -1] = True
-    begin = context(model, frames, action, first, noise)
+    begin = encode_context(model, frames, action, first, noise)
     assert torch.equal(begin.newest, model.sample(model.encode(frames[:, -1:])[:, 0], noise[:, -1]))
     drawn = Noise.draw(model, ROWS, HORIZON, 3, torch.Generator().manual_seed(0))
     for form in ("window", "carried"):
@@ -136,7 +136,7 @@ def test_nothing_from_before_an_opening_reaches_the_dream(form):
         if changed:
             frames, action = frames.clone(), action.clone()
             frames[:, :2], action[:, :2] = 255 - frames[:, :2], (action[:, :2] + 1) % 3
-        begin = context(model, frames, action, first, noise)
+        begin = encode_context(model, frames, action, first, noise)
         dreams.append(imagine(model, glam_models.agent().policy, begin, HORIZON, drawn, form))
     torch.testing.assert_close(dreams[0].h, dreams[1].h)
     assert torch.equal(dreams[0].sample, dreams[1].sample)

@@ -13,7 +13,7 @@ from world_models.distributions import SymlogCode
 from world_models.glam.agent import ReturnScale, lambda_return, percentile
 from world_models.glam.config import HorizonConfig
 
-GOLDEN = np.load(Path(__file__).parent / "data" / "glam" / "glam_losses.npz")
+GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
 GAMMA, LAM = 0.985, 0.95
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

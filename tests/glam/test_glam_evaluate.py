@@ -12,10 +12,8 @@ from trained import contents
 
 from dqn_memory.evaluate import main
 from dqn_memory.runs.settings import read_config
-from world_models.glam.acting import Player
+from world_models.glam.acting import EvalSetup, Player, PolicyScore, build, evaluate, load, make_player, play
 from world_models.glam.config import TrainConfig
-from world_models.glam.evaluation import Arena, PolicyScore, evaluate, make_player, play
-from world_models.glam.loading import build, load
 from world_models.glam.train import main as train
 
 
@@ -27,7 +25,7 @@ def run(tmp_path_factory):
 def played(config, rows=3, quota=2, seed=5):
     device = torch.device("cpu")
     model, agent = build(config, 3, 0, device)
-    return evaluate(model, agent, Arena.of(config, device), config, rows, quota, seed)
+    return evaluate(model, agent, EvalSetup.of(config, device), config, rows, quota, seed)
 
 
 def tiny(**changes):
