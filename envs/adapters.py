@@ -14,7 +14,8 @@ from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
 from envs.contract import probe
-from envs.core import State, UserError, World, put
+from envs.core import State, World, put
+from envs.errors import UserError
 from envs.registry import make_world
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import object_rows, row, unflatten

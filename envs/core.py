@@ -19,8 +19,6 @@ from torch import Tensor
 from envs.errors import UserError
 from envs.numpy_backend import zeros
 
-__all__ = ["State", "UserError", "World", "choose", "put", "where"]
-
 
 @dataclass
 class State:
@@ -29,6 +27,25 @@ class State:
     observation: Tensor  # (N, d), flat unless it is an image: see `World.observation_space`
     steps: Tensor  # (N,) int64, steps taken in this episode
     returns: Tensor  # (N,) float64, undiscounted reward, summed step by step
+
+
+@dataclass
+class Step:
+    """The result of one action in each of N worlds."""
+
+    observation: Tensor  # (N, ...) what to act on next: of the new episode where one ended
+    final_observation: Tensor  # (N, ...) o_{t+1} of the episode the action belongs to, before any reset
+    reward: Tensor  # (N,) float32
+    terminated: Tensor  # (N,) bool
+    truncated: Tensor  # (N,) bool, never together with terminated
+    success: Tensor  # (N,) bool, True only where an episode ended well
+    episode_return: Tensor  # (N,) float64, up to and with this step
+    episode_length: Tensor  # (N,) int64, up to and with this step
+
+    @property
+    def done(self) -> Tensor:
+        """Tell which rows (N,) have ended their episode."""
+        return self.terminated | self.truncated
 
 
 S = TypeVar("S", bound=State)
@@ -146,22 +163,3 @@ def put(state: S, rows: Tensor, fresh: S) -> S:
 def choose(u: Tensor, count: int) -> Tensor:
     """Turn uniforms from [0, 1) into integers, uniform over 0 .. count-1."""
     return (u * count).long().clamp(max=count - 1)
-
-
-@dataclass
-class Step:
-    """The result of one action in each of N worlds."""
-
-    observation: Tensor  # (N, ...) what to act on next: of the new episode where one ended
-    final_observation: Tensor  # (N, ...) o_{t+1} of the episode the action belongs to, before any reset
-    reward: Tensor  # (N,) float32
-    terminated: Tensor  # (N,) bool
-    truncated: Tensor  # (N,) bool, never together with terminated
-    success: Tensor  # (N,) bool, True only where an episode ended well
-    episode_return: Tensor  # (N,) float64, up to and with this step
-    episode_length: Tensor  # (N,) int64, up to and with this step
-
-    @property
-    def done(self) -> Tensor:
-        """Tell which rows (N,) have ended their episode."""
-        return self.terminated | self.truncated

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from envs.atari import AtariConfig, AtariFleet
 from envs.contract import check_members, checked
-from envs.core import State, Step, UserError, World, put, where
+from envs.core import State, Step, World, put, where
+from envs.errors import UserError
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import restore_generator

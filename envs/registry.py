@@ -85,7 +85,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     name = id.removeprefix("envs:")
     if name not in WORLDS:
         raise UserError(near_names("environment", name, WORLDS))
-    build = _named(name, WORLDS[name].entry)
+    build = _imported(name, WORLDS[name].entry)
     _check_device(device)
     given = {**WORLDS[name].kwargs, **kwargs}
     observe = given.pop("observe", "observation")
@@ -99,7 +99,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     return _observed(name, world, observe)
 
 
-def _named(id: str, entry: str) -> Any:
+def _imported(id: str, entry: str) -> Any:
     """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author.
 
     Raises:
@@ -121,10 +121,7 @@ def _named(id: str, entry: str) -> Any:
 
 
 def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
-    from envs.worlds.state_view import (
-        OBSERVE,
-        StateObserved,  # here, because it needs torch
-    )
+    from envs.worlds.state_view import OBSERVE, StateObserved  # here, because it needs torch
 
     if observe not in OBSERVE:
         wanted = " or ".join(map(repr, OBSERVE))

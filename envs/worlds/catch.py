@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.core import State, UserError, World
+from envs.core import State, World
+from envs.errors import UserError
 from envs.numpy_backend import integers, pick, stack, take, where, zeros
 from envs.spaces import MultiDiscrete
 

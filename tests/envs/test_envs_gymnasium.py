@@ -15,7 +15,7 @@ from world_keywords import IDS, build, keywords
 
 import envs
 from envs.adapters import WorldEnv
-from envs.core import UserError
+from envs.errors import UserError
 from envs.fleet import make_fleet
 from envs.seeding import RowStreams
 

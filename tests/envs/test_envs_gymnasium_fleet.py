@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from envs.core import UserError
+from envs.errors import UserError
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.spaces import encoder

@@ -6,7 +6,7 @@ import pytest
 import torch
 from world_keywords import IDS, keywords
 
-from envs.core import UserError
+from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import make_world
 from envs.seeding import restore_generator

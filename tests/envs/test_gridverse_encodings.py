@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.core import UserError
+from envs.errors import UserError
 from envs.gridverse.encodings import ENCODINGS, encode
 from envs.gridverse.objects import (
     BEACON,

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs import WORLDS
-from envs.core import UserError, put, where
+from envs.core import put, where
+from envs.errors import UserError
 from envs.fleet import advance
 from envs.gridverse.objects import (
     CLOSED,

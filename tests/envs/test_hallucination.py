@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.core import UserError
+from envs.errors import UserError
 from envs.gridverse.layouts import lines
 from envs.gridverse.objects import FLOOR, PHANTOM, WALL, kinds, pack
 from envs.registry import make_world

@@ -10,7 +10,8 @@ from world_keywords import IDS, build, keywords
 
 from envs import spaces
 from envs.adapters import NumpyEngine, TensorEngine
-from envs.core import State, UserError, World
+from envs.core import State, World
+from envs.errors import UserError
 from envs.fleet import TensorFleet
 from envs.gridverse.encodings import FullState
 from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, Scene, pack
