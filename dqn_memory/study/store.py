@@ -1,4 +1,4 @@
-"""The folder of a study: readable while it runs and after a crash, without torch.
+"""The folder of a study: readable while it runs and after a crash.
 
 STUDY/
   study.toml       the definition, as its author wrote it     configs/<run>.toml   complete config of a run
@@ -34,7 +34,7 @@ FORMAT = "dqn-memory study 1"
 STATE = "study.sqlite3"
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
-ARCHIVES = ("record.json", "runs.csv")  # files that tell the archive of a study
+ARCHIVES = ("archive.json", "record.json")  # files that tell the archive of a study, the second one of schema 1
 PATIENCE = 10.0  # seconds that a dying holder of a lock has to let go
 SCHEMA = (
     "create table if not exists study (key text primary key, value text not null)",
