@@ -73,6 +73,7 @@ class GlamTrainer(Trainer[TrainConfig]):
     generators = ("acting", "drawing", "dreaming")
     tensors = ("observation", "first")
     stats: ModelStats
+    optimizers: Optimizers
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)

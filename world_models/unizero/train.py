@@ -16,9 +16,10 @@ from torch import Tensor
 
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.trainer import RunStats, Trainer
+from dqn_memory.runs.trainer import Trainer
 from world_models.unizero.acting import Arena, Planner, evaluate, evaluate_run, is_due, reanalysed, search_again
 from world_models.unizero.config import TrainConfig
 from world_models.unizero.engine import make_learn, make_planning
