@@ -39,10 +39,10 @@ from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import run_folder
 from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import ComputeConfig, set_tf32
+from envs.files import disk_errors, write_atomic
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -42,8 +42,8 @@ from dqn_memory.config import LearnerConfig
 from dqn_memory.learner import optimizer_for, sample, update
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
-from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse
+from envs.files import disk_errors, write_atomic
 from envs.machine import benchmark_facts
 from envs.tables import Table
 

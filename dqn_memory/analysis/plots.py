@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
 from PIL import Image
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import write_atomic
+from envs.files import write_atomic
 
 P = ParamSpec("P")
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -14,7 +14,7 @@ from rich.console import Group
 from rich.table import Table as RichTable
 
 from dqn_memory.benchmark_tables import Table, Value
-from dqn_memory.runs.files import disk_errors, write_atomic
+from envs.files import disk_errors, write_atomic
 from envs.machine import describe_environment
 
 TEXT = (

@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import disk_errors, write_atomic
+from envs.files import disk_errors, write_atomic
 
 STEP_MS, LAST_MS = 400, 2000
 PAGES = 200  # about the most pictures of a video; of longer ones only some steps are shown, each for longer

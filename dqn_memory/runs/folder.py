@@ -28,10 +28,14 @@ from torch import Tensor
 
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder, ReplaySource
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.runs.migration import KINDS
+from envs.files import disk_errors, write_atomic
 from envs.machine import describe_environment
+
+# What is kept of a finished run: small files, whole without its checkpoints.
+METRICS = "metrics.jsonl"
+RAW = ("config.toml", "environment.json", METRICS)
 
 
 class Run:

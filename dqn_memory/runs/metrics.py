@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.migration import new_metric
 from envs.core import Step
+from envs.files import disk_errors
 
 if TYPE_CHECKING:
     from io import BufferedWriter

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dqn_memory.runs.errors import one_line_errors
-from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.settings import parse
 from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.tables import FOLDER
+from envs.files import disk_errors, write_atomic
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")
 

@@ -16,12 +16,12 @@ from typing import Any
 import tomli_w
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import to_toml
 from dqn_memory.runs.toml import from_record
 from dqn_memory.study.archive import Source, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned
 from dqn_memory.study.store import RunState, Study, finished, run_folder, study_folder, write_checksums
+from envs.files import disk_errors
 
 
 def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:

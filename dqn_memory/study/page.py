@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from dqn_memory.analysis.plots import png
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import disk_errors, write_atomic
+from envs.files import disk_errors, write_atomic
 from envs.tables import Table
 
 PICTURES, PAGE, HTML = "pictures", "report.md", "report.html"

@@ -26,7 +26,6 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.files import disk_errors
 from dqn_memory.runs.settings import Repeatable
 from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, read_definition, shipped
 from dqn_memory.study.find import find_study, home, kept_name
@@ -46,6 +45,7 @@ from dqn_memory.study.store import (
     run_folder,
     size_in_words,
 )  # fmt: skip
+from envs.files import disk_errors
 
 START = 5.0  # seconds, roughly, until a run's process takes its first step, on one core
 FEW = 40  # runs that are all shown without being asked for

@@ -20,9 +20,9 @@ import tyro
 from dqn_memory.analysis.plots import save
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import Run, run_folder
 from dqn_memory.runs.settings import Repeatable
+from envs.files import disk_errors, write_atomic
 from world_models.glam.acting import Trained, load
 from world_models.glam.config import ComputeConfig
 from world_models.glam.foresight import (

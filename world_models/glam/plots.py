@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from dqn_memory.analysis.plots import COLOURS, INK, MARK, STYLE, Array
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.files import write_atomic
+from envs.files import write_atomic
 from world_models.glam.foresight import EpisodeRollout
 
 PARTS = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from dqn_memory.learner import set_rate
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.trainer import RunStats, Trainer
+from dqn_memory.runs.trainer import Trainer
 from world_models.glam.acting import (
     ActingNoise,
     EvalSetup,
@@ -29,7 +30,7 @@ from world_models.glam.acting import (
     make_player,
 )
 from world_models.glam.config import TrainConfig
-from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, make_optimizers
+from world_models.glam.engine import ModelBatch, Optimizers, RolloutInputs, make_execution, make_optimizers
 from world_models.glam.imagination import Noise, Rollouts, uniforms
 from world_models.glam.replay import Replay
 

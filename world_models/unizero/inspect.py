@@ -20,8 +20,8 @@ from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.runs.errors import one_line_errors
-from dqn_memory.runs.files import disk_errors, write_atomic
 from dqn_memory.runs.folder import run_folder
+from envs.files import disk_errors, write_atomic
 from world_models.settings import check_counts
 from world_models.unizero import plots as model_plots
 from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
