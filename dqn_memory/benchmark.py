@@ -35,13 +35,13 @@ from dqn_memory.analysis.timing import (
     random_replay,
 )
 from dqn_memory.config import LearnerConfig
-from dqn_memory.learner import make_update, optimizer_for, sample, update
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.replay import Prefixes, Replay, Windows
+from dqn_memory.replay import PrefixBatch, Replay, WindowBatch
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.settings import Repeatable, parse, set_tf32
+from dqn_memory.train import make_optimizer, make_update, sample, update
 from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, write_page
 
@@ -188,7 +188,9 @@ class BenchmarkCase:
         """Give one of `FORMS` this case's batch size."""
         return replace(FORMS[form], batch_size=self.batch_size)
 
-    def draw(self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True) -> Windows | Prefixes:
+    def draw(
+        self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True
+    ) -> WindowBatch | PrefixBatch:
         """Draw one batch as training does."""
         ends, draws = learner.contexts_per_window(self.network()[0]), torch.Generator().manual_seed(seed)
         return sample(replay, learner, self.context, ends, draws, trim)
@@ -198,7 +200,7 @@ def update_work(case: BenchmarkCase, form: str, engine: Any = "eager", device: s
     """Make one update of ours on one batch of full windows."""
     learner, network = case.learner(form), case.network(device)[0]
     target = case.network(device)[0].requires_grad_(False)  # cuDNN packs a copy's recurrent weights anew at each call
-    optimizer = optimizer_for(network, learner, capturable=device != "cpu")
+    optimizer = make_optimizer(network, learner, capturable=device != "cpu")
     run = make_update(engine, network, target, optimizer, learner)
     batch = case.draw(learner, case.replay())
     tensors = {field.name: getattr(batch, field.name).to(device) for field in fields(batch)}
@@ -208,7 +210,7 @@ def update_work(case: BenchmarkCase, form: str, engine: Any = "eager", device: s
 def baseline_work(case: BenchmarkCase) -> Work:
     """Make one update of the baseline on the same windows as the published form's."""
     network, batch = case.baseline(), case.draw(case.learner("published"), case.replay())
-    assert isinstance(batch, Windows)
+    assert isinstance(batch, WindowBatch)
     target, optimizer = copy.deepcopy(network), reference.baseline_optimizer(network)
     padding = environment_sizes(case.env).spec().padding
     return partial(reference.baseline_update, network, target, optimizer, reference.baseline_batch(batch, padding))
@@ -307,11 +309,11 @@ def _window_row(env: str, config: CoreBenchmarkConfig) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def _each_in_turn(case: BenchmarkCase, batches: list[Windows | Prefixes]) -> Work:
+def _each_in_turn(case: BenchmarkCase, batches: list[WindowBatch | PrefixBatch]) -> Work:
     """Make an update that takes another batch each time."""
     learner, (network, _) = case.learner("corrected"), case.network()
     target = copy.deepcopy(network).requires_grad_(False)
-    optimizer, following = optimizer_for(network, learner), itertools.cycle(batches)
+    optimizer, following = make_optimizer(network, learner), itertools.cycle(batches)
     return lambda: update(network, target, optimizer, next(following), learner)
 
 

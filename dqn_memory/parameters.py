@@ -39,10 +39,10 @@ from dqn_memory.analysis.size import (
 from dqn_memory.analysis.timing import full_replay
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
-from dqn_memory.learner import optimizer_for, sample, update
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse
+from dqn_memory.train import make_optimizer, sample, update
 from envs.files import disk_errors, write_atomic
 from envs.machine import benchmark_facts
 from envs.tables import Table
@@ -192,7 +192,7 @@ def milliseconds_per_update(config: NetworkConfig, spec: ObservationSpec, num_ac
         torch.manual_seed(0)
         network = config.build(spec, num_actions)
     target = copy.deepcopy(network).requires_grad_(False)
-    optimizer = optimizer_for(network, learner)
+    optimizer = make_optimizer(network, learner)
     replay = full_replay(spec, num_actions, config.context, draws)
     ends = learner.contexts_per_window(network)
     seconds = []

@@ -1,35 +1,45 @@
 """Train a memory agent: `python -m dqn_memory.train --env Gridverse/Memory-5x5-v0 --architecture dgfqn`.
 
-The algorithm is `QTrainer.iterate`: act in N environments, store, learn, copy the target. What every training script
-shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` continues a run.
+This file and `network.py` are DTQN (Esslinger et al. 2022) and its relatives. From top to bottom: a run and its loop
+(act, store, learn), how a batch is sampled, the temporal-difference loss of double Q-learning (van Hasselt et al.
+2016) on windows of history, and the update. What every training script shares (state, resume, logging) is in
+`dqn_memory.runs.trainer`. `--resume RUN` continues a run.
+
+Shapes: N environments, B windows of a batch, T positions of a window (T <= K, the context length), A actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from dqn_memory.acting import Explorer, evaluate, make_actor
 from dqn_memory.agent import evaluate_run
 from dqn_memory.analysis.size import match
-from dqn_memory.config import TrainConfig
-from dqn_memory.learner import average_parameters, copy_parameters, make_update, optimizer_for, sample, set_rate
-from dqn_memory.network import QNetwork, observation_spec
-from dqn_memory.replay import Replay
+from dqn_memory.config import LearnerConfig, TrainConfig
+from dqn_memory.network import QNetwork, observation_spec, trimmed_width
+from dqn_memory.replay import PrefixBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.trainer import Trainer
+from dqn_memory.runs.settings import Engine
+from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
+Batch = WindowBatch | PrefixBatch
+Metrics = dict[str, Tensor]
+
 
 class QTrainer(Trainer[TrainConfig]):
-    """Deep Q-learning with memory: environments, networks, optimiser, replay, streams, counters."""
+    """Deep Q-learning with memory: environments, networks, optimiser, replay, random streams, counters."""
 
     kind = "q_network"
     config_class = TrainConfig
@@ -41,85 +51,93 @@ class QTrainer(Trainer[TrainConfig]):
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
-        streams = self.streams
+        streams, num_envs = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
-        self.network = self._build(streams.network)
-        self.target = self._build(streams.network)
-        self.target.requires_grad_(False).eval()  # values without dropout
+        # networks
+        self.network = self._build_network()
+        self.target = self._build_network().requires_grad_(False).eval()  # values without dropout
         self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
         if config.learner.ema_decay > 0:
-            self.greedy = self._build(streams.network).requires_grad_(False)
+            self.greedy = self._build_network().requires_grad_(False)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
+        # learner
         config.learner.check(self.network)
-        self.ends = config.learner.contexts_per_window(self.network)
-        cuda = self.device.type == "cuda"
-        self.optimizer = optimizer_for(self.network, config.learner, capturable=cuda)
+        self.contexts_per_window = config.learner.contexts_per_window(self.network)
+        self.optimizer = make_optimizer(self.network, config.learner, capturable=self.device.type == "cuda")
         self.optimizers = [self.optimizer]
         self.update = make_update(config.compute.engine, self.network, self.target, self.optimizer, config.learner)
-        rows = config.environment.num_envs
-        self.replay = Replay(self.spec, self.num_actions, rows, config.replay.capacity, self.device)
-        self.actor = make_actor(self.network, rows, self.device, config.acting, config.acting_state)
+        # replay, actor, explorer
+        self.replay = Replay(self.spec, self.num_actions, num_envs, config.replay.capacity, self.device)
+        self.actor = make_actor(self.network, num_envs, self.device, config.acting, config.acting_state)
         self.exploration = generator(streams.exploration, self.device)
-        self.explorer = Explorer(config.exploration, rows, self.num_actions, self.exploration)
+        self.explorer = Explorer(config.exploration, num_envs, self.num_actions, self.exploration)
         self.drawing = generator(streams.replay, torch.device("cpu"))
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.begin()
 
-    def _build(self, seed: int) -> QNetwork:
+    def _build_network(self) -> QNetwork:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            torch.manual_seed(self.streams.network)
             return self.config.network.build(self.spec, self.num_actions).to(self.device)
 
     def begin(self) -> None:
         """Start episodes in all environments, with nothing remembered."""
-        rows = self.config.environment.num_envs
+        num_envs = self.config.environment.num_envs
         self.observation = self.fleet.reset()  # (N, ...)
-        self.previous_action = torch.full((rows,), self.num_actions, device=self.device)
-        self.time = torch.zeros(rows, dtype=torch.int64, device=self.device)  # index in the episode
+        self.previous_action = torch.full((num_envs,), self.num_actions, device=self.device)  # A: none yet
+        self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
         self.actor.observe(self.observation, self.previous_action, self.time == 0)
 
+    # ---- the loop ----------------------------------------------------------------------------------------------------
     def iterate(self) -> None:
-        """One step in every world, then this iteration's updates."""
+        """Take one step in every environment, then this iteration's updates."""
         # act
-        random_only = self.explorer.epsilon(self.steps) == 1.0
-        greedy = torch.zeros_like(self.previous_action) if random_only else self.actor.q_values().argmax(1)
+        all_random = self.explorer.epsilon(self.steps) == 1.0
+        greedy = torch.zeros_like(self.previous_action) if all_random else self.actor.q_values().argmax(1)
         action = self.explorer.choose(greedy, self.steps, self.time == 0)  # (N,)
         step = self.fleet.step(action)
-        done = step.done
 
         # store
         self.replay.add(
             observation=self.observation, next_observation=step.final_observation, action=action,
             previous_action=self.previous_action, reward=step.reward, terminated=step.terminated,
-            done=done, time=self.time,
+            done=step.done, time=self.time,
         )  # fmt: skip
         self.observation = step.observation
-        self.previous_action = torch.where(done, self.num_actions, action)
-        self.time = torch.where(done, 0, self.time + 1)
-        self.actor.observe(self.observation, self.previous_action, done)
+        self.previous_action = torch.where(step.done, self.num_actions, action)
+        self.time = torch.where(step.done, 0, self.time + 1)
+        self.actor.observe(self.observation, self.previous_action, step.done)
         self.iterations += 1
         self.stats.count_episodes(step)
 
         # learn
         config = self.config
-        held = self.replay.written * config.environment.num_envs
-        ready = held >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
+        stored = self.replay.written * config.environment.num_envs
+        ready = stored >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
         if ready and self.iterations % config.replay.update_every == 0:
             for _ in range(config.replay.updates_per_iteration):
-                self._learn()
+                self.learn()
 
-    def _learn(self) -> None:
-        config = self.config
-        context = config.network.context
-        batch = sample(self.replay, config.learner, context, self.ends, self.drawing, updates=self.updates)
-        set_rate(self.optimizer, config.learner, self.steps / config.total_steps)
+    def learn(self) -> None:
+        """Update the network from one batch; copy it into the target and into the average as they are due."""
+        config, learner = self.config, self.config.learner
+        batch = sample(
+            self.replay, learner, config.network.context, self.contexts_per_window, self.drawing, updates=self.updates
+        )
+        set_learning_rate(self.optimizer, learner.final_lr_fraction, self.steps / config.total_steps)
         metrics = self.update(batch)
         self.updates += 1
-        if self.updates % config.learner.target_update_every == 0:
+        if self.updates % learner.target_update_every == 0:
             copy_parameters(self.network, self.target)
         if self.greedy is not self.network:
-            average_parameters(self.network, self.greedy, config.learner.ema_decay, self.updates)
+            average_parameters(self.network, self.greedy, learner.ema_decay, self.updates)
         self.stats.count_update(metrics, self.steps)
+
+    # ---- what the base class asks for --------------------------------------------------------------------------------
+    def networks(self) -> dict[str, QNetwork]:
+        """The online network, the target and, where the run averages its weights, their average."""
+        named = {"network": self.network, "target": self.target}
+        return named if self.greedy is self.network else named | {"average": self.greedy}
 
     def scalars(self) -> dict[str, float]:
         """What a log line says; sums since the last line are cleared."""
@@ -127,7 +145,7 @@ class QTrainer(Trainer[TrainConfig]):
         return super().scalars() | epsilon | self.network.memory_scalars()
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Greedy episodes with the evaluation stream's own seed for this step."""
+        """Play greedy episodes with the evaluation stream's own seed for this step."""
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
         setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
@@ -138,19 +156,15 @@ class QTrainer(Trainer[TrainConfig]):
         goal = self.config.evaluation.stop_at_success
         return goal is not None and float(score.success.mean()) >= goal
 
-    def networks(self) -> dict[str, QNetwork]:
-        """The online, the target and, where the run averages its weights, the averaged network."""
-        named = {"network": self.network, "target": self.target}
-        return named if self.greedy is self.network else named | {"average": self.greedy}
-
     def summary(self, score: Score) -> str:
         """What the script prints of the last evaluation."""
         low, high = score.interval()
         kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
-        world = self.config.environment
-        known = baseline_summary(float(score.success.mean()), world.env, world.kwargs(training=False))
+        baselines = baseline_summary(
+            float(score.success.mean()), self.config.environment.env, self.config.env_kwargs(training=False)
+        )
         return (
-            f"{score.word} {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{known}, "
+            f"{score.word} {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{baselines}, "
             f"return {score.returns.mean():.2f}, length {score.lengths.mean():.1f}"
         )
 
@@ -161,15 +175,14 @@ class QTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def resolve(cls, config: TrainConfig) -> TrainConfig:
-        """The config with the file of its world named from the root, and `--match` turned into widths."""
-        world = config.environment
-        if world.path is not None and Path(world.path).is_file():  # else the name of a file that the world knows
-            config = replace(config, environment=replace(world, path=str(Path(world.path).resolve())))
+        """Name the environment's file from the root, and turn `--match` into widths."""
+        environment = config.environment
+        if environment.path is not None and Path(environment.path).is_file():  # else a name that the environment knows
+            config = replace(config, environment=replace(environment, path=str(Path(environment.path).resolve())))
         if config.match is None:
             return config
-        fleet = make_fleet(
-            world.env, 1, 0, torch.device("cpu"), observation_key=world.observation_key, env_kwargs=config.env_kwargs()
-        )
+        key, cpu = environment.observation_key, torch.device("cpu")
+        fleet = make_fleet(environment.env, 1, 0, cpu, observation_key=key, env_kwargs=config.env_kwargs())
         spec = observation_spec(fleet.observation_space)
         return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
 
@@ -177,6 +190,262 @@ class QTrainer(Trainer[TrainConfig]):
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
         """How well the agent of a run's latest checkpoint does."""
         return evaluate_run(run, options)
+
+
+# ---- sample ----------------------------------------------------------------------------------------------------------
+def sample(
+    replay: Replay,
+    config: LearnerConfig,
+    context: int,
+    contexts_per_window: int | None,
+    generator: torch.Generator,
+    trim: bool = True,
+    updates: int = 0,
+) -> Batch:
+    """Draw one batch uniformly over environment steps.
+
+    Args:
+        replay: where from.
+        config: the batch's size and form.
+        context: K.
+        contexts_per_window: None for whole windows, else how many single contexts stand in for each of them.
+        generator: of the draws.
+        trim: cut windows to the least of the fixed widths that holds the longest.
+        updates: number of updates before this one.
+    """
+    if contexts_per_window is not None:
+        count = config.batch_size * contexts_per_window
+        drawn, _ = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
+        return replay.prefixes(drawn, context, config.gamma, config.n_step)
+    around = config.window_placement == "around"
+    drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
+    if config.tail_fraction < 1:  # the first windows keep their tails; those that end at terminal steps come first too
+        drawn = drawn[torch.randperm(config.batch_size, generator=generator)]
+    # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
+    full_width = not config.mask_padding or config.targets == "shifted" or not trim
+    width = context if full_width else trimmed_width(longest + 1, context)
+    windows = replay.windows(drawn, context, width, None if config.mask_padding else generator)
+    windows.terminal_weight.fill_(config.terminal_weight_at(updates))
+    return windows
+
+
+# ---- loss: functions of tensors with static shapes, shared by eager, compiled and captured runs ----------------------
+def td_loss(network: QNetwork, target: QNetwork, batch: Batch, config: LearnerConfig) -> tuple[Tensor, Metrics]:
+    """Compute the temporal-difference loss of a batch, a scalar, and its metrics, which stay on the device."""
+    if isinstance(batch, PrefixBatch):
+        return prefix_loss(network, target, batch, config)
+    if config.targets == "shifted":
+        return published_loss(network, target, batch, config)
+    return window_loss(network, target, batch, config)
+
+
+def window_loss(
+    network: QNetwork, target: QNetwork, batch: WindowBatch, config: LearnerConfig
+) -> tuple[Tensor, Metrics]:
+    """Train all positions of each window: the target of step j is read at position j + n of the same window."""
+    width = batch.action.shape[1]  # T
+    observation, previous = batch.observation[:, :width], batch.previous_action[:, :width]
+    lengths = (batch.lengths + 1).clamp(max=width) if config.lengths else None
+    every_position = config.loss_positions == "all"
+    online, other = (each if every_position else each.at_every_prefix for each in (network, target))
+    q = online(observation, previous, lengths)  # (B, T, A)
+    with torch.no_grad():
+        value = _value(q, other(observation, previous, lengths), config.double)  # (B, T)
+        step_weight = None
+        if batch.observation.shape[1] > width:
+            with_tail = max(1, round(config.tail_fraction * len(value)))
+            tail = _tail_value(network, target, batch, with_tail, config)
+            value = torch.cat([value, F.pad(tail, (0, 0, 0, len(value) - with_tail))], 1)  # (B, T + 1)
+            step_weight = _tail_weight(batch, with_tail, config.n_step)
+        goal = n_step_target(batch, value, config)  # (B, T)
+    return _weighted_loss(q, batch, goal, config, step_weight)
+
+
+def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: int, config: LearnerConfig) -> Tensor:
+    """Value of what follows the first `count` windows where they are full, (count, 1): of their newest K inputs."""
+    context = batch.action.shape[1]
+    observation, previous = batch.observation[:count, 1:], batch.previous_action[:count, 1:]
+    lengths = batch.lengths[:count] if config.lengths else None
+    last = torch.full_like(batch.lengths[:count], context - 1)
+    online = network.at(observation, previous, lengths, last)  # (count, A)
+    other = target.at(observation, previous, lengths, last)
+    return _value(online, other, config.double).unsqueeze(1)
+
+
+def _tail_weight(batch: WindowBatch, count: int, n_step: int) -> Tensor:
+    """Weight of each step, (B, T): targets behind a window's end are known for the first `count` windows alone.
+
+    A batch's windows stand in random order (`sample`), so weighing the first ones by B / count keeps expectations.
+    """
+    batch_size, context = batch.action.shape
+    position = torch.arange(context, device=batch.action.device)
+    full = (batch.lengths == context) & ~batch.terminated[:, -1]  # (B,)
+    behind = full.unsqueeze(1) & (position + n_step >= context)  # (B, T)
+    known = torch.arange(batch_size, device=batch.action.device).unsqueeze(1) < count  # (B, 1)
+    return torch.where(behind, torch.where(known, batch_size / count, 0.0), 1.0)
+
+
+def n_step_target(batch: WindowBatch, value: Tensor, config: LearnerConfig) -> Tensor:
+    """Compute y_j = sum of gamma^i r_{j+i} + gamma^n V(o_0 .. o_{j+n}), (B, T); n shrinks at the window's end.
+
+    `value` (B, T or T + 1) holds V of the context that ends at each observation.
+    """
+    position = torch.arange(batch.action.shape[1], device=value.device)  # (T,)
+    distance = position.unsqueeze(0) - position.unsqueeze(1)  # (j, i): i - j
+    within = (distance >= 0) & (distance < config.n_step)
+    weight = torch.where(within, config.gamma ** distance.clamp(min=0).float(), 0.0)  # (j, i)
+    reward = batch.reward.to(value.dtype) @ weight.to(value.dtype).T  # (B, T)
+    final = batch.lengths.unsqueeze(1)  # (B, 1)
+    bootstrap_at = (position + config.n_step).clamp(max=value.shape[1] - 1).minimum(final)  # (B, T)
+    ended = batch.terminated.gather(1, final - 1) & (position + config.n_step >= final)
+    ended = ended | (position >= final)  # padding, where it is trained: nothing follows
+    discount = torch.where(ended, 0.0, config.gamma ** (bootstrap_at - position).float())
+    return reward + discount * value.gather(1, bootstrap_at)
+
+
+def published_loss(
+    network: QNetwork, target: QNetwork, batch: WindowBatch, config: LearnerConfig
+) -> tuple[Tensor, Metrics]:
+    """Train as published: the target of position j is read at position j of the window one step later."""
+    width = batch.action.shape[1]  # T
+    real = torch.arange(width, device=batch.lengths.device) < batch.lengths.unsqueeze(1)  # (B, T)
+    mask = real.reshape(*real.shape, *[1] * len(network.spec.shape))  # (B, T, 1, ...)
+    observation = torch.where(mask, batch.observation[:, :width], network.spec.padding)
+    observation = observation.to(batch.observation.dtype)
+    previous = torch.where(real, batch.previous_action[:, :width], network.num_actions)
+    lengths = batch.lengths if config.lengths else None
+    q = network(observation, previous, lengths)  # (B, T, A)
+    with torch.no_grad():
+        following = (batch.observation[:, 1:], batch.previous_action[:, 1:], lengths)
+        online = network(*following) if config.double else None
+        value = _value(online, target(*following), config.double)  # (B, T)
+        goal = batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
+    return _weighted_loss(q, batch, goal, config)
+
+
+def prefix_loss(
+    network: QNetwork, target: QNetwork, batch: PrefixBatch, config: LearnerConfig
+) -> tuple[Tensor, Metrics]:
+    """Train the newest position of each context, on exactly what acting reads, so that nothing leaks."""
+    q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
+    with torch.no_grad():
+        following = (batch.next_observation, batch.next_previous_action, batch.next_lengths)
+        last = batch.next_lengths - 1
+        online = network.at(*following, last) if config.double else None
+        value = _value(online, target.at(*following, last), config.double)  # (B,)
+        goal = batch.reward + batch.discount * value
+    chosen = _upcast(q.gather(1, batch.action.unsqueeze(1)).squeeze(1))
+    loss = _error(chosen, goal, config).mean()
+    return loss, _metrics(loss, chosen, goal)
+
+
+def _value(online: Tensor | None, target: Tensor, double: bool) -> Tensor:
+    """Value of each context, (..., A) -> (...): the target's Q of the online network's choice, or its own maximum."""
+    if not double or online is None:
+        return _upcast(target.max(-1).values)
+    return _upcast(target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1))
+
+
+def _upcast(x: Tensor) -> Tensor:
+    """At least float32: errors and targets are not formed in an autocast precision."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _error(chosen: Tensor, goal: Tensor, config: LearnerConfig) -> Tensor:
+    function = F.mse_loss if config.loss == "mse" else F.smooth_l1_loss
+    return function(chosen, goal, reduction="none")
+
+
+def _weighted_loss(
+    q: Tensor, batch: WindowBatch, goal: Tensor, config: LearnerConfig, step_weight: Tensor | None = None
+) -> tuple[Tensor, Metrics]:
+    """Mean error over real steps, weighed by `step_weight` (B, T) where that is given."""
+    chosen = _upcast(q.gather(2, batch.action.unsqueeze(2)).squeeze(2))  # (B, T)
+    error = _error(chosen, goal, config)
+    if not config.mask_padding:
+        return error.mean(), _metrics(error.mean(), chosen, goal)
+    position = torch.arange(chosen.shape[1], device=chosen.device)
+    real = (position < batch.lengths.unsqueeze(1)).float()  # (B, T)
+    weight = torch.where(batch.terminated, batch.terminal_weight, 1.0) * real  # (B, T)
+    weight = weight if step_weight is None else weight * step_weight
+    share = weight / weight.sum()
+    loss = (error * share).sum()
+    return loss, _metrics(loss, chosen * share * share.numel(), goal * share * share.numel())
+
+
+def _metrics(loss: Tensor, chosen: Tensor, goal: Tensor) -> Metrics:
+    return {
+        "losses/td_loss": loss.detach(),
+        "losses/q_values": chosen.detach().mean(),
+        "losses/targets": goal.mean(),
+    }
+
+
+# ---- update ----------------------------------------------------------------------------------------------------------
+def make_optimizer(network: QNetwork, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
+    """Make a fused Adam with default moments, in which learned priors have a group, and may have a rate, of their own.
+
+    Step sizes are tensors where a CUDA graph captures them, so that `set_learning_rate` reaches the graph.
+    """
+    priors = network.prior_parameters()
+    prior_ids = {id(parameter) for parameter in priors}
+    others = [parameter for parameter in network.parameters() if id(parameter) not in prior_ids]
+    groups = [(others, config.learning_rate)]
+    if priors:
+        rate = config.learning_rate if config.prior_learning_rate is None else config.prior_learning_rate
+        groups.append((priors, rate))
+    device = next(network.parameters()).device
+
+    def step_size(value: float) -> float | Tensor:
+        return torch.tensor(value, device=device) if capturable else value
+
+    named = [{"params": params, "lr": step_size(value), "first_lr": value} for params, value in groups]
+    return torch.optim.Adam(named, lr=step_size(config.learning_rate), fused=True, capturable=capturable)
+
+
+def make_update(
+    engine: Engine, network: QNetwork, target: QNetwork, optimizer: torch.optim.Optimizer, config: LearnerConfig
+) -> Callable[[Batch], Metrics]:
+    """Make the update of one batch, `batch -> metrics`: eager (the tested reference), compiled or captured."""
+    loss_function = torch.compile(td_loss, dynamic=False) if engine == "compile" else td_loss
+
+    def work(batch: Batch) -> Metrics:
+        return update(network, target, optimizer, batch, config, loss_function)
+
+    return Captured(work, (network,), optimizer) if engine == "cudagraph" else work
+
+
+def update(
+    network: QNetwork,
+    target: QNetwork,
+    optimizer: torch.optim.Optimizer,
+    batch: Batch,
+    config: LearnerConfig,
+    loss_function: Callable[..., tuple[Tensor, Metrics]] = td_loss,
+) -> Metrics:
+    """Take one gradient step on `network`; metrics stay on the device."""
+    with torch.autocast(batch.action.device.type, torch.bfloat16, enabled=config.precision == "bfloat16"):
+        loss, metrics = loss_function(network, target, batch, config)
+    penalty = network.regularisation()
+    optimizer.zero_grad(set_to_none=True)
+    (loss + penalty).backward()
+    norm = nn.utils.clip_grad_norm_(network.parameters(), config.max_grad_norm, foreach=True)
+    optimizer.step()
+    network.project()
+    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+
+
+@torch.no_grad()
+def copy_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Copy all parameters in place, so that captured graphs keep their addresses."""
+    torch._foreach_copy_(list(target.parameters()), list(source.parameters()))
+
+
+@torch.no_grad()
+def average_parameters(source: nn.Module, average: nn.Module, decay: float, updates: int) -> None:
+    """Move `average` towards `source` after update number `updates`; faster early on, to forget the first weights."""
+    decay = min(decay, (1 + updates) / (10 + updates))
+    torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

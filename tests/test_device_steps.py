@@ -15,8 +15,8 @@ import unizero_models
 from helpers import filled_replay, network
 
 from dqn_memory.blocks import PRIORS
-from dqn_memory.learner import make_update, optimizer_for, sample
 from dqn_memory.network import ARCHITECTURES
+from dqn_memory.train import make_optimizer, make_update, sample
 from world_models.glam.sequences import SEQUENCES
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import SearchConfig
@@ -63,7 +63,7 @@ def test_such_a_tensor_notices_a_read_and_another_device():
 def test_an_update_of_the_core(architecture, tails):
     net, target = (network(architecture, seed, width=32).float().to(NOWHERE) for seed in (0, 1))
     config = replace(test_engine.CONFIG, n_step=2, tail_fraction=tails)
-    update = make_update("eager", net, target, still(optimizer_for(net, config)), config)
+    update = make_update("eager", net, target, still(make_optimizer(net, config)), config)
     batch = sample(filled_replay([[9, 7], [4, 12]]), config, 6, config.contexts_per_window(net), torch.Generator())
     assert stays(update(moved(batch)))
 

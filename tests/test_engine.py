@@ -8,10 +8,8 @@ import torch
 from helpers import filled_replay, network
 
 from dqn_memory.config import LearnerConfig
-from dqn_memory.learner import make_update, optimizer_for, sample
 from dqn_memory.runs.settings import set_tf32
-from dqn_memory.td_loss import td_loss
-from dqn_memory.train import QTrainer
+from dqn_memory.train import QTrainer, make_optimizer, make_update, sample, td_loss
 
 CONFIG = LearnerConfig(batch_size=8, gamma=0.9, learning_rate=1e-2)
 
@@ -20,7 +18,7 @@ def steps(engine, architecture, device="cpu", updates=3, **changes):
     """Losses and last parameters of a few updates on the same batches."""
     net, target = (network(architecture, seed, **changes).float().to(device) for seed in (0, 1))
     config = replace(CONFIG, n_step=2)
-    optimizer = optimizer_for(net, config, capturable=device == "cuda")
+    optimizer = make_optimizer(net, config, capturable=device == "cuda")
     update = make_update(engine, net, target, optimizer, config)
     replay, generator = filled_replay([[9, 7], [4, 12]]), torch.Generator().manual_seed(0)
     losses = []

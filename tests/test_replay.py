@@ -80,14 +80,14 @@ def test_how_often_each_step_is_in_a_window(around, least):
 @pytest.mark.parametrize("capacity", [10_000, 60])
 def test_a_share_of_the_windows_ends_at_terminal_steps(capacity):
     replay = filled_replay([[7, 9, 5, 8, 11], [20, 20]], capacity)
-    drawn, _ = replay.draw(2000, 4, torch.Generator().manual_seed(0), terminal_share=0.5)
+    drawn, _ = replay.draw(2000, 4, torch.Generator().manual_seed(0), terminal_fraction=0.5)
     windows = replay.windows(drawn, 4, 4)
     rows = torch.arange(2000)
     assert windows.terminated[rows[:1000], windows.lengths[:1000] - 1].all()
     share = windows.terminated[rows[1000:], windows.lengths[1000:] - 1].float().mean()
     assert 0.05 < share < 0.15  # 7 of 80 steps
     fresh = filled_replay([[50]], truncate=True)
-    assert len(fresh.draw(8, 4, torch.Generator().manual_seed(0), terminal_share=1.0)[0]) == 8
+    assert len(fresh.draw(8, 4, torch.Generator().manual_seed(0), terminal_fraction=1.0)[0]) == 8
 
 
 def test_a_narrow_bucket_holds_the_same_window():

@@ -237,6 +237,8 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--update-every", "0"], "--update-every 0 must be at least 1"),
         (["--updates-per-iteration", "0"], "--updates-per-iteration 0 must be at least 1"),
         (["--n-step", "0"], "--n-step 0 must be at least 1"),
+        (["--tail-fraction", "0"], "--tail-fraction 0.0 must be above 0"),
+        (["--terminal-weight", "0"], "--terminal-weight 0.0 must be above 0"),
         (["--batch-size", "0"], "--batch-size 0 must be at least 1"),
         (["--target-update-every", "0"], "--target-update-every 0 must be at least 1"),
         (["--terminal-weight-updates", "-1"], "--terminal-weight-updates -1 must not be negative"),

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dqn_memory.replay import Windows
+from dqn_memory.replay import WindowBatch
 
 Memory = Literal["feedforward", "bigru"]
 
@@ -58,7 +58,7 @@ class BaselineBatch:
     done: Tensor  # (B, T) bool
 
 
-def baseline_batch(batch: Windows, padding: float) -> BaselineBatch:
+def baseline_batch(batch: WindowBatch, padding: float) -> BaselineBatch:
     """Split windows of K + 1 observations into two windows of K: the first one's own, and those one step later."""
     observation = batch.observation
     observation = observation if observation.is_floating_point() else observation.long()

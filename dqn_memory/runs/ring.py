@@ -22,7 +22,7 @@ class Ring:
         """Environment steps held."""
         return min(self.written, self.num_columns) * self.num_envs
 
-    def room(self, dtype: torch.dtype, *shape: int) -> Tensor:
+    def allocate(self, dtype: torch.dtype, *shape: int) -> Tensor:
         """Room for one kind of cell. Zeros, not garbage: padding may be read, if only to be thrown away."""
         return torch.zeros(self.num_columns, self.num_envs, *shape, dtype=dtype, device=self.device)
 

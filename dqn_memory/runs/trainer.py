@@ -287,6 +287,19 @@ def _named(kind: str, score: Score) -> dict[str, float]:
     return {f"{kind}/{name.split('/')[1]}": value for name, value in score.scalars().items()}
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, progress: float) -> None:
+    """Set step sizes after the fraction `progress` of a run.
+
+    They fall on a straight line from `first_lr`, which every parameter group has, to `final_fraction` of it.
+    """
+    for group in optimizer.param_groups:
+        value = group["first_lr"] * (1 + (final_fraction - 1) * min(progress, 1.0))
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a `state_dict` that was read onto a CPU; step sizes that are tensors go where a captured graph looks."""
     optimizer.load_state_dict(state)

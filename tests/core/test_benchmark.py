@@ -23,9 +23,8 @@ from dqn_memory.benchmark import (
     training_row,
     update_work,
 )
-from dqn_memory.learner import sample
 from dqn_memory.runs.errors import UserError
-from dqn_memory.td_loss import td_loss
+from dqn_memory.train import sample, td_loss
 from envs.tables import Table
 
 SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]

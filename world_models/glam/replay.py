@@ -46,11 +46,11 @@ class Replay(Ring):
         super().__init__(columns, num_envs, device)
         self.config = config
         self.cells = {
-            "frames": self.room(torch.uint8, 3, screen, screen),
-            "action": self.room(torch.int16),
-            "reward": self.room(torch.float32),
-            "terminated": self.room(torch.bool),
-            "first": self.room(torch.bool),
+            "frames": self.allocate(torch.uint8, 3, screen, screen),
+            "action": self.allocate(torch.int16),
+            "reward": self.allocate(torch.float32),
+            "terminated": self.allocate(torch.bool),
+            "first": self.allocate(torch.bool),
         }
 
     def drawable(self, length: int) -> int:

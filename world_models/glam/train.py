@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.learner import set_rate
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
-from dqn_memory.runs.trainer import Trainer
+from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from world_models.glam.acting import (
     ActingNoise,
     EvalSetup,
@@ -137,13 +136,14 @@ class GlamTrainer(Trainer[TrainConfig]):
         config, length = self.config, self.config.model.batch_length
         batch = self.replay.windows(self.replay.draw(config.learner.batch_size, length, self.drawing), length)
         noise = self._latent_noise(config.learner.batch_size, length)
-        set_rate(self.optimizers.model, config.learner, self.steps / config.total_steps)
+        set_learning_rate(self.optimizers.model, config.learner.final_lr_fraction, self.steps / config.total_steps)
         metrics = self.execution.learn_model(ModelBatch(**vars(batch), noise=noise))
         self.updates += 1
         self.stats.count_update(metrics, self.steps)
 
     def _learn_agent(self) -> None:
-        set_rate(self.optimizers.agent, self.config.agent, self.steps / self.config.total_steps)
+        progress = self.steps / self.config.total_steps
+        set_learning_rate(self.optimizers.agent, self.config.agent.final_lr_fraction, progress)
         metrics = self.execution.learn_agent(self.imagine())
         self.stats.agent.count_update(metrics, self.steps)
 

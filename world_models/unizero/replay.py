@@ -62,13 +62,13 @@ class Replay(Ring):
         self.config, self.spec, self.num_actions = config, spec, num_actions
         self.horizon, self.history = horizon, history
         self.cells = {
-            "observation": self.room(spec.dtype, *spec.shape),
-            "action": self.room(torch.int16),
-            "reward": self.room(torch.float32),
-            "terminated": self.room(torch.bool),
-            "done": self.room(torch.bool),
-            "time": self.room(torch.int32),
-            "policy": self.room(torch.float32, num_actions),
+            "observation": self.allocate(spec.dtype, *spec.shape),
+            "action": self.allocate(torch.int16),
+            "reward": self.allocate(torch.float32),
+            "terminated": self.allocate(torch.bool),
+            "done": self.allocate(torch.bool),
+            "time": self.allocate(torch.int32),
+            "policy": self.allocate(torch.float32, num_actions),
         }
         if config.final_observations:
             self.cells["next_observation"] = torch.empty_like(self.cells["observation"])
