@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from envs.errors import UserError
-from envs.tables import Table, origin, page, read_sections, remake_page, show, write_page
+from envs.tables import Table, origin, page, read_sections, read_tables, remake_page, show, write_page
 
 TABLE = Table.from_records(
     [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}],
@@ -53,6 +53,24 @@ def test_text_is_aligned_and_leaves_empty_columns_out() -> None:
 
 def test_columns_may_share_a_name() -> None:
     assert Table(("env", "reached", "reached"), [("a", 1, 2)]).markdown().endswith("| a | 1 | 2 |")
+
+
+def test_rows_are_replaced_by_their_key_and_sorted() -> None:
+    table = Table.from_records([{"env": "b", "ms": 1.0}, {"env": "c", "ms": 2.0}], "T", "N", {"ms": ".3f"})
+    records = [{"env": "c", "ms": 3.0, "more": "x"}, {"env": "a", "ms": 4.0}]
+    changed = table.replace_rows("env", records)
+    assert [record["env"] for record in changed.records()] == ["a", "b", "c"]
+    assert changed.columns == ["env", "ms", "more"] and (changed.title, changed.note) == ("T", "N")
+    assert changed.markdown().endswith("| c | 3.000 | x |")
+
+
+def test_tables_are_read_back_by_their_titles(tmp_path: Path) -> None:
+    table = Table.from_records([{"env": "a", "ms": 4.25}], "Speed", "A note.", {"ms": ".3f"})
+    write_page(tmp_path, "speed", "Title", {}, [table])
+    (read,) = read_tables(tmp_path / "speed.json").values()
+    assert (read.title, read.note, read.records(), read.formats) == ("Speed", "A note.", table.records(), table.formats)
+    assert (tmp_path / "speed.md").read_text().startswith("# Title\n\n## Speed\n\nA note.\n\n| env | ms |")
+    assert read_tables(tmp_path / "absent.json") == {}
 
 
 def test_a_page_says_how_it_was_made() -> None:
