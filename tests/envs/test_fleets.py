@@ -1,4 +1,4 @@
-"""Any Gymnasium environment behind the trainer's interface."""
+"""What a trainer steps: worlds of this package and any Gymnasium environment behind one interface."""
 
 import io
 
@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from world_keywords import IDS, keywords
 
 from envs.errors import UserError
-from envs.fleet import make_fleet
+from envs.fleet import TensorFleet, make_fleet
 from envs.gymnasium_fleet import GymnasiumFleet
+from envs.registry import make_world
+from envs.seeding import restore_generator
 from envs.spaces import encoder
 
 
@@ -58,26 +61,6 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
             ended, cut = ended + terminated, cut + truncated
     assert ended > 0
     assert cut > 0 or id == "FrozenLake-v1"
-
-
-@pytest.mark.parametrize("id", ["CartPole-v1", "FrozenLake-v1"])
-def test_resume_by_replay_is_exact(id):
-    fleet = make_fleet(id, 2, seed=8)
-    fleet.reset()
-    roll(fleet, 40)
-    fleet.reset()  # an extra start of all episodes is replayed too
-    roll(fleet, 30, seed=1)
-    file = io.BytesIO()
-    torch.save(fleet.state_dict(), file)
-    file.seek(0)
-    other = make_fleet(id, 2, seed=77)
-    other.reset()
-    roll(other, 5)
-    other.load_state_dict(torch.load(file, weights_only=True))
-    assert fleet.exact_resume
-    assert all(map(equal, roll(fleet, 50, seed=2)[1], roll(other, 50, seed=2)[1]))
-    again = make_fleet(id, 2, seed=0)
-    again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
 def test_a_state_saved_before_the_first_step():
@@ -180,14 +163,6 @@ def test_a_key_chooses_a_part_of_the_observation():
         make_fleet("CartPole-v1", 1, 0, observation_key="image")
 
 
-def test_pictures_need_a_render_mode():
-    fleet = GymnasiumFleet(lambda: Corridor(render_mode="rgb_array"), 1, seed=0, observation_key="image")
-    fleet.reset()
-    assert fleet.frame(0).shape == (2, 2, 3)
-    with pytest.raises(UserError, match="render_mode"):
-        make_fleet("CartPole-v1", 1, 0).frame(0)
-
-
 @pytest.mark.parametrize(
     ("space", "observation", "encoded"),
     [
@@ -243,14 +218,158 @@ def test_what_cannot_be_made_is_one_clear_sentence(id, kwargs, words):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("id", ["CartPole-v1", "POMDP/CarFlag-v0", "ALE/Pong-v5"])
+# All kinds of fleets
+
+
+SMALL, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
+KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]
+
+
+@pytest.mark.parametrize(("id", "kwargs"), KINDS)
+def test_a_saved_state_continues_bit_for_bit(id, kwargs):
+    fleet = make_fleet(id, 3, seed=8, env_kwargs=kwargs)
+    fleet.reset()
+    roll(fleet, 20)
+    fleet.reset()  # an extra start of all episodes is kept too
+    roll(fleet, 13, seed=1)
+    file = io.BytesIO()
+    torch.save(fleet.state_dict(), file)
+    file.seek(0)
+    other = make_fleet(id, 3, seed=77, env_kwargs=kwargs)
+    other.reset()
+    roll(other, 5)
+    other.load_state_dict(torch.load(file, weights_only=True))
+    assert fleet.exact_resume
+    assert all(map(equal, roll(fleet, 30, seed=2)[1], roll(other, 30, seed=2)[1]))
+    again = make_fleet(id, 3, seed=0, env_kwargs=kwargs)
+    again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
+
+
+@pytest.mark.parametrize(
+    ("saved", "other", "count"),
+    [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL, 3), ("CartPole-v1", "CartPole-v1", 3)],
+)
+def test_a_state_of_another_fleet_is_refused(saved, other, count):
+    fleet = make_fleet(saved, 2, 0)
+    fleet.reset()
+    with pytest.raises(UserError, match=f"does not fit {count}"):
+        make_fleet(other, count, 0).load_state_dict(fleet.state_dict())
+
+
+@pytest.mark.parametrize("id", ["CartPole-v1", CAR, "ALE/Pong-v5"])
 def test_a_negative_seed_is_refused(id):
     with pytest.raises(UserError, match="seed must not be negative, not -1"):
         make_fleet(id, 2, -1)
 
 
-def test_a_state_of_another_fleet_is_refused():
-    fleet = make_fleet("CartPole-v1", 2, 0)
+def test_pictures_of_one_row():
+    fleet = make_fleet(CAR, 2, seed=0)
     fleet.reset()
-    with pytest.raises(UserError, match="does not fit 3"):
-        make_fleet("CartPole-v1", 3, 0).load_state_dict(fleet.state_dict())
+    assert fleet.frame(1).shape == (64, 360, 3)
+    fleet = GymnasiumFleet(lambda: Corridor(render_mode="rgb_array"), 1, seed=0, observation_key="image")
+    fleet.reset()
+    assert fleet.frame(0).shape == (2, 2, 3)
+    with pytest.raises(UserError, match="render_mode"):
+        make_fleet("CartPole-v1", 1, 0).frame(0)
+
+
+# Worlds of this package
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_step_fields(id):
+    fleet = make_fleet(id, 5, seed=1, env_kwargs=keywords(id, time_limit=8))
+    assert isinstance(fleet, TensorFleet)
+    observation = fleet.reset()
+    assert observation.shape == (5, *(fleet.observation_space.shape or (1,)))
+    total, length = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.int64)
+    for step in roll(fleet, 40)[1]:
+        assert step.reward.dtype == torch.float32
+        assert step.observation.dtype == step.final_observation.dtype == observation.dtype
+        total, length = total + step.reward.double(), length + 1
+        assert torch.allclose(step.episode_return, total, atol=1e-5)
+        assert torch.equal(step.episode_length, length)
+        total, length = total * ~step.done, length * ~step.done
+    assert (length < 8).all()
+
+
+@pytest.mark.parametrize("id", IDS)
+def test_the_final_observation_is_the_one_before_the_reset(id):
+    fleet = make_fleet(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
+    fleet.reset()
+    ended = []
+    for _ in range(6):
+        before, world = fleet.state, fleet.world
+        stream = torch.Generator()
+        stream.set_state(fleet.generator.get_state())
+        action = torch.ones(32, dtype=torch.int64)
+        step = fleet.step(action)
+        draws = world.step_draws + world.reset_draws
+        u = torch.rand(32, draws, dtype=torch.float64, generator=stream)
+        _, observation, reward, *_ = world.step(before, action, u[:, : world.step_draws])
+        assert torch.equal(step.final_observation, observation)
+        assert torch.equal(step.reward, reward.float())
+        ended.append((step.observation != step.final_observation)[step.done])
+    assert any(changed.any() for changed in ended)
+
+
+def test_a_saved_state_is_not_touched_by_later_steps():
+    fleet = make_fleet("POMDP/CarFlag-v0", 2, seed=0)
+    fleet.reset()
+    saved = fleet.state_dict()
+    kept = {name: value.clone() for name, value in saved["state"].items()}
+    roll(fleet, 5)
+    assert all(torch.equal(saved["state"][name], kept[name]) for name in kept)
+
+
+def test_the_seed_decides_the_episodes():
+    first, same, other = (make_fleet("POMDP/MemoryCards-v0", 4, seed).reset() for seed in (0, 0, 1))
+    assert torch.equal(first, same)
+    assert not torch.equal(first, other)
+
+
+def test_initial_draws_cover_every_initial_state_once():
+    world = make_world("Gridverse/Memory-5x5-v0")
+    fleet = TensorFleet(world, 26, seed=0, initial=world.initial_draws())
+    fleet.reset()
+    assert torch.equal(fleet.state.cells[:24], world.reset(world.initial_draws()).cells)
+    assert len(torch.unique(fleet.state.cells[:24], dim=0)) == 24
+
+
+def test_success_comes_with_the_final_step():
+    world = make_world("Gridverse/Memory-5x5-v0")
+    fleet = TensorFleet(world, 24, seed=0, initial=world.initial_draws())
+    fleet.reset()
+    first = fleet.step(torch.zeros(24, dtype=torch.int64))
+    assert not first.success.any()
+    last = fleet.step(torch.full((24,), 2))
+    assert last.terminated.all()
+    assert last.success.sum() == 12
+    assert torch.equal(last.success, last.episode_return > 0)
+
+
+def test_the_module_may_stand_in_the_id():
+    assert isinstance(make_fleet("envs:POMDP/CarFlag-v0", 2, 0), TensorFleet)
+
+
+def test_misuse_is_one_clear_sentence():
+    world = make_world("Gridverse/Memory-5x5-v0")
+    with pytest.raises(UserError, match="at most 8 rows of 2"):
+        TensorFleet(world, 8, seed=0, initial=world.initial_draws())
+    with pytest.raises(UserError, match="reset"):
+        TensorFleet(world, 8, seed=0).step(torch.zeros(8, dtype=torch.int64))
+    with pytest.raises(UserError, match="num_envs"):
+        TensorFleet(world, 0, seed=0)
+
+
+def test_a_generator_goes_on_where_it_was_or_with_numbers_of_its_own():
+    first, second, third = (torch.Generator().manual_seed(seed) for seed in (1, 2, 1))
+    beginning = torch.rand(5, generator=torch.Generator().manual_seed(1))
+    torch.rand(7, generator=first)
+    restore_generator(second, first.get_state())
+    assert torch.equal(torch.rand(5, generator=second), torch.rand(5, generator=first))
+    of_a_gpu = torch.arange(16, dtype=torch.uint8)  # its states have another size
+    restore_generator(third, of_a_gpu)
+    restore_generator(second, of_a_gpu)
+    drawn = torch.rand(5, generator=third)
+    assert torch.equal(drawn, torch.rand(5, generator=second)) and not torch.equal(drawn, beginning)
