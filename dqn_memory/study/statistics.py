@@ -131,6 +131,11 @@ def resample_indices(runs: int, tasks: int, repetitions: int = REPETITIONS, seed
     return np.random.default_rng(seed).integers(0, runs, (repetitions, runs, tasks))
 
 
+def _drawn(scores: Floats, repetitions: int, seed: int) -> Indices:
+    runs, tasks = scores.shape
+    return resample_indices(runs, tasks, repetitions, seed)
+
+
 def estimate(
     scores: Floats,
     statistic: Statistic,
@@ -150,14 +155,14 @@ def estimate(
         level: share of the resamples within the interval.
     """
     scores = checked(scores)
-    chosen = resample_indices(*scores.shape, repetitions, seed) if indices is None else indices
+    chosen = _drawn(scores, repetitions, seed) if indices is None else indices
     return Estimate(*map(float, _bootstrap(statistic, (scores,), (chosen,), level)))
 
 
 def aggregates(scores: Floats, repetitions: int = REPETITIONS, seed: int = 0) -> dict[str, Estimate]:
     """Compute all of AGGREGATES of scores (R, M), each from the same resamples."""
     scores = checked(scores)
-    indices = resample_indices(*scores.shape, repetitions, seed)
+    indices = _drawn(scores, repetitions, seed)
     return {name: estimate(scores, statistic, indices) for name, statistic in AGGREGATES.items()}
 
 
@@ -174,9 +179,7 @@ def improvement(
         raise UserError(f"both sides need the same tasks, not {scores.shape[1]} and {others.shape[1]} of them")
     if indices is None:
         first, second = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
-        indices = (
-            resample_indices(*scores.shape, repetitions, first), resample_indices(*others.shape, repetitions, second)
-        )  # fmt: skip
+        indices = _drawn(scores, repetitions, first), _drawn(others, repetitions, second)
     return Estimate(*map(float, _bootstrap(probability_of_improvement, (scores, others), indices)))
 
 
@@ -185,7 +188,7 @@ def performance_profile(
 ) -> Profile:
     """Compute the score distribution of scores (R, M) at `thresholds` (S,) with pointwise bootstrap intervals."""
     scores, thresholds = checked(scores), np.asarray(thresholds, np.float64)
-    chosen = resample_indices(*scores.shape, repetitions, seed) if indices is None else indices
+    chosen = _drawn(scores, repetitions, seed) if indices is None else indices
     found = _bootstrap(lambda part: score_distribution(part, thresholds), (scores,), (chosen,), chunk=100)
     return Profile(thresholds, *found)
 

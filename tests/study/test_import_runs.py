@@ -136,10 +136,12 @@ def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_it
     assert "cannot read" in [open_runs(study, keep_replay=False), study.runs()[0].error][1]
 
 
-def test_a_study_is_no_source_of_itself(kept: Path, tmp_path: Path) -> None:
+def test_a_study_is_no_source_of_itself_and_a_folder_is_none(kept: Path, tmp_path: Path) -> None:
     study, _, _ = taken_over(tmp_path / "study", kept)
     with pytest.raises(UserError, match="is the study itself"):
         take_over(study, [], [study.folder], print)
+    with pytest.raises(UserError, match="is no study"):
+        take_over(study, [], [tmp_path], print)
 
 
 def test_a_dry_run_says_what_would_be_taken_and_writes_nothing(
