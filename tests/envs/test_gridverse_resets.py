@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from envs.baselines.shortest import walk
 from envs.gridverse.layouts import distinct
 from envs.gridverse.objects import BEACON, DOOR, EXIT, KEY, blocks_movement, colours, kinds
 from envs.registry import make_world
@@ -58,22 +59,9 @@ def manhattan(world, one, other):
 
 def walks(world, blocked, start, goal):
     """Shortest walks (N,) between cells, -1 where there is none."""
-    free = ~blocked.view(-1, world.height, world.width)
-    reached = torch.nn.functional.one_hot(start, world.height * world.width).bool().view_as(free)
-    length = torch.full_like(start, -1)
-    for steps in range(world.height * world.width):
-        there = reached.flatten(1).gather(1, goal[:, None])[:, 0]
-        length = torch.where(there & (length < 0), steps, length)
-        grown = reached.clone()
-        grown[:, 1:] |= reached[:, :-1]
-        grown[:, :-1] |= reached[:, 1:]
-        grown[:, :, 1:] |= reached[:, :, :-1]
-        grown[:, :, :-1] |= reached[:, :, 1:]
-        grown &= free
-        if torch.equal(grown, reached):
-            return length
-        reached = grown
-    return length
+    shape = (-1, world.height, world.width)
+    one, other = (torch.nn.functional.one_hot(cell, blocked.shape[1]).bool().view(shape) for cell in (start, goal))
+    return walk(~blocked.view(shape), one, other)
 
 
 def memory(world, state):
@@ -84,7 +72,7 @@ def memory(world, state):
     assert (right.sum(1) == 1).all()
     assert (hue[beacons] == good.expand_as(hue)[beacons]).all()
     good_place, bad_place, beacon = (mask.to(torch.uint8).argmax(1) for mask in (right, wrong, beacons))
-    walk = walks(world, blocks_movement(code) | wrong, state.position, good_place)
+    lengths = walks(world, blocks_movement(code) | wrong, state.position, good_place)
     return {
         **common(world, state),
         "stat_good_exit_pos": right.sum(0).numpy(),
@@ -94,8 +82,8 @@ def memory(world, state):
         "stat_manhattan_agent_good": counts(manhattan(world, state.position, good_place), size),
         "stat_manhattan_agent_firstbeacon": counts(manhattan(world, state.position, beacon), size),
         "stat_manhattan_good_bad": counts(manhattan(world, good_place, bad_place), size),
-        "stat_path_agent_good_avoiding_bad": counts(walk[walk >= 0], size),
-        "stat_unreachable": np.array([(walk < 0).sum(), (walk >= 0).sum()]),
+        "stat_path_agent_good_avoiding_bad": counts(lengths[lengths >= 0], size),
+        "stat_unreachable": np.array([(lengths < 0).sum(), (lengths >= 0).sum()]),
     }
 
 
