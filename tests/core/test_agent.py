@@ -1,6 +1,8 @@
 """The agent acts as evaluation does, alone and in a batch, and refuses runs that are not its own."""
 
 import json
+import subprocess
+import sys
 
 import gymnasium
 import numpy as np
@@ -285,3 +287,8 @@ def test_damaged_and_missing_checkpoints_are_one_sentence(runs, tmp_path):
         Agent.load(copy)
     with pytest.raises(UserError, match="no run folder"):
         Agent.load(tmp_path / "nowhere")
+
+
+def test_the_package_is_imported_without_torch_and_names_the_agent():
+    code = "import sys, dqn_memory; assert 'torch' not in sys.modules; print(dqn_memory.Agent.__name__)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "Agent\n"
