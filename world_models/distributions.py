@@ -15,7 +15,7 @@ SLOPE = 1e-3  # epsilon of the value transform: keeps its inverse Lipschitz
 FLOOR = 1e-6  # added to both sides of the group divergence, as UniZero does
 
 
-def wide(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """The same numbers in float32, or as they are if wider."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -25,14 +25,14 @@ def value_transform(x: Tensor) -> Tensor:
 
     The root's difference is written as a quotient, which loses no digits near 0.
     """
-    x = wide(x)
+    x = upcast(x)
     size = x.abs()
     return x.sign() * size / ((size + 1).sqrt() + 1) + SLOPE * x
 
 
 def inverse_value_transform(y: Tensor) -> Tensor:
     """The x with h(x) = y, elementwise."""
-    y = wide(y)
+    y = upcast(y)
     size = y.abs()
     root = 2 * (size + 1 + SLOPE) / (1 + (1 + 4 * SLOPE * (size + 1 + SLOPE)).sqrt())  # sqrt(|x| + 1)
     return y.sign() * (root.square() - 1)
@@ -40,13 +40,13 @@ def inverse_value_transform(y: Tensor) -> Tensor:
 
 def symlog(x: Tensor) -> Tensor:
     """sign(x) log(1 + |x|) (Hafner et al. 2023)."""
-    x = wide(x)
+    x = upcast(x)
     return x.sign() * x.abs().log1p()
 
 
 def symexp(y: Tensor) -> Tensor:
     """The inverse of symlog."""
-    y = wide(y)
+    y = upcast(y)
     return y.sign() * y.abs().expm1()
 
 
@@ -56,14 +56,14 @@ def two_hot(x: Tensor, low: float, high: float, bins: int) -> Tensor:
     Only the two neighbours of x get weight; a point that is hit exactly gets all of it.
     """
     step = (high - low) / (bins - 1)
-    place = (wide(x).clamp(low, high) - low) / step  # in bins
+    place = (upcast(x).clamp(low, high) - low) / step  # in bins
     points = torch.arange(bins, device=x.device, dtype=place.dtype)
     return F.relu(1 - (place[..., None] - points).abs())
 
 
 def expectation(logits: Tensor, low: float, high: float) -> Tensor:
     """Mean of the softmax over evenly spaced points of [low, high]: (..., bins) -> (...)."""
-    logits = wide(logits)
+    logits = upcast(logits)
     points = torch.linspace(low, high, logits.shape[-1], device=logits.device, dtype=logits.dtype)
     return (logits.softmax(-1) * points).sum(-1)
 
@@ -107,32 +107,32 @@ class SymlogCode:
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     """-sum target log softmax(logits) over the last dimension: (..., K), (..., K) -> (...)."""
-    return -(target * wide(logits).log_softmax(-1)).sum(-1)
+    return -(target * upcast(logits).log_softmax(-1)).sum(-1)
 
 
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of softmax(logits) in nats: (..., K) -> (...)."""
-    logs = wide(logits).log_softmax(-1)
+    logs = upcast(logits).log_softmax(-1)
     return -(logs.exp() * logs).sum(-1)
 
 
 def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
     """KL(softmax(p) || softmax(q)) in nats: (..., K), (..., K) -> (...)."""
-    log_p, log_q = wide(p).log_softmax(-1), wide(q).log_softmax(-1)
+    log_p, log_q = upcast(p).log_softmax(-1), upcast(q).log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
 def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
     """Normalised logits of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
     if share == 0:  # the logarithm of a probability that has become 0 would be -inf
-        return wide(logits).log_softmax(-1)
-    probabilities = wide(logits).softmax(-1)
+        return upcast(logits).log_softmax(-1)
+    probabilities = upcast(logits).softmax(-1)
     return ((1 - share) * probabilities + share / logits.shape[-1]).log()
 
 
 def simnorm(x: Tensor, group: int = 8, temperature: float = 1.0) -> Tensor:
     """Softmax inside groups of `group` neighbours (Hansen et al. 2024): (..., D) -> (..., D), D divisible by it."""
-    return (wide(x).unflatten(-1, (-1, group)) / temperature).softmax(-1).flatten(-2)
+    return (upcast(x).unflatten(-1, (-1, group)) / temperature).softmax(-1).flatten(-2)
 
 
 def group_kl(prediction: Tensor, target: Tensor, group: int = 8) -> Tensor:
@@ -140,5 +140,5 @@ def group_kl(prediction: Tensor, target: Tensor, group: int = 8) -> Tensor:
 
     1e-6 is added to both and neither is renormalised, as UniZero has it.
     """
-    p, q = wide(target) + FLOOR, wide(prediction) + FLOOR
+    p, q = upcast(target) + FLOOR, upcast(prediction) + FLOOR
     return (p * (p.log() - q.log())).unflatten(-1, (-1, group)).sum(-1).mean(-1)

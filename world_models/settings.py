@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,66 +24,76 @@ class ComputeConfig(settings.ComputeConfig):
     """Multiply float32 with TF32 on a GPU, in convolutions too: several times faster, with 10 bits of mantissa."""
 
 
-def training_signal(step: Step, clip_rewards: bool, life_ends: bool) -> tuple[Tensor, Tensor]:
-    """Rewards (N,) as they are learned, and where (N,) an episode ends for good: at a lost life too, if asked for."""
+def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool) -> tuple[Tensor, Tensor]:
+    """Give the rewards (N,) to learn, and where (N,) an episode terminates: at a lost life too, if asked for."""
     reward = step.reward.sign() if clip_rewards else step.reward
-    if isinstance(step, AtariStep) and life_ends:
+    if isinstance(step, AtariStep) and terminal_on_life_loss:
         return reward, step.terminated | (step.life_lost & ~step.truncated)
     return reward, step.terminated
 
 
 def check_counts(config: object, names: Iterable[str]) -> None:
-    """A UserError for the first of these flags that is set to less than 1."""
-    for name in names:
-        if getattr(config, name) is not None and getattr(config, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(config, name)} must be at least 1")
+    """Raise UserError for the first of these settings that is less than 1."""
+    _check(config, names, lambda value: value >= 1, "must be at least 1")
 
 
 def check_not_negative(config: object, names: Iterable[str]) -> None:
-    """A UserError for the first of these flags that is below 0."""
+    """Raise UserError for the first of these settings that is below 0."""
+    _check(config, names, lambda value: value >= 0, "must not be negative")
+
+
+def check_positive(config: object, names: Iterable[str]) -> None:
+    """Raise UserError for the first of these settings that is 0 or below."""
+    _check(config, names, lambda value: value > 0, "must be above 0")
+
+
+def check_fractions(config: object, names: Iterable[str]) -> None:
+    """Raise UserError for the first of these settings that is outside 0 .. 1."""
+    _check(config, names, lambda value: 0 <= value <= 1, "must lie between 0 and 1")
+
+
+def _check(config: object, names: Iterable[str], good: Callable[[float], bool], sentence: str) -> None:
     for name in names:
-        if getattr(config, name) is not None and getattr(config, name) < 0:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(config, name)} must not be negative")
+        value = getattr(config, name)
+        if value is not None and not good(value):
+            raise UserError(f"--{name.replace('_', '-')} {value} {sentence}")
 
 
 def check_run(config: Any) -> None:
-    """A UserError for what no run of either trainer can have."""
+    """Raise UserError for what no run of either trainer can have."""
     check_counts(config, ("total_steps",))
     check_not_negative(config, ("seed",))
-    _check_world(config.environment)
+    _check_environment(config.environment)
 
 
-def _check_world(world: settings.EnvironmentConfig) -> None:
-    """A UserError for an option that this world would not be asked about."""
-    world.kwargs()
-    game = world.env.startswith("ALE/")
-    if game and world.path is not None:
-        raise UserError(f"--path {world.path} is for worlds that are read from a file, which {world.env} is not")
-    if world.observation_key is not None and (game or _ours(world)):
-        raise UserError(
-            f"--observation-key {world.observation_key} is for dictionary observations, which {world.env} has not"
-        )
+def _check_environment(environment: settings.EnvironmentConfig) -> None:
+    """Raise UserError for an option that this environment does not have."""
+    environment.kwargs()
+    env, path, key = environment.env, environment.path, environment.observation_key
+    game = env.startswith("ALE/")
+    if game and path is not None:
+        raise UserError(f"--path {path} is for environments that are read from a file, which {env} is not")
+    if key is not None and (game or _ours(environment)):
+        raise UserError(f"--observation-key {key} is for dictionary observations, which {env} has not")
 
 
-def shorter(world: settings.EnvironmentConfig, limit: int | None) -> int | None:
-    """A limit of an episode's steps that can cut the world's own one and not lengthen it; None: the world's own.
+def shorter(environment: settings.EnvironmentConfig, limit: int | None) -> int | None:
+    """Limit an episode's steps to `limit` or to the environment's own limit, whichever is lower (None: the own one).
 
     Not for games, whose limit counts frames.
     """
-    own = None if limit is None else _own_limit(replace(world, time_limit=None))
+    own = None if limit is None else _own_limit(replace(environment, time_limit=None))
     return limit if own is None or limit is None else min(limit, own)
 
 
-def _own_limit(world: settings.EnvironmentConfig) -> int | None:
-    """Steps of a world's longest episode; None where it knows no limit. Only a made world says what its table and its
-    keywords come to.
-    """
-    if _ours(world):
-        return make_world(world.env, **world.kwargs()).time_limit
-    env = make_env(world.env, **world.kwargs())
+def _own_limit(environment: settings.EnvironmentConfig) -> int | None:
+    """Look up an environment's time limit, None where it has none. It must be made for that: keywords can change it."""
+    if _ours(environment):
+        return make_world(environment.env, **environment.kwargs()).time_limit
+    env = make_env(environment.env, **environment.kwargs())
     env.close()
     return None if env.spec is None else env.spec.max_episode_steps
 
 
-def _ours(world: settings.EnvironmentConfig) -> bool:
-    return world.env.removeprefix("envs:") in WORLDS
+def _ours(environment: settings.EnvironmentConfig) -> bool:
+    return environment.env.removeprefix("envs:") in WORLDS

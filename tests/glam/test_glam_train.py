@@ -274,7 +274,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--evaluate-every", "-5"], "--evaluate-every -5 must not be negative"),
         (["--log-every", "-3"], "--log-every -3 must not be negative"),
         (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs an environment of this suite"),
-        (["--env", "ALE/Pong-v5", "--path", "none"], "--path none is for worlds that are read from a file"),
+        (["--env", "ALE/Pong-v5", "--path", "none"], "--path none is for environments that are read from a file"),
         (["--env", "ALE/Pong-v5", "--observation-key", "x"], "--observation-key x is for dictionary observations"),
         (["--seed", "-1"], "--seed -1"),
     ],

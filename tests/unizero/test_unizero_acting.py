@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from unizero_models import ACTIONS, VECTOR, config, model
 
-from world_models.unizero.acting import Arena, Planner, evaluate
+from world_models.unizero.acting import EvalSetup, Planner, evaluate
 from world_models.unizero.config import SearchConfig
 from world_models.unizero.networks import build
 from world_models.unizero.search import draw
@@ -42,9 +42,9 @@ def test_a_plan_depends_on_what_was_seen_before():
 
 def test_an_evaluation_plays_its_quota_in_each_world_and_repeats_itself():
     player = _two_actions()
-    arena = Arena("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
-    first, again = (evaluate(player, arena, 3, 2, seed=5) for _ in range(2))
-    other = evaluate(player, arena, 3, 2, seed=6)
+    setup = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
+    first, again = (evaluate(player, setup, 3, 2, seed=5) for _ in range(2))
+    other = evaluate(player, setup, 3, 2, seed=6)
     assert first.episodes == 6 and (first.lengths > 0).all()
     assert first.lengths.tolist() == again.lengths.tolist() != other.lengths.tolist()
     assert first.returns.tolist() == first.lengths.tolist()  # CartPole pays 1 a step
@@ -59,11 +59,11 @@ def test_without_its_memory_a_planner_has_no_history(monkeypatch):
 
     monkeypatch.setattr(Planner, "plan", noted)
     player = _two_actions()
-    arena = Arena("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
-    evaluate(player, arena, 2, 1, seed=5)
+    setup = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
+    evaluate(player, setup, 2, 1, seed=5)
     assert max(counts) > 1
     counts.clear()
-    evaluate(player, replace(arena, forget=True), 2, 1, seed=5)
+    evaluate(player, replace(setup, reset_memory=True), 2, 1, seed=5)
     assert counts and max(counts) == 0
 
 

@@ -20,7 +20,7 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
 from dqn_memory.train import main as train_network
 from envs.gymnasium_fleet import GymnasiumFleet
-from world_models.unizero.acting import Arena, evaluate, load_model
+from world_models.unizero.acting import EvalSetup, evaluate, load_model
 from world_models.unizero.analysis import (
     attention_maps,
     first_values,
@@ -94,7 +94,7 @@ def test_predictions_are_those_of_the_direct_forward_pass(memory):
     """The world replayed and every window of tokens read as a sequence: no planner, search or expansion in it."""
     _, steps = inspected(memory, "--seed", "3", "--no-frames")
     net, config, _ = load_model(memory)
-    fleet = Arena.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
+    fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, Streams.spawn(3).worlds)
     seen, rewards = [fleet.reset()], []
     for action in steps["action"]:
         step = fleet.step(torch.tensor([action]))
@@ -154,11 +154,11 @@ def test_value_errors_of_a_whole_episode(cart):
 
 def test_the_episode_is_an_evaluations_own_and_a_clipped_reward_is_shown_clipped(memory):
     net, config, _ = load_model(memory)
-    arena = Arena.of(config, torch.device("cpu"))
-    score = evaluate(net, arena, 1, 1, 7)
-    plain = play(net, arena, config.collection, 7, 100, pictures=False)
+    setup = EvalSetup.of(config, torch.device("cpu"))
+    score = evaluate(net, setup, 1, 1, 7)
+    plain = play(net, setup, config.collection, 7, 100, pictures=False)
     assert len(plain) == score.lengths[0] and plain.episode_return == pytest.approx(score.returns[0])
-    clipped = play(net, arena, replace(config.collection, clip_rewards=True), 7, 100, pictures=False)
+    clipped = play(net, setup, replace(config.collection, clip_rewards=True), 7, 100, pictures=False)
     np.testing.assert_array_equal(clipped.reward, np.sign(plain.reward))
     assert clipped.episode_return == plain.episode_return and set(np.unique(plain.reward)) != {-1.0}
 

@@ -25,7 +25,7 @@ from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
 from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
-from world_models.unizero.acting import Arena, load_model, make_arena
+from world_models.unizero.acting import EvalSetup, load_model, make_setup
 from world_models.unizero.config import CollectionConfig, TrainConfig
 from world_models.unizero.networks import build
 from world_models.unizero.phases import PHASES
@@ -311,7 +311,7 @@ def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys
         (["--log-every", "-1"], "--log-every -1 must not be negative"),
         (["--checkpoint-every", "-1"], "--checkpoint-every -1 must not be negative"),
         (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs an environment of this suite"),
-        (["--env", "ALE/Pong-v5", "--path", "nofile"], "--path nofile is for worlds that are read from a file"),
+        (["--env", "ALE/Pong-v5", "--path", "nofile"], "--path nofile is for environments that are read from a file"),
         (["--env", "ALE/Pong-v5", "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
         (["--env", MEMORY, "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
         (["--dynamics", "recurrent", "--gate", "gru"], "--gate gru changes nothing"),
@@ -395,7 +395,7 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
     assert set(stored["action"].flatten().tolist()) == set(range(training.num_actions))
     held = training.planner.window
     assert torch.equal(held.count, training.time.clamp(max=training.config.model.pairs))
-    last = training.planner.see(stored["observation"][-1])
+    last = training.planner.encode(stored["observation"][-1])
     assert torch.equal(held.latent[training.time > 0, held.count[training.time > 0] - 1], last[training.time > 0])
     training.iterate()
     searched = training.replay.columns(training.iterations - 1, training.iterations)["policy"]
@@ -459,5 +459,5 @@ def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     config = read_config(TrainConfig, "unizero/smoke")
     config = replace(config, evaluation=replace(config.evaluation, max_episode_steps=7))
     training = UniZeroTrainer(config)
-    same = make_arena(EvaluationOptions(env="CartPole-v1"), config, training.model, training.device)
-    assert same.env_kwargs == Arena.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}
+    same = make_setup(EvaluationOptions(env="CartPole-v1"), config, training.model, training.device)
+    assert same.env_kwargs == EvalSetup.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}

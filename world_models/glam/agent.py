@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.runs.settings import check_numbers
-from world_models.distributions import SymlogCode, cross_entropy, entropy, wide
+from world_models.distributions import SymlogCode, cross_entropy, entropy, upcast
 from world_models.glam.config import AgentConfig
 from world_models.glam.encoder import mlp
 from world_models.glam.imagination import Rollouts
@@ -37,7 +37,7 @@ class Agent(nn.Module):
         """Action logits (..., A) in float32 or wider."""
         with self._autocast(features):
             logits: Tensor = self.actor(features)
-        return wide(logits)
+        return upcast(logits)
 
     def values(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Critic's logits (..., bins), and values (...) decoded in float32 or wider."""
@@ -126,10 +126,10 @@ def lambda_return(
     Rewards (H, ...), values (H + 1, ...) of the states before each step and after the last, ends (H, ...) as truth
     values or as numbers from 0 to 1: returns (H, ...), float32 or wider.
     """
-    value = wide(value)
+    value = upcast(value)
     discount = gamma * (1 - terminated.to(value.dtype))  # (H, ...)
     beside = value[:-1] if form == "released" else value[1:]
-    short = wide(reward) + discount * (1 - lam) * beside  # all of R_t but the part of R_{t+1}
+    short = upcast(reward) + discount * (1 - lam) * beside  # all of R_t but the part of R_{t+1}
     later, returns = value[-1], []
     for t in reversed(range(len(reward))):
         later = short[t] + discount[t] * lam * later
@@ -165,7 +165,7 @@ class ReturnScale(nn.Module):
     @torch.no_grad()
     def update(self, returns: Tensor) -> Tensor:
         """Take in returns of any shape; gives the scale after it, a scalar of at least 1."""
-        returns = wide(returns)
+        returns = upcast(returns)
         for average, share in ((self.low, LOW), (self.high, HIGH)):
             average.lerp_(percentile(returns, share).to(average.dtype), 1 - self.decay)
         return self.value

@@ -11,7 +11,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from world_models.distributions import unimix, wide
+from world_models.distributions import unimix, upcast
 from world_models.glam.architecture import SMALLEST, ModelConfig
 
 COLOURS = 3
@@ -107,7 +107,7 @@ def hidden_layers(inputs: int, width: int, layers: int) -> list[nn.Module]:
 
 def gumbel(noise: Tensor) -> Tensor:
     """Gumbel noise -log(-log u) of uniforms u in [0, 1), float32 or wider: argmax(log p + it) is a draw from p."""
-    return -(-wide(noise).log()).log()
+    return -(-upcast(noise).log()).log()
 
 
 def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
-from world_models.distributions import wide
+from world_models.distributions import upcast
 from world_models.glam.acting import ActingNoise, EvalSetup, Trained, make_player
 from world_models.glam.imagination import Context, uniforms
 from world_models.glam.learner import kl
@@ -297,7 +297,7 @@ def _measured(model: WorldModel, truth: Truth, h: Tensor, real: Tensor) -> dict[
     """The measures of features h (H, B, D); `real` are those on the real frames."""
     return {
         "reward": (model.reward_value(model.reward(h)) - truth.reward).square(),
-        "end": (wide(model.termination(h)).sigmoid() - truth.end.to(h.dtype)).square(),
+        "end": (upcast(model.termination(h)).sigmoid() - truth.end.to(h.dtype)).square(),
         "latent": kl(truth.posterior, model.prior(h)),
         "feature": _distance(h, real),
     }
@@ -305,7 +305,7 @@ def _measured(model: WorldModel, truth: Truth, h: Tensor, real: Tensor) -> dict[
 
 def _distance(ours: Tensor, theirs: Tensor) -> Tensor:
     """Norm of the difference over that of `theirs`, (H, B) of (H, B, D)."""
-    return wide(ours - theirs).norm(dim=-1) / wide(theirs).norm(dim=-1).clamp(min=1e-12)
+    return upcast(ours - theirs).norm(dim=-1) / upcast(theirs).norm(dim=-1).clamp(min=1e-12)
 
 
 def _over_dreams(values: Tensor) -> Array:

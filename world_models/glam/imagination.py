@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from world_models.distributions import wide
+from world_models.distributions import upcast
 from world_models.glam.encoder import gumbel
 from world_models.glam.memory import MemoryKind, make_memory
 from world_models.glam.model import WorldModel
@@ -119,7 +119,7 @@ def imagine(
 
 def choose(logits: Tensor, noise: Tensor) -> Tensor:
     """Actions (...) drawn from softmax(logits) with uniforms from [0, 1), both (..., A)."""
-    return (wide(logits) + gumbel(noise)).argmax(-1)
+    return (upcast(logits) + gumbel(noise)).argmax(-1)
 
 
 def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from world_models.distributions import SymlogCode, cross_entropy, wide
+from world_models.distributions import SymlogCode, cross_entropy, upcast
 from world_models.glam.architecture import ModelConfig
 from world_models.glam.config import LearnerConfig
 from world_models.glam.model import Predictions, WorldModel
@@ -74,13 +74,13 @@ def trained_positions(first: Tensor, config: ModelConfig) -> tuple[Tensor, Tenso
 
 def reconstruction(images: Tensor, targets: Tensor, form: str) -> Tensor:
     """Compute the error of each image, (B, T): the sum of squares, or its root."""
-    squares = (wide(images) - wide(targets)).square().flatten(2).sum(-1)
+    squares = (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
     return squares if form == "squared" else squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
 
 
 def termination_loss(logit: Tensor, terminated: Tensor) -> Tensor:
     """Compute the binary cross-entropy (B, T)."""
-    logit = wide(logit)
+    logit = upcast(logit)
     return F.binary_cross_entropy_with_logits(logit, terminated.to(logit.dtype), reduction="none")
 
 

@@ -19,7 +19,7 @@ from dqn_memory.runs.settings import Repeatable
 from envs.fleet import Fleet
 from envs.registry import WORLDS, make_world
 from world_models.distributions import group_kl
-from world_models.unizero.acting import Arena, Planner, load_model
+from world_models.unizero.acting import EvalSetup, Planner, load_model
 from world_models.unizero.config import GROUP, CollectionConfig, ModelConfig, TrainConfig
 from world_models.unizero.dynamics import TokenDynamics
 from world_models.unizero.layers import AttentionStack
@@ -155,7 +155,7 @@ class Errors:
 
 
 def play(
-    model: WorldModel, arena: Arena, collection: CollectionConfig, seed: int, longest: int, pictures: bool = True
+    model: WorldModel, setup: EvalSetup, collection: CollectionConfig, seed: int, longest: int, pictures: bool = True
 ) -> Trajectory:
     """The first episode of one world without noise, or its first `longest` steps; sets the model's evaluation mode.
 
@@ -163,25 +163,25 @@ def play(
     is wanted of a world that draws none.
     """
     streams = Streams.spawn(seed)
-    fleet = arena.fleet(1, streams.worlds)
-    planner, numbers = Planner(model, 1, arena.device, arena.search), generator(streams.exploration, arena.device)
+    fleet = setup.fleet(1, streams.worlds)
+    planner, numbers = Planner(model, 1, setup.device, setup.search), generator(streams.exploration, setup.device)
     observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
     while len(moments) < longest and not (moments and bool(moments[-1]["done"])):
-        frames += [_frame(fleet, arena)] if pictures else []
-        drawn = draw(arena.search, 1, fleet.num_actions, numbers, evaluation=True)
+        frames += [_frame(fleet, setup)] if pictures else []
+        drawn = draw(setup.search, 1, fleet.num_actions, numbers, evaluation=True)
         moment, observation = _moment(planner, fleet, collection, observation, drawn)
         moments.append(moment)
     return _trajectory(moments, frames)
 
 
-def _frame(fleet: Fleet, arena: Arena) -> Array:
+def _frame(fleet: Fleet, setup: EvalSetup) -> Array:
     try:
         return fleet.frame(0)
     except (UserError, gymnasium.error.Error) as error:  # Gymnasium's own says which package drawing needs
         reason = str(error).rstrip(".")
     except NotImplementedError:  # Gymnasium's base class, without a word
         reason = "it has no render method"
-    raise UserError(f"{arena.env} cannot be drawn ({reason}); --no-frames does without its pictures")
+    raise UserError(f"{setup.env} cannot be drawn ({reason}); --no-frames does without its pictures")
 
 
 @torch.no_grad()
@@ -314,9 +314,9 @@ def investigate(run: Path, device: torch.device, choice: Choice) -> Findings:
     """Load, play, measure; nothing is written. Raises UserError for whatever of it cannot be done."""
     model, config, step = load_model(run, device)
     values = pooled(run, model, config, choice.also)
-    arena = Arena.of(config, device).with_simulations(choice.simulations)
-    arena, names = visible(arena) if choice.frames else arena, action_names(arena)
-    seen = play(model, arena, config.collection, choice.seed, choice.most_steps, choice.frames)
+    setup = EvalSetup.of(config, device).with_simulations(choice.simulations)
+    setup, names = visible(setup) if choice.frames else setup, action_names(setup)
+    seen = play(model, setup, config.collection, choice.seed, choice.most_steps, choice.frames)
     last = chosen_step(seen, choice.last_step)
     first = max(0, last + 1 - config.model.horizon)
     window = slice(first, last + 1)
@@ -347,17 +347,17 @@ def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str
     return {name: np.stack([each[name] for each in found]) for name in found[0]}
 
 
-def visible(arena: Arena) -> Arena:
+def visible(setup: EvalSetup) -> EvalSetup:
     """The same world, asked for pictures where it needs to be asked."""
-    if arena.env.startswith("ALE/") or arena.env.removeprefix("envs:") in WORLDS:
-        return arena
-    return replace(arena, env_kwargs=arena.env_kwargs | {"render_mode": "rgb_array"})
+    if setup.env.startswith("ALE/") or setup.env.removeprefix("envs:") in WORLDS:
+        return setup
+    return replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
 
 
-def action_names(arena: Arena) -> tuple[str, ...]:
+def action_names(setup: EvalSetup) -> tuple[str, ...]:
     """Words for the action numbers, where the world has them."""
-    ours = arena.env.removeprefix("envs:") in WORLDS
-    return make_world(arena.env, **arena.env_kwargs).action_names if ours else ()
+    ours = setup.env.removeprefix("envs:") in WORLDS
+    return make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
 
 
 def chosen_step(seen: Trajectory, wanted: int | None) -> int:

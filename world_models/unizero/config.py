@@ -1,7 +1,7 @@
-"""The sizes and the forms of a UniZero world model.
+"""All settings of a UniZero run: model, learner, search, replay, collection, evaluation; `TrainConfig` holds them.
 
 Where "Learning to Focus" and the code released with it disagree, the help of a flag names both values; where neither is
-an error, the paper's is the default. These points have no flag:
+an error, the paper's is the default. Five differences have no flag:
 
 - Heads: two in the paper's text, four in the code. The paper's own count of 20.77 million parameters has four; two
   would make 19.59.
@@ -25,7 +25,15 @@ from dqn_memory.runs.settings import Engine, EnvironmentConfig, OutputConfig, Re
 from envs.atari import AtariConfig
 from envs.core import Step
 from world_models import settings
-from world_models.settings import check_counts, check_not_negative, check_run, shorter, training_signal
+from world_models.settings import (
+    check_counts,
+    check_fractions,
+    check_not_negative,
+    check_positive,
+    check_run,
+    shorter,
+    training_signal,
+)
 
 GROUP = 8  # probabilities of one SimNorm group
 FIRST_SPAN = {"gaussian_adaptive": 10.0}  # where a paper's span starts, by the beginning of its prior's name
@@ -34,7 +42,7 @@ OTHER_SPAN = 6.0
 
 @dataclass(frozen=True)
 class EncoderConfig:
-    """How an observation becomes a latent. Images take `channels` and `norm`, everything else the other two."""
+    """Encodes observations. Images use `channels` and `norm`, all others `hidden` and `token_width`."""
 
     channels: int = 32
     """Channels of the first convolutions of an image encoder; later ones have twice as many."""
@@ -69,7 +77,7 @@ class ModelConfig:
     horizon: int = 10
     """Environment steps T of a training sequence, two tokens each."""
     context: int = 8
-    """Tokens of the search window: a latent is judged from at most context - 1 tokens, an action from context - 2."""
+    """Tokens of the search window: values and policies see at most context - 1 tokens, rewards context - 2."""
     dropout: float = 0.1
     """Dropout of tokens, attention weights and sublayer outputs."""
     gate: str = "residual"
@@ -77,15 +85,15 @@ class ModelConfig:
     rotary: bool = False
     """Rotary positions in place of the learned table."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's own law, under which
-    small models start with more signal. The heads' last layers are zero in both."""
+    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default
+    initialisation, with which small models start with more signal. The heads' last layers are zero in both."""
     support: int = 50
     """Rewards and values are distributions over the integers -support .. support, after the value transform."""
     prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=OTHER_SPAN, regulariser_weight=0.025))
     """Temporal prior of the attention."""
     span_diversity: float = 0.0
-    """Factor on the likeness of the heads' learned mu, sigma and span within a layer, which is added to the loss (the
-    thesis names such a coefficient, sets it to 0 and gives no formula; see `WorldModel.likeness` for ours)."""
+    """Weight of a penalty on the similarity of the heads' learned mu, sigma and span within a layer (the thesis names
+    such a coefficient, sets it to 0 and gives no formula; see `WorldModel.likeness` for ours)."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     @property
@@ -94,12 +102,12 @@ class ModelConfig:
         return (self.context - 2) // 2
 
     def with_prior(self, kind: str) -> ModelConfig:
-        """The same model under another prior, whose span starts where the paper starts it."""
+        """Exchange the prior; its span starts at the paper's value."""
         span = next((value for name, value in FIRST_SPAN.items() if kind.startswith(name)), OTHER_SPAN)
         return replace(self, prior=replace(self.prior, kind=kind, span=span))
 
     def check(self) -> None:
-        """One sentence for every combination that cannot be built."""
+        """Raise UserError for a combination that cannot be built."""
         for what, name, table in (("gate", self.gate, GATES), ("prior", self.prior.kind, PRIORS)):
             if name not in table:
                 raise UserError(near_names(what, name, table))
@@ -117,9 +125,9 @@ class ModelConfig:
             self._check_attention()
 
     def check_used(self) -> None:
-        """One sentence for an option that these dynamics never read.
+        """Raise UserError for an option that these dynamics never read.
 
-        Details of a prior may stand there all the same: presets set them for whatever prior is chosen.
+        Details of a prior are exempt: presets set them for whatever prior is chosen.
         """
         if self.dynamics == "transformer":
             return
@@ -200,41 +208,33 @@ class LearnerConfig:
     max_grad_norm: float = 5.0
     """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
     target_update_rate: float = 0.05
-    """Share by which the target's parameters move towards the model's after every update (0: they do not)."""
+    """Fraction by which the target's parameters move towards the model's after every update (0: they do not)."""
     target_update_every: int = 0
     """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
-    beside the moves of 0.05, the released code never copies: moves alone are the default, which both have, and behind
-    which a copy finds little left to do. `--target-update-rate 0 --target-update-every 100` copies only."""
+    beside the moving average of 0.05, the released code never copies. The default is the moving average alone, which
+    both have. `--target-update-rate 0 --target-update-every 100` copies only."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Autocast precision of the forward passes."""
     loss: LossConfig = field(default_factory=LossConfig)
 
     def check(self) -> None:
-        """One sentence for every value that cannot work."""
+        """Raise UserError for a value that cannot work."""
         check_counts(self, ("batch_size", "n_step"))
         check_not_negative(self, ("prior_learning_rate", "weight_decay"))
         check_not_negative(self.loss, (weight.name for weight in fields(self.loss)))
-        for name in ("learning_rate", "max_grad_norm"):
-            if getattr(self, name) <= 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be above 0")
-        self._check_target()
-        if not 0 <= self.gamma <= 1:
-            raise UserError(f"--gamma {self.gamma} must lie between 0 and 1")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
-
-    def _check_target(self) -> None:
-        if not 0 <= self.target_update_rate <= 1:
-            raise UserError(f"--target-update-rate {self.target_update_rate} must lie between 0 and 1")
+        check_positive(self, ("learning_rate", "max_grad_norm"))
+        check_fractions(self, ("target_update_rate", "gamma"))
         if self.target_update_every < 0:
             raise UserError(f"--target-update-every {self.target_update_every} must be 0 (no copies) or more")
         if self.target_update_rate == self.target_update_every == 0:
             raise UserError(
-                "--target-update-rate 0 and --target-update-every 0 leave the target as it starts; give one of them"
+                "--target-update-rate 0 and --target-update-every 0 never change the target; give one of them"
             )
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
 
     def copies_after(self, updates: int) -> bool:
-        """Whether the target becomes a whole copy after update number `updates` = 1, 2, ..."""
+        """Decide whether the target becomes a copy of the model after update number `updates` = 1, 2, ..."""
         return self.target_update_every > 0 and updates % self.target_update_every == 0
 
 
@@ -253,9 +253,8 @@ class ReplayConfig:
     """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
 
     def check(self) -> None:
-        """One sentence for each value that cannot work."""
-        if not 0 <= self.terminal_fraction <= 1:
-            raise UserError(f"--terminal-fraction {self.terminal_fraction} must lie between 0 and 1")
+        """Raise UserError for a value that cannot work."""
+        check_fractions(self, ("terminal_fraction",))
         check_not_negative(self, ("segment_length",))
 
 
@@ -286,9 +285,8 @@ class GumbelConfig:
     """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
 
     def check(self) -> None:
-        """One sentence for each value that cannot be searched with."""
-        if self.max_considered_actions < 1:
-            raise UserError(f"--max-considered-actions {self.max_considered_actions} must be at least 1")
+        """Raise UserError for a value that cannot be searched with."""
+        check_counts(self, ("max_considered_actions",))
         check_not_negative(self, ("visit_offset", "value_scale"))
 
 
@@ -308,26 +306,22 @@ class SearchConfig:
     dirichlet_alpha: float = 0.3
     """Concentration of that noise."""
     backend: Literal["auto", "torch", "compiled"] = "auto"
-    """Who walks the tree: `torch` on the model's device, some hundred small operations per simulation; `compiled` loops
-    on the CPU, with two small copies per simulation if the model is elsewhere. `auto` is compiled on a CPU and for few
-    roots, else torch. The trees are the same."""
+    """What walks the tree: `torch` operations on the model's device, some hundred small ones per simulation; `compiled`
+    loops on the CPU, with two small copies per simulation if the model is on another device. `auto` is compiled on a
+    CPU and for few roots, else torch. The trees are the same."""
     query_per: Literal["auto", "node", "action"] = "auto"
-    """What the model is asked about at a time: all actions of a `node`, whose answers are kept, or the one `action`
-    that is tried. Trees differ by rounding alone. `auto` is node where trees are compiled, the dynamics read what lies
-    before the actions once, and actions times roots are few (96 on a CPU); else action."""
+    """What one query of the model covers: all actions of a `node`, whose results are kept, or the one `action` that is
+    tried. Trees differ by rounding alone. `auto` is node where trees are compiled, the dynamics read the shared history
+    once for all actions, and actions times roots are few (96 on a CPU); else action."""
 
     def check(self) -> None:
-        """One sentence for each value that cannot be searched with."""
-        if self.simulations < 1:
-            raise UserError(f"--simulations {self.simulations} must be at least 1")
-        if not 0 <= self.dirichlet_fraction <= 1:
-            raise UserError(f"--dirichlet-fraction {self.dirichlet_fraction} must lie between 0 and 1")
-        if self.dirichlet_alpha <= 0:
-            raise UserError(f"--dirichlet-alpha {self.dirichlet_alpha} must be above 0")
+        """Raise UserError for a value that cannot be searched with."""
+        check_counts(self, ("simulations",))
+        check_fractions(self, ("dirichlet_fraction",))
+        check_positive(self, ("dirichlet_alpha",))
         if not 0 < self.tree.discount <= 1:
             raise UserError(f"--discount {self.tree.discount} must be above 0 and at most 1")
-        if self.tree.c2 <= 0:
-            raise UserError(f"--c2 {self.tree.c2} must be above 0")
+        check_positive(self.tree, ("c2",))
         check_not_negative(self.tree, ("c1",))
         if self.backend == "torch" and self.query_per == "node":
             raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
@@ -336,86 +330,85 @@ class SearchConfig:
 
 @dataclass(frozen=True)
 class CollectionConfig:
-    """How experience is made, and how often it is learned from."""
+    """How experience is collected, and how often the model learns from it."""
 
     temperature: float = 0.25
     """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one."""
     reset_history: Literal["episode", "released"] = "episode"
-    """When a search's history is emptied: where the world's own `episode` starts; or, as in the `released` code, in all
-    worlds from the first end of an episode until each world has ended one, after which the next round begins."""
+    """When the history that a search sees is emptied: at the start of each environment's `episode`; or, as in the
+    `released` code, in all environments from the first end of an episode until each has ended one, after which the
+    next round begins."""
     clip_rewards: bool = False
-    """Learn the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
+    """Train on the signs of the rewards (usual in Atari); evaluations count the rewards themselves."""
     terminal_on_life_loss: bool = False
-    """Let a lost life end an episode of training (usual in Atari): no value behind it, no history from before it. The
+    """Let a lost life end an episode in training (usual in Atari): no value after it, no history from before it. The
     game goes on, and evaluations play all lives."""
     prepopulate: int = 0
     """Environment steps of uniformly random actions before the first search. They cost no search, and where rewards are
-    rare the model learns from them what there is to be searched for; their policy is kept as uniform."""
+    rare they show the model what to search for. Their stored policy is uniform."""
     learning_starts: int = 2_000
     """Environment steps before the first update."""
     replay_ratio: float = 0.25
     """Updates per environment step."""
     update_every: int = 1
-    """Iterations of --num-envs environment steps between groups of updates; the ratio holds all the same."""
+    """Iterations of --num-envs environment steps between groups of updates; --replay-ratio stays the same."""
     reanalyse_fraction: float = 0.02
-    """Share of the updates whose policies are all searched anew (0.02: every 50th). The paper's table has a "buffer
-    reanalyze frequency" of 1/50 and does not say of what; this reading of it is the default. 0 in the released Atari
-    configuration; in the library beneath that code it counts passes over some sequences by rounds of collection."""
+    """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th update). The paper's
+    table has a "buffer reanalyze frequency" of 1/50 without saying what it counts; this reading is the default. The
+    released Atari configuration has 0; in the library that it uses the number has another meaning."""
 
     def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Rewards (N,) as they are learned, and where (N,) an episode of training ends for good."""
+        """Give the rewards (N,) to learn, and where (N,) an episode terminates in training."""
         return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
     def check(self) -> None:
-        """One sentence for each value that cannot work."""
+        """Raise UserError for a value that cannot work."""
         check_not_negative(self, ("temperature", "replay_ratio", "learning_starts", "prepopulate"))
-        if self.update_every < 1:
-            raise UserError(f"--update-every {self.update_every} must be at least 1")
-        if not 0 <= self.reanalyse_fraction <= 1:
-            raise UserError(f"--reanalyse-fraction {self.reanalyse_fraction} must lie between 0 and 1")
+        check_counts(self, ("update_every",))
+        check_fractions(self, ("reanalyse_fraction",))
 
-    def updates_due(self, iteration: int, worlds: int) -> int:
-        """Updates after iteration number `iteration` = 1, 2, ...; their number per step is exact in the long run."""
-        if iteration * worlds < self.learning_starts or iteration % self.update_every:
+    def updates_due(self, iteration: int, num_envs: int) -> int:
+        """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
+        if iteration * num_envs < self.learning_starts or iteration % self.update_every:
             return 0
-        return self._owed(iteration, worlds) - self._owed(iteration - self.update_every, worlds)
+        return self._owed(iteration, num_envs) - self._owed(iteration - self.update_every, num_envs)
 
-    def updates_within(self, iterations: int, worlds: int, window: int) -> int:
-        """Updates of a whole run, which learns from `window` iterations at a time."""
-        before = max(window, -(-self.learning_starts // worlds)) - 1  # iterations that never learn
+    def updates_within(self, iterations: int, num_envs: int, window: int) -> int:
+        """Count the updates of a whole run, whose sequences are `window` iterations long."""
+        before = max(window, -(-self.learning_starts // num_envs)) - 1  # iterations that never learn
         first, last = (number // self.update_every * self.update_every for number in (before, iterations))
-        return max(self._owed(last, worlds) - self._owed(first, worlds), 0)
+        return max(self._owed(last, num_envs) - self._owed(first, num_envs), 0)
 
-    def _owed(self, iteration: int, worlds: int) -> int:
-        return int(iteration * worlds * self.replay_ratio)
+    def _owed(self, iteration: int, num_envs: int) -> int:
+        return int(iteration * num_envs * self.replay_ratio)
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluation without noise: each of N worlds plays the same number of episodes, so short ones are not favoured."""
+    """Evaluation without noise; all environments play as many episodes, so that short ones are not favoured."""
 
     evaluate_every: int = 10_000
     """Environment steps between evaluations (0: only at the end). 10,000 in the paper, which is the default; 5,000,
     10,000 or 20,000 in the released configurations."""
     evaluate_from: int = 20_000
-    """Environment steps before the first of them (20,000 in the paper, which is the default; the released code begins
-    with the untrained agent, here 0 begins with the first --evaluate-every)."""
+    """Environment steps before the first evaluation (20,000 in the paper, which is the default; the released code
+    begins with the untrained agent, here 0 begins with the first --evaluate-every)."""
     num_eval_envs: int = 20
-    """Worlds that an evaluation plays in at once."""
+    """Environments that an evaluation plays in at once."""
     episodes_per_env: int = 1
-    """Episodes of each of them."""
+    """Episodes in each of them."""
     final_episodes_per_env: int = 5
     """The same for the last evaluation."""
     max_episode_steps: int | None = None
-    """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
+    """Steps after which an evaluation cuts an episode, if the environment's own limit is not lower (None: that one)."""
     stop_at_return: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
     memory_ablation: bool = False
-    """Judge the final agent once more without its memory, forgetting everything before each step."""
+    """Evaluate the final agent once more without memory, its history emptied before each step."""
 
     def check(self) -> None:
-        """One sentence for each value that cannot work."""
+        """Raise UserError for a value that cannot work."""
         check_counts(self, ("num_eval_envs", "episodes_per_env", "final_episodes_per_env", "max_episode_steps"))
         check_not_negative(self, ("evaluate_every", "evaluate_from"))
 
@@ -425,12 +418,12 @@ class ComputeConfig(settings.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"
-    """How searches ask the model and how updates are executed; all three compute the same function."""
+    """How queries of searches and updates are executed; all three compute the same function."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a UniZero agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+    """Train a UniZero agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "unizero"
 
@@ -445,21 +438,21 @@ class TrainConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: int = 1
-    """Seed of every stream: worlds, search, replay, evaluation, network, dropout."""
+    """Seed of every random stream: environments, search, replay, evaluation, network, dropout."""
     total_steps: int = 100_000
     """Environment steps of the run (100,000 in the paper, which is the default; 115,000 in most of the released
     configurations, whose curves are cut at 100,000)."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks or worlds of their own."""
+    """Modules imported first, which register blocks or environments of their own."""
 
     def base(self) -> TrainConfig:
-        """The defaults under this config's prior, whose span starts where the paper starts it."""
+        """Give the defaults under this config's prior, whose span starts at the paper's value."""
         defaults = TrainConfig()
         return replace(defaults, model=defaults.model.with_prior(self.model.prior.kind))
 
     @classmethod
     def earlier(cls) -> TrainConfig:
-        """What keys meant before they existed: the file of an old run has all keys of its version, and no others."""
+        """Give the values that were fixed in the code before a key existed, for config files of old runs."""
         now = cls()
         encoder = replace(now.model.encoder, activation="gelu")
         return replace(
@@ -467,7 +460,7 @@ class TrainConfig:
         )
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Keywords of the world's constructor, with the time limit of training or of evaluations."""
+        """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
         limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
         if not self.environment.env.startswith("ALE/"):
             limit = limit if training else shorter(self.environment, limit)
@@ -477,7 +470,7 @@ class TrainConfig:
         return game | {"most_frames": frames}
 
     def check(self) -> None:
-        """One sentence for every combination of parts that cannot work together."""
+        """Raise UserError for a combination of parts that cannot work together."""
         check_numbers(self)
         check_parts(self, "atari", "model", "learner", "search", "replay", "collection", "evaluation", "compute")
         check_run(self)
@@ -490,12 +483,16 @@ class TrainConfig:
         self._check_updates()
 
     def _check_updates(self) -> None:
-        """One sentence for a run that would end without having learned."""
-        worlds, told, window = self.environment.num_envs, self.collection, self.model.horizon + self.learner.n_step
-        if not told.updates_within(-(-self.total_steps // worlds), worlds, window):
+        """Raise UserError for a run that would end without an update."""
+        num_envs, collection, window = (
+            self.environment.num_envs,
+            self.collection,
+            self.model.horizon + self.learner.n_step,
+        )
+        if not collection.updates_within(-(-self.total_steps // num_envs), num_envs, window):
             raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the model: that begins "
-                f"after {told.learning_starts} steps (--learning-starts) and sequences of {window} steps of one world "
-                f"(--horizon, --n-step), with --replay-ratio {told.replay_ratio:g} updates a step every "
-                f"{told.update_every} iterations; lower those or raise --total-steps"
+                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the model: that begins "
+                f"after {collection.learning_starts} steps (--learning-starts) and sequences of {window} steps "
+                f"(--horizon, --n-step), with --replay-ratio {collection.replay_ratio:g} updates a step every "
+                f"{collection.update_every} iterations; lower those or raise --total-steps"
             )

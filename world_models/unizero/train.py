@@ -20,7 +20,7 @@ from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
-from world_models.unizero.acting import Arena, Planner, evaluate, evaluate_run, is_due, reanalysed, search_again
+from world_models.unizero.acting import EvalSetup, Planner, evaluate, evaluate_run, is_due, reanalysed, search_again
 from world_models.unizero.config import TrainConfig
 from world_models.unizero.engine import make_learn, make_planning
 from world_models.unizero.learner import make_optimizer, make_target, move_target
@@ -130,7 +130,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         rows = self.config.environment.num_envs
         action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
         policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
-        return action, policy, self.planner.see(self.observation)
+        return action, policy, self.planner.encode(self.observation)
 
     def _learn(self) -> None:
         metrics = self.learn(self._sequences())
@@ -155,11 +155,14 @@ class UniZeroTrainer(Trainer[TrainConfig]):
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
         """Episodes without noise, with the evaluation stream's own seed for this step."""
-        config, arena = self.config.evaluation, replace(Arena.of(self.config, self.device), forget=reset_memory)
+        config, setup = (
+            self.config.evaluation,
+            replace(EvalSetup.of(self.config, self.device), reset_memory=reset_memory),
+        )
         quota = config.final_episodes_per_env if final else config.episodes_per_env
         self.stopwatch.begin(EVALUATION)
         seed = self.evaluation_seed(final)
-        score = evaluate(self.model, arena, config.num_eval_envs, quota, seed, self.planning)
+        score = evaluate(self.model, setup, config.num_eval_envs, quota, seed, self.planning)
         self.stopwatch.stop()
         return score
 
