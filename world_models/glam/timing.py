@@ -16,8 +16,8 @@ from dqn_memory.runs.settings import read_config
 from envs.fleet import make_fleet
 from envs.tables import Table, Value
 from world_models.glam.acting import ActingNoise, build, make_player
-from world_models.glam.config import HorizonConfig, TrainConfig
-from world_models.glam.engine import Engine, ModelBatch, RolloutInputs, make_execution, make_optimizers
+from world_models.glam.config import Engine, HorizonConfig, TrainConfig
+from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, make_optimizers
 from world_models.glam.imagination import Noise, Rollouts, uniforms
 from world_models.glam.memory import MemoryKind
 from world_models.glam.replay import Replay
