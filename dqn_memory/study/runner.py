@@ -43,7 +43,7 @@ from dqn_memory.study.store import (
 from envs.registry import WORLDS
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-LAST_LINES = 12  # of a trainer's log that are told
+LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
 Say = Callable[[str], object]
 Result = Literal["finished", "failed", "killed"]
@@ -427,5 +427,5 @@ def _score(run: RunState) -> str:
     env = str((config.get("environment") or config["world"])["env"])  # which a config of schema 1 calls world
     named = {"success": "final/success_rate"} if env.removeprefix("envs:") in WORLDS else {}
     named["return"] = "final/episodic_return"
-    told = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]
-    return f": {', '.join(told)}" if told else ""
+    said = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]
+    return f": {', '.join(said)}" if said else ""

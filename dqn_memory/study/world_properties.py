@@ -121,21 +121,21 @@ def _flooded(free: Tensor, start: Tensor) -> Tensor:
     while not torch.equal(reached, before):
         before = reached
         grown = torch.nn.functional.pad(reached, (1, 1, 1, 1))
-        beside = grown[:-2, 1:-1] | grown[2:, 1:-1] | grown[1:-1, :-2] | grown[1:-1, 2:]
-        reached = (reached | beside) & free
+        neighbours = grown[:-2, 1:-1] | grown[2:, 1:-1] | grown[1:-1, :-2] | grown[1:-1, 2:]
+        reached = (reached | neighbours) & free
     return reached
 
 
 def aliasing(world: World[Any]) -> float | None:
     """Count states per observation within an episode of random actions; None where a world does not say its state."""
     try:
-        looks, states, alive = _random_moments(world)
+        observed, states, alive = _random_moments(world)
     except UserError:
         return None
     ratios = []
-    for look, state, on in zip(looks.T, states.T, alive.T, strict=True):  # an episode each
-        pairs = np.unique(np.stack([look[on], state[on]]), axis=1)
-        ratios.append(pairs.shape[1] / len(np.unique(look[on])))
+    for seen, state, on in zip(observed.T, states.T, alive.T, strict=True):  # an episode each
+        pairs = np.unique(np.stack([seen[on], state[on]]), axis=1)
+        ratios.append(pairs.shape[1] / len(np.unique(seen[on])))
     return float(np.mean(ratios))
 
 
@@ -151,8 +151,8 @@ def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
         after, _, _, terminated, _ = world.step(state, action, _uniforms(EPISODES, world.step_draws, generator))
         state = where(alive, after, state)
         alive = alive & ~terminated & ~world.truncated(state, terminated)
-    looks, states, on = (np.stack(column) for column in zip(*found, strict=True))
-    return looks, states, on
+    observed, states, on = (np.stack(column) for column in zip(*found, strict=True))
+    return observed, states, on
 
 
 def _numbered(rows: Tensor) -> Array:
@@ -198,8 +198,8 @@ def tabular_delay(tables: Tables) -> float | None:
     if len(np.unique(part[tables.start > 0])) < 2:
         return None
     seen: Array = np.any(tables.O > 0, axis=0)  # (S', Z)
-    parts_of_look = np.array([len(np.unique(part[states])) for states in seen.T])
-    tells = (seen & (parts_of_look == 1)).any(1)  # (S,)
+    parts_of_observation = np.array([len(np.unique(part[states])) for states in seen.T])
+    tells = (seen & (parts_of_observation == 1)).any(1)  # (S,)
     expected = (tables.T * (tables.O[:, None] * tables.R).sum(-1)).sum(-1)  # (A, S)
     goal: Array = np.any(tables.reset & (expected > 0), axis=0)  # (S,)
     steps = [_nearest(follows, tells & (part == each), goal) for each in np.unique(part[tables.start > 0])]

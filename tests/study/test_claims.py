@@ -61,7 +61,7 @@ def test_the_committed_page_regenerates_from_the_tables(tmp_path):
 def test_every_row_of_the_committed_page_is_a_claim_computed_now():
     text = (RESULTS / "claims.md").read_text()
     for found in verdicts.claims():
-        assert f"| {found.place} | {found.statement} | {found.published} | {found.recomputed} |" in text
+        assert f"| {found.where} | {found.statement} | {found.published} | {found.recomputed} |" in text
 
 
 @pytest.mark.parametrize(

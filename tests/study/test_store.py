@@ -57,6 +57,9 @@ def test_what_was_noted_is_read_again(study):
     assert fourth.state == "waiting" and fourth.folder == study.folder / "runs" / "dgfqn-2"
     assert counts(found.runs()) == "4 runs: 1 finished, 1 waiting, 1 stopped, 1 failed"
     assert (study.folder / "study.toml").read_text() == TEXT
+    with sqlite3.connect(study.folder / "study.sqlite3") as state:  # as an earlier version noted it
+        state.execute("update study set value = ? where key = 'kind'", ('"world_models.glam.train"',))
+    assert Study.open(study.folder).kind == "glam"
 
 
 def test_other_runs_may_be_listed_and_none_is_forgotten(study):

@@ -84,10 +84,10 @@ class Tables:
         found = self[table]
         return found.row(**{column: cell for column, cell in zip(found.header, cells, strict=False) if cell != "*"})
 
-    def cell(self, table: str, *place: str) -> str:
+    def cell(self, table: str, *keys: str) -> str:
         """Read the cell of a row, given by its leading cells, in the last-named column."""
-        row = self.row(table, *place[:-1])
-        return next(cell for column, cell in row.items() if _same(column, place[-1]))
+        row = self.row(table, *keys[:-1])
+        return next(cell for column, cell in row.items() if _same(column, keys[-1]))
 
     @cached_property
     def parameters(self) -> dict[tuple[str, str], str]:

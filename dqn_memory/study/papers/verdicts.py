@@ -49,7 +49,7 @@ class Claim:
     """
 
     paper: str
-    place: str
+    where: str
     statement: str
     published: str
     recomputed: str
@@ -114,7 +114,7 @@ def _counts(found: Iterable[Claim]) -> list[str]:
 
 def _row(claim: Claim) -> list[str]:
     word = f"**{claim.verdict}**" if claim.verdict == "disagrees" else claim.verdict
-    return [claim.place, claim.statement, claim.published, claim.recomputed, word, claim.note]
+    return [claim.where, claim.statement, claim.published, claim.recomputed, word, claim.note]
 
 
 # Robust aggregates of the published score tables, one line a model

@@ -67,7 +67,7 @@ def _disagreements(names: set[str]) -> tuple[Part, ...]:
     papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in names)]
     found = [claim for claim in verdicts.claims() if claim.paper in papers]
     wrong = [claim for claim in found if claim.verdict == "disagrees"]
-    rows = tuple((claim.place, claim.statement, claim.published, claim.recomputed) for claim in wrong)
+    rows = tuple((claim.where, claim.statement, claim.published, claim.recomputed) for claim in wrong)
     words = (
         f"Recomputed from those papers' own tables (aggregates, percentages, p-values): {len(wrong)} of "
         f"{counted(len(found), 'figure')} disagree. `results/claims.md` lists all figures of all papers."
