@@ -161,6 +161,15 @@ def write_page(
     write_text(path.with_suffix(".md"), _content_page(content))
 
 
+def is_page(path: Path) -> bool:
+    """Tell whether a JSON file holds the numbers of a page, see `write_page`."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and "title" in content and not {"tables", "sections"}.isdisjoint(content)
+
+
 def remake_page(path: Path) -> str:
     """Make the Markdown of a page again from its numbers alone.
 

@@ -43,7 +43,7 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     """Make a study of run folders and archives.
 
     Args:
-        paths: folders of finished runs, and archives whose runs are taken along.
+        paths: folders of finished runs, and archives whose other runs are taken along.
         name: what the study is called.
         title: heading of its report; empty: that of the first archive, or the environments' names.
 
@@ -51,8 +51,14 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
         UserError: a run is unfinished, or runs do not belong together.
     """
     archives = [open_source(path) for path in paths if is_archive(path)]
-    found = [(run, archive.record(run)) for archive in archives for run in archive.runs if run.name in archive.recorded]
-    found += [_single(path) for path in paths if not is_archive(path)]
+    single = [_single(path) for path in paths if not is_archive(path)]
+    given = {run.name for run, _ in single}
+    found = [
+        (run, archive.record(run))
+        for archive in archives
+        for run in archive.runs
+        if run.name in (archive.recorded or {}) and run.name not in given
+    ] + single
     names = [run.name for run, _ in found]
     if double := sorted({each for each in names if names.count(each) > 1}):
         raise UserError(f"two of the runs would be called {double[0]}: each must differ in environment, series or seed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from math import ceil, sqrt
 from typing import Any, NamedTuple
@@ -116,8 +117,8 @@ def _architecture(name: str) -> bool:
 
 
 def _base(name: str) -> str:
-    """What a name begins with, up to the first space or comma, by the registry's name."""
-    word = name.partition(" ")[0].rstrip(",")
+    """What a name begins with, up to the first space, comma or hyphen, by the registry's name."""
+    word = re.split("[ ,-]", name)[0]
     return SAME.get(word, word)
 
 

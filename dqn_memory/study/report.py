@@ -24,10 +24,15 @@ from dqn_memory.study.collect import HEADLINE, PREFERRED, Data, collect, kept_re
 from dqn_memory.study.find import find_study
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import MADE, Section, check_folder, counted, page_text, write_report
+from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import attention, environments, priors, runs, scores
 from dqn_memory.study.sections.published import published_section
+from envs.baselines import report as baselines
+from envs.files import write_atomic
+from envs.tables import is_page, remake_page
 
 FEW = 6  # pictures of an archive's report
+CLAIMS = "python -m dqn_memory.study.claims"
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Args:
     title: str = ""
     """Heading of the report, where runs are given (empty: their environments' names)."""
     all: Path | None = None
-    """Make the reports of all archives below this folder again."""
+    """Make the reports of all archives below this folder again, and the pages of all other tables there."""
     published: bool = False
     """Set the published scores beside ours, for environments and architectures that both have, and print them; list
     where the papers' own figures disagree with their tables."""
@@ -63,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if bool(args.all) == bool(args.study):
         raise UserError("give a study, the folders of runs, or --all FOLDER")
     if args.all is not None:
-        bad = [name for path in sorted(args.all.rglob(INDEX)) for name in remake(path.parent)]
+        bad = remake_all(args.all)
     else:
         source = find(args)
         shown = {"attention": args.attention, "published": args.published, "returns": args.returns}
@@ -101,6 +106,22 @@ def archive(data: Data, folder: Path) -> None:
     records |= {entry.run.name: kept_record(entry, maps.get(entry.run.name)) for entry in data.entries}
     write_archive(source, records, folder)
     print(f"{folder}: {len(records)} runs kept")
+
+
+def remake_all(folder: Path) -> list[str]:
+    """Make everything that is made from tables in a folder of results again; return what is damaged."""
+    bad = [name for path in sorted(folder.rglob(INDEX)) for name in remake(path.parent)]
+    pages = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json")) if is_page(path)}
+    known = folder / "baselines.json"
+    if known.is_file():
+        rows = baselines.read(known)
+        pages |= {known.with_suffix(".md"): baselines.markdown(rows), known.with_suffix(".csv"): baselines.as_csv(rows)}
+    if (folder / "published").is_dir():
+        pages[folder / "claims.md"] = claims_page(CLAIMS, folder / "published")
+    for path, text in pages.items():
+        write_atomic(path, text.encode())
+        print(f"wrote {path}")
+    return bad
 
 
 def remake(folder: Path) -> list[str]:

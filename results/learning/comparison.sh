@@ -12,23 +12,24 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 python=${PYTHON:-.venv/bin/python}
-budget="--worlds 16 --updates 2 --batch 64 --context 24 --width 64 --heads 8 --learning-rate 5e-4 --loss huber
-  --initialisation torch --average 0.99 --target-every 300 --prepopulate 2000 --learning-starts 2000 --capacity 500000
-  --schedule linear --epsilon-steps 12000 --epsilon-end 0.05 --episodes 100 --total-steps 24000
+budget="--num-envs 16 --updates-per-iteration 2 --batch-size 64 --context 24 --width 64 --heads 8 --learning-rate 5e-4 --loss huber
+  --initialisation torch --ema-decay 0.99 --target-update-every 300 --prepopulate 2000 --learning-starts 2000 --capacity 500000
+  --epsilon-schedule linear --epsilon-steps 12000 --epsilon-end 0.05 --episodes 100 --total-steps 24000
   --evaluate-every 3000 --checkpoint-every 6000 --threads 1"
 
 seeds=${SEEDS:-1 2 3}
 kept=results/learning/comparison
 
-finished() {  # world, architecture, form, seed: whether the run is done, here or among those that are kept
-  grep -qs final/ "runs/comparison/$1/$2-$3/seed_$4/metrics.jsonl" "$kept/$1/$2-$3-seed_$4/metrics.jsonl"
+finished() {  # environment, architecture, form, seed: whether the run is done, here or among those that are kept
+  grep -qs final/ "runs/comparison/$1/$2-$3/seed_$4/metrics.jsonl" ||
+    grep -qs "$1__$2-$3__seed-$4,.*,finished," "$kept/runs.csv"
 }
 
 commands() {
   for seed in $seeds; do
     for env in Gridverse/Memory-5x5-v0 POMDP/CarFlag-v0; do
       explore=""
-      [ "$env" = POMDP/CarFlag-v0 ] && explore="--hold 2 --longest-hold 30"
+      [ "$env" = POMDP/CarFlag-v0 ] && explore="--sticky-exponent 2 --sticky-max-steps 30"
       for architecture in dtqn4 dgfqn dbgfqn; do
         for form in published corrected; do
           run="runs/comparison/$(basename "$env")/$architecture-$form/seed_$seed"
@@ -46,20 +47,8 @@ commands() {
   done
 }
 
-all() {  # world: every finished run, from where it is
-  for architecture in dtqn4 dgfqn dbgfqn; do
-    for form in published corrected; do
-      for seed in 1 2 3; do
-        run="runs/comparison/$1/$architecture-$form/seed_$seed" copy="$kept/$1/$architecture-$form-seed_$seed"
-        if grep -qs final/ "$run/metrics.jsonl"; then echo "$run"
-        elif [ -e "$copy/metrics.jsonl" ]; then echo "$copy"; fi
-      done
-    done
-  done
-}
-
 commands | OMP_NUM_THREADS=1 xargs -P "${1:-1}" -I{} sh -c "$python -m dqn_memory.train {}"
-for world in Memory-5x5-v0 CarFlag-v0; do
-  # shellcheck disable=SC2046
-  $python -m dqn_memory.record $(all "$world") --folder "$kept/$world" --title "Published and corrected form in $world"
-done
+mapfile -t made < <(grep -ls final/ runs/comparison/*/*/seed_*/metrics.jsonl | xargs -rn1 dirname)
+if [ ${#made[@]} -gt 0 ]; then
+  $python -m dqn_memory.study.report "$kept" "${made[@]}" --archive "$kept"
+fi

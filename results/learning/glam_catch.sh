@@ -29,21 +29,17 @@ changes() {
   esac
 }
 
-# form, seed: where that run is, if it is done. A kept one comes first, so that a second table names it and has no copy.
-finished() {
-  for place in results/learning/glam-*/"$1-seed_$2" "$runs/$1/seed_$2"; do
-    if grep -qs final/ "$place/metrics.jsonl"; then
-      echo "$place"
-      return
-    fi
-  done
+kept=results/learning/glam-catch
+
+finished() {  # form, seed: whether the run is done, here or among those that are kept
+  grep -qs final/ "$runs/$1/seed_$2/metrics.jsonl" || grep -qs "__$1__seed-$2,.*,finished," "$kept/runs.csv"
 }
 
 commands() {
   for seed in $seeds; do
     for form in $forms; do
       run="$runs/$form/seed_$seed"
-      if [ -n "$(finished "$form" "$seed")" ]; then continue; fi
+      if finished "$form" "$seed"; then continue; fi
       if [ -e "$run/config.toml" ]; then
         echo "--resume $run"
       else
@@ -53,23 +49,8 @@ commands() {
   done
 }
 
-record() {  # folder, title, forms
-  local folder=$1 title=$2 forms=("${@:3}") kept=()
-  for form in "${forms[@]}"; do
-    for seed in 1 2 3; do
-      run=$(finished "$form" "$seed")
-      if [ -n "$run" ]; then kept+=("$run"); fi
-    done
-  done
-  if [ ${#kept[@]} -eq 0 ]; then return; fi
-  "$python" -m world_models.glam.record "${kept[@]}" --folder "results/learning/$folder" --title "$title"
-}
-
 commands | OMP_NUM_THREADS=1 xargs -P "${1:-1}" -I{} sh -c "$python -m world_models.glam.train {}"
-record glam-catch "GLAM in Blinking Catch" glam
-# shellcheck disable=SC2086
-record glam-table2 "Sequence modules in Blinking Catch (GLAM, Table 2)" $rows
-# shellcheck disable=SC2086
-record glam-horizon "Largest horizon in Blinking Catch" glam $horizons
-# shellcheck disable=SC2086
-record glam-layers "Layers in Blinking Catch" glam $layers
+mapfile -t made < <(grep -ls final/ "$runs"/*/seed_*/metrics.jsonl | xargs -rn1 dirname)
+if [ ${#made[@]} -gt 0 ]; then
+  "$python" -m dqn_memory.study.report "$kept" "${made[@]}" --returns --archive "$kept"
+fi

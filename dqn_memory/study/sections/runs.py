@@ -154,7 +154,8 @@ def _run_row(entry: Entry) -> tuple[str, ...]:
     low, high, greedy = (
         entry.last(f"final/{name}") for name in ("success_low", "success_high", "greedy_episodic_return")
     )
-    interval = "" if low is None else "every start tried" if low == high else f"{low:.3f} - {high:.3f}"
+    told = entry.success and low is not None
+    interval = "" if not told else "every start tried" if low == high else f"{low:.3f} - {high:.3f}"
     seconds, processor = entry.run.seconds, entry.last("time/processor")
     returned, episodes = entry.last("final/episodic_return"), entry.last("final/episodes")
     return (
