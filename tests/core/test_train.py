@@ -1,18 +1,13 @@
 """Training through the command line: it runs everywhere, refuses what cannot work, and survives being killed."""
 
 import json
-import random
 import re
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from run_folders import assert_equal, assert_same_run, metrics, refused
+from run_folders import assert_equal, metrics, refused
 
 from dqn_memory.acting import evaluate
 from dqn_memory.agent import load_network
@@ -40,11 +35,6 @@ def flags(run, *more, steps=600):
 
 def tyro_config(*arguments):
     return parse(TrainConfig, arguments)
-
-
-def assert_same_training(first, second):
-    assert_same_run(first, second)
-    assert metrics(first) == metrics(second)
 
 
 @pytest.mark.parametrize(
@@ -124,83 +114,6 @@ def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
         name for name in last if name.startswith("memory_ablation/")
     }
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "more",
-    [
-        [
-            "--env",
-            "Gridverse/Memory-5x5-v0",
-            "--architecture",
-            "dgfqn",
-            "--epsilon-ladder",
-            "3",
-            "--sticky-exponent",
-            "2",
-            "--ema-decay",
-            "0.9",
-        ],
-        ["--env", "POMDP/MemoryCards-v0", "--architecture", "dbgfqn", "--capacity", "320"],
-        ["--env", "CartPole-v1", "--architecture", "drqn", "--acting-state", "episode"],
-        ["--env", "POMDP/CarFlag-v0", "--config", "paper", "--prepopulate", "100", "--dropout", "0.2"],
-    ],
-)
-def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    main(flags(whole, *more, "--checkpoint-every", "200"))
-    main(flags(parts, *more, "--checkpoint-every", "200", steps=400))
-    final = [line for line in (parts / "metrics.jsonl").read_text().splitlines() if "final/" not in line]
-    assert len(final) < len((parts / "metrics.jsonl").read_text().splitlines())
-    main(["--resume", str(parts), "--total-steps", "600"])
-    ours = [line for line in metrics(parts) if not (line["step"] == 400 and "final/success_rate" in line)]
-    assert ours == metrics(whole)
-    first, second = Run.open(whole).load(), Run.open(parts).load()
-    assert_equal(first.weights, second.weights, "weights")
-    assert_equal(first.trainer, second.trainer, "trainer")
-    assert_equal(first.replay.data, second.replay.data, "replay")
-
-
-@pytest.mark.long
-def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path):
-    more = ["--env", "Gridverse/Memory-5x5-v0", "--architecture", "dgfqn", "--checkpoint-every", "100"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    main(flags(whole, *more, steps=1200))
-    command = [sys.executable, "-m", "dqn_memory.train"]
-    arguments, kills, moment = flags(killed, *more, steps=1200), 0, random.Random(7)
-    while kills < 4:
-        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        _wait_for_new_checkpoint(killed, process)
-        time.sleep(moment.uniform(0, 0.2))
-        process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:  # it was faster than the signal
-            break
-        kills += 1
-        arguments = ["--resume", str(killed)]
-    assert kills >= 2
-    if Run.open(killed).load().step < 1200:
-        main(arguments)
-    assert_same_training(whole, killed)
-
-
-def _wait_for_new_checkpoint(run, process):
-    manifest = run / "checkpoints" / "manifest.json"
-    before = manifest.read_bytes() if manifest.exists() else None
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and process.poll() is None:
-        if manifest.exists() and manifest.read_bytes() != before:
-            return
-        time.sleep(0.02)
-
-
-@pytest.mark.long
-def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, "--checkpoint-replay", "none", steps=200))
-    assert Run.open(run).load().replay is None
-    main(["--resume", str(run), "--total-steps", "400"])
-    assert "not exact" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -284,48 +197,6 @@ def test_compiling_without_a_compiler_is_one_sentence_and_leaves_no_folder(tmp_p
     assert "no no-such-compiler here" in said and not (tmp_path / "run").exists()
 
 
-def test_an_existing_run_is_not_overwritten(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, steps=100))
-    before = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(SystemExit):
-        main(flags(run, steps=100))
-    assert "--resume" in capsys.readouterr().err
-    assert (run / "metrics.jsonl").read_bytes() == before
-
-
-def test_a_finished_run_says_so(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, steps=100))
-    before = (run / "metrics.jsonl").read_bytes()
-    with pytest.raises(SystemExit):
-        main(["--resume", str(run)])
-    assert "complete at 100 steps" in capsys.readouterr().err
-    assert (run / "metrics.jsonl").read_bytes() == before
-
-
-@pytest.mark.long
-def test_a_killed_extension_goes_on_to_its_new_length(tmp_path, monkeypatch):
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    more = ["--env", "POMDP/MemoryCards-v0", "--checkpoint-every", "40", "--final-lr-fraction", "0.1"]
-    main(flags(whole, *more, steps=400))
-    main(flags(run, *more, steps=200))
-    iterate = QTrainer.iterate
-
-    def dying(training):
-        if training.steps == 300:
-            raise KeyboardInterrupt
-        iterate(training)
-
-    monkeypatch.setattr(QTrainer, "iterate", dying)
-    with pytest.raises((KeyboardInterrupt, SystemExit)):
-        main(["--resume", str(run), "--total-steps", "400"])
-    monkeypatch.setattr(QTrainer, "iterate", iterate)
-    main(["--resume", str(run)])
-    assert Run.open(run).load().step == 400
-    assert (run / "config.toml").read_text() == (whole / "config.toml").read_text().replace(str(whole), str(run))
-
-
 def test_a_run_of_another_engine_can_be_resumed_here(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, "--env", "POMDP/MemoryCards-v0", steps=200))
@@ -358,18 +229,6 @@ def test_the_average_is_what_evaluations_play_and_the_agent_is(tmp_path):
     assert any(not torch.equal(average[name], online[name]) for name in average)
     network, _, _ = load_network(run)
     assert_equal(dict(network.state_dict()), average)
-
-
-def test_weights_that_do_not_fit_the_config_are_one_sentence(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, steps=100))
-    config = run / "config.toml"
-    config.write_text(config.read_text().replace("width = 16", "width = 32"))
-    with pytest.raises(SystemExit):
-        main(["--resume", str(run), "--total-steps", "200"])
-    said = capsys.readouterr().err
-    assert "do not fit the network that its config says: " in said and said.endswith("] here\n")
-    assert re.search(r"\w+ has the shape \[.*\] in the checkpoint and has the shape \[.*32.*\] here", said)
 
 
 @pytest.fixture

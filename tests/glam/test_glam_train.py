@@ -1,10 +1,6 @@
 """GLAM's training loop through the command line: it runs everywhere, resumes bit for bit, refuses what is wrong."""
 
 import json
-import random
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -15,11 +11,9 @@ import torch
 from glam_runs import flags, trained
 from run_folders import assert_equal, assert_same_run, metrics
 
-from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import PRESETS as PRESETS_FOLDER
 from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
-from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.glam.architecture import FORMS, PRESETS, ModelConfig
 from world_models.glam.config import CollectionConfig, TrainConfig
@@ -42,51 +36,6 @@ def test_every_sequence_module_trains(tmp_path, more, capsys):
     assert any("losses/variation" in line for line in updates) == (more[1] == "glam")
     assert logged[-1]["step"] == 40 and {"final/episodic_return", "final/greedy_episodic_return"} <= logged[-1].keys()
     assert str(run) in capsys.readouterr().out
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--dropout", "0.2", "--sequence", "storm", "--evaluate-every", "36"),
-        ("--imagination-memory", "carried", "--model-replay-ratio", "0.5", "--agent-replay-ratio", "0.25",
-         "--capacity", "40"),
-        ("--start-from", "prior", "--act-before-observing", "--no-reset-at-episode-start", "--recent-windows", "2",
-         "--horizon", "smooth", "--growth", "1", "--growth-every", "8", "--maximum", "8", "--returns", "released"),
-        ("--learner-bfloat16", "--agent-bfloat16"),
-    ],
-)  # fmt: skip
-def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
-    whole, parts = trained(tmp_path / "whole", *more, steps=48), trained(tmp_path / "parts", *more, steps=42)
-    main(["--resume", str(parts), "--total-steps", "48"])
-    assert [line for line in metrics(parts) if not (line["step"] == 42 and "final/episodes" in line)] == metrics(whole)
-    assert_same_run(whole, parts)
-
-
-@pytest.mark.long
-def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
-    more = (
-        "--checkpoint-every",
-        "8",
-        "--dropout",
-        "0.1",
-        "--learner-final-lr-fraction",
-        "0.1",
-        "--agent-final-lr-fraction",
-        "0",
-    )
-    whole, killed = trained(tmp_path / "whole", *more, steps=88), tmp_path / "killed"
-    command = [sys.executable, "-m", "world_models.glam.train", *flags(killed, *more, steps=88)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    manifest, deadline = killed / "checkpoints" / "manifest.json", time.monotonic() + 60
-    while not manifest.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(random.Random(3).uniform(0, 0.3))
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() != 0 and Run.open(killed).load().step < 88
-    main(["--resume", str(killed)])
-    assert_same_run(whole, killed)
-    assert metrics(whole) == metrics(killed)
 
 
 @pytest.mark.long
@@ -224,13 +173,6 @@ def test_a_study_given_as_a_preset_says_how_it_is_run(tmp_path, capsys, name):
     assert f"--config {name} is a study" in said and "`python -m dqn_memory.study.run glam_table2`" in said
 
 
-def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
-    run = trained(tmp_path / "run", "--checkpoint-replay", "none", steps=40)
-    assert Run.open(run).load().replay is None
-    main(["--resume", str(run), "--total-steps", "80"])
-    assert "not exact" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -299,39 +241,3 @@ def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(broken)
         assert f"try a smaller --{part}-learning-rate in" in capsys.readouterr().err
-
-
-def test_a_finished_run_is_neither_overwritten_nor_trained_on(tmp_path, capsys):
-    run = trained(tmp_path / "run", steps=36)
-    before = (run / "metrics.jsonl").read_bytes()
-    assert "--resume" in refused(capsys, flags(run, steps=36))
-    assert "complete at 36 steps" in refused(capsys, ["--resume", str(run)])
-    assert (run / "metrics.jsonl").read_bytes() == before
-
-
-def test_a_resume_of_another_kind_or_form_is_one_sentence(tmp_path, capsys):
-    other, run = tmp_path / "other", trained(tmp_path / "run", steps=36)
-    small = "--width 16 --heads 2 --layers 1 --context 8 --num-envs 2 --batch-size 4 --episodes 1 --final-episodes 1"
-    train_dqn(
-        [
-            *small.split(),
-            "--env",
-            "POMDP/MemoryCards-v0",
-            "--total-steps",
-            "20",
-            "--learning-starts",
-            "8",
-            "--run",
-            str(other),
-        ]
-    )
-    assert "use python -m dqn_memory.train" in refused(capsys, ["--resume", str(other)])
-    text = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(text.replace("width = 8", "width = 16"))
-    assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "80"])
-
-
-def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
-    run = trained(tmp_path / "run", "--stop-at-return", "-9", "--evaluate-every", "40", steps=80)
-    assert metrics(run)[-1]["step"] == 40
-    assert "--stop-at-return -9.0" in refused(capsys, ["--resume", str(run)])

@@ -1,12 +1,9 @@
 """UniZero's training loop through the command line: it runs everywhere, resumes bit for bit, refuses what is wrong."""
 
 import json
-import random
 import resource
-import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import pytest
@@ -19,10 +16,8 @@ from dqn_memory.blocks import PRIORS
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run
 from dqn_memory.runs.score import EvaluationOptions
 from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
-from dqn_memory.train import main as train_dqn
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
 from world_models.unizero.acting import EvalSetup, load_model, make_setup
@@ -222,52 +217,6 @@ def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
         assert config.updates_within(last, 4, window=9) == due
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "more",
-    [
-        ("--env", "CartPole-v1", "--dropout", "0.2", "--prior", "gaussian"),
-        ("--env", MEMORY, *SHORT, "--reset-history", "released", "--reanalyse-fraction", "0.1", "--capacity", "100"),
-        ("--env", CAR, *SHORT, "--dynamics", "recurrent", "--root", "gumbel"),
-    ],
-)
-def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, more):
-    more = (*more, "--evaluate-every", "0" if more[1] != "CartPole-v1" else "100")
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    main(flags(whole, *more))
-    main(flags(parts, *more, steps=100))
-    main(["--resume", str(parts), "--total-steps", "200"])
-    assert [line for line in metrics(parts) if not (line["step"] == 100 and "final/episodes" in line)] == metrics(whole)
-    assert_same_run(whole, parts)
-
-
-@pytest.mark.long
-def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path):
-    more = ("--checkpoint-every", "40", "--evaluate-every", "0", "--dropout", "0.1", "--learning-starts", "40")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    main(flags(whole, *more, steps=280))
-    command = [sys.executable, "-m", "world_models.unizero.train", *flags(killed, *more, steps=280)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    manifest, deadline = killed / "checkpoints" / "manifest.json", time.monotonic() + 60
-    while not manifest.exists() and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(random.Random(3).uniform(0, 0.3))
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() != 0 and Run.open(killed).load().step < 280
-    main(["--resume", str(killed)])
-    assert_same_run(whole, killed)
-    assert metrics(whole) == metrics(killed)
-
-
-@pytest.mark.long
-def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, "--checkpoint-replay", "none", steps=120))
-    assert Run.open(run).load().replay is None
-    main(["--resume", str(run), "--total-steps", "240"])
-    assert "not exact" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -323,50 +272,6 @@ def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, argu
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_is_there_is_neither_overwritten_nor_trained_beyond_its_end(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, steps=80))
-    before = (run / "metrics.jsonl").read_bytes()
-    assert "--resume" in refused(capsys, flags(run, steps=80))
-    assert "complete at 80 steps" in refused(capsys, ["--resume", str(run)])
-    assert (run / "metrics.jsonl").read_bytes() == before
-
-
-def test_checkpoints_of_another_form_or_kind_or_damaged_ones_are_one_sentence(tmp_path, capsys):
-    run, other = tmp_path / "run", tmp_path / "other"
-    main(flags(run, steps=80))
-    small = "--width 16 --heads 2 --layers 1 --context 8 --num-envs 2 --batch-size 4 --episodes 1 --final-episodes 1"
-    train_dqn(
-        [
-            *small.split(),
-            "--env",
-            "POMDP/MemoryCards-v0",
-            "--total-steps",
-            "20",
-            "--learning-starts",
-            "8",
-            "--run",
-            str(other),
-        ]
-    )
-    error = refused(capsys, ["--resume", str(other)])
-    assert "'q_network'" in error and "python -m dqn_memory.train" in error
-    text = (run / "config.toml").read_text()
-    (run / "config.toml").write_text(text.replace("width = 32", "width = 16"))
-    assert "do not fit the model" in refused(capsys, ["--resume", str(run), "--total-steps", "120"])
-    weights = next((run / "checkpoints").rglob("*.safetensors"))
-    weights.write_bytes(weights.read_bytes()[:-7])
-    assert str(weights.name) in refused(capsys, [str(run)], evaluate_main)
-
-
-@pytest.mark.long
-def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, "--stop-at-return", "1"))
-    assert metrics(run)[-1]["step"] == 100  # the first evaluation
-    assert "--stop-at-return 1.0" in refused(capsys, ["--resume", str(run)])
-
-
 def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, steps=120))
@@ -400,16 +305,6 @@ def test_random_steps_come_first_and_searches_know_what_they_saw():
     training.iterate()
     searched = training.replay.columns(training.iterations - 1, training.iterations)["policy"]
     assert not (searched == 1 / training.num_actions).all()
-
-
-@pytest.mark.long
-def test_a_run_resumes_in_the_middle_of_its_random_steps(tmp_path):
-    more = ("--env", MEMORY, "--prepopulate", "100", "--terminal-fraction", "0.5", "--evaluate-every", "0", *SHORT)
-    whole, parts = tmp_path / "whole", tmp_path / "parts"
-    main(flags(whole, *more, steps=160))
-    main(flags(parts, *more, steps=80))
-    main(["--resume", str(parts), "--total-steps", "160"])
-    assert_same_run(whole, parts)
 
 
 @pytest.mark.parametrize("name", ["smoke", "cartpole", "memory-5x5"])

@@ -1,0 +1,230 @@
+"""What runs of every kind share: exact resume, kills at any moment, refusals, the end of a run."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import glam_runs
+import pytest
+import unizero_models
+from run_folders import assert_same_run, metrics, refused
+
+from dqn_memory.evaluate import main as evaluate
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run, trainer_class
+
+MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"
+SMALL = (
+    "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 8 --learning-starts 64 --epsilon-steps 500 "
+    "--log-every 100 --evaluate-every 400 --episodes 8 --final-episodes 8 --target-update-every 20 --threads 1"
+)
+SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
+
+
+def q_flags(run, *more, steps=600):
+    return [*SMALL.split(), "--total-steps", str(steps), "--run", str(run), *more]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Tiny runs of one kind."""
+
+    flags: Callable[..., list[str]]
+    steps: tuple[int, int]  # where a run stops first, and how far it goes on
+    resumed: tuple[str, ...]  # settings whose resume must be exact
+    killed: tuple[str, int, int]  # settings, steps and kills of the run that dies
+    width: str  # the setting that decides the network's form
+    stop: tuple[str, int]  # a goal that the first evaluation reaches, and its step
+
+
+KINDS = {
+    "q_network": Kind(
+        q_flags,
+        (400, 600),
+        (
+            f"--env {MEMORY} --architecture dgfqn --epsilon-ladder 3 --sticky-exponent 2 --ema-decay 0.9",
+            f"--env {CARDS} --architecture dbgfqn --capacity 320",
+            "--env CartPole-v1 --architecture drqn --acting-state episode",
+            f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
+        ),
+        (f"--env {MEMORY} --architecture dgfqn --checkpoint-every 100", 1200, 4),
+        "width = 16",
+        ("--stop-at-success 0.0", 400),
+    ),
+    "unizero": Kind(
+        unizero_models.flags,
+        (100, 200),
+        (
+            "--env CartPole-v1 --dropout 0.2 --prior gaussian --evaluate-every 100",
+            f"{SHORT} --reset-history released --reanalyse-fraction 0.1 --capacity 100",
+            f"{SHORT} --env {CAR} --dynamics recurrent --root gumbel",
+            f"{SHORT} --prepopulate 140 --terminal-fraction 0.5",  # it stops in the middle of its random steps
+        ),
+        ("--checkpoint-every 40 --evaluate-every 0 --dropout 0.1 --learning-starts 40", 280, 1),
+        "width = 32",
+        ("--stop-at-return 1", 100),
+    ),
+    "glam": Kind(
+        glam_runs.flags,
+        (42, 48),
+        (
+            "--dropout 0.2 --sequence storm --evaluate-every 36",
+            "--imagination-memory carried --model-replay-ratio 0.5 --agent-replay-ratio 0.25 --capacity 40",
+            "--start-from prior --act-before-observing --no-reset-at-episode-start --recent-windows 2 --horizon smooth "
+            "--growth 1 --growth-every 8 --maximum 8 --returns released",
+            "--learner-bfloat16 --agent-bfloat16",
+        ),
+        (
+            "--checkpoint-every 8 --dropout 0.1 --learner-final-lr-fraction 0.1 --agent-final-lr-fraction 0",
+            88,
+            1,
+        ),
+        "width = 8",
+        ("--stop-at-return -9 --evaluate-every 40", 40),
+    ),
+}
+EVERY_KIND = pytest.mark.parametrize("kind", KINDS)
+
+
+def main(kind):
+    return trainer_class(kind).main
+
+
+def trained(kind, run, *more, steps=None):
+    """A run that has ended."""
+    main(kind)(KINDS[kind].flags(run, *more, steps=KINDS[kind].steps[0] if steps is None else steps))
+    return run
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kind", "more"), [(kind, more) for kind in KINDS for more in KINDS[kind].resumed])
+def test_a_longer_resume_equals_an_uninterrupted_run(tmp_path, kind, more):
+    first, last = KINDS[kind].steps
+    whole = trained(kind, tmp_path / "whole", *more.split(), steps=last)
+    parts = trained(kind, tmp_path / "parts", *more.split(), steps=first)
+    main(kind)(["--resume", str(parts), "--total-steps", str(last)])
+    ended = [line for line in metrics(parts) if any(name.startswith("final/") for name in line)]
+    assert len(ended) == 2  # where it stopped first, and at its end
+    assert [line for line in metrics(parts) if line != ended[0]] == metrics(whole)
+    assert_same_run(whole, parts)
+
+
+@pytest.mark.long
+@EVERY_KIND
+def test_a_run_killed_at_random_moments_ends_as_the_uninterrupted_one(tmp_path, kind):
+    more, steps, most_kills = KINDS[kind].killed
+    whole, killed = trained(kind, tmp_path / "whole", *more.split(), steps=steps), tmp_path / "killed"
+    command = [sys.executable, "-m", trainer_class(kind).__module__]
+    arguments, kills, moment = KINDS[kind].flags(killed, *more.split(), steps=steps), 0, random.Random(7)
+    while kills < most_kills:
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for_new_checkpoint(killed, process)
+        time.sleep(moment.uniform(0, 0.2))
+        process.send_signal(signal.SIGKILL)
+        if process.wait() == 0:  # it was faster than the signal
+            break
+        kills += 1
+        arguments = ["--resume", str(killed)]
+    assert kills >= min(most_kills, 2)
+    if Run.open(killed).load().step < steps:
+        main(kind)(arguments)
+    assert_same_run(whole, killed)
+    assert metrics(whole) == metrics(killed)
+
+
+def wait_for_new_checkpoint(run, process):
+    manifest = run / "checkpoints" / "manifest.json"
+    before = manifest.read_bytes() if manifest.exists() else None
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if manifest.exists() and manifest.read_bytes() != before:
+            return
+        time.sleep(0.02)
+
+
+@pytest.mark.long
+@EVERY_KIND
+def test_a_killed_extension_goes_on_to_its_new_length(tmp_path, monkeypatch, kind):
+    first, last = KINDS[kind].steps
+    run, trainer = trained(kind, tmp_path / "run", "--checkpoint-every", "2"), trainer_class(kind)
+    iterate = trainer.iterate
+
+    def dying(training):
+        if training.steps > (first + last) // 2:
+            raise KeyboardInterrupt
+        iterate(training)
+
+    monkeypatch.setattr(trainer, "iterate", dying)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        main(kind)(["--resume", str(run), "--total-steps", str(last)])
+    monkeypatch.setattr(trainer, "iterate", iterate)
+    main(kind)(["--resume", str(run)])
+    assert Run.open(run).load().step >= last
+    whole = trained(kind, tmp_path / "whole", "--checkpoint-every", "2", steps=last)
+    assert (run / "config.toml").read_text() == (whole / "config.toml").read_text().replace(str(whole), str(run))
+
+
+@EVERY_KIND
+def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_path, capsys, kind):
+    """Overwritten, trained beyond its end, of another kind, of another form, damaged."""
+    first, last = KINDS[kind].steps
+    run = trained(kind, tmp_path / "run")
+    before = (run / "metrics.jsonl").read_bytes()
+    assert "--resume" in refused(capsys, KINDS[kind].flags(run, steps=first), main(kind))
+    done = Run.open(run).load().step
+    assert f"complete at {done} steps" in refused(capsys, ["--resume", str(run)], main(kind))
+    other = next(name for name in KINDS if name != kind)
+    foreign = refused(capsys, ["--resume", str(run)], main(other))
+    assert f"its kind is '{kind}', not '{other}'; use python -m {trainer_class(kind).__module__}" in foreign
+    width = KINDS[kind].width
+    text = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(text.replace(f"\n{width}\n", "\nwidth = 64\n"))
+    misfit = refused(capsys, ["--resume", str(run), "--total-steps", str(last)], main(kind))
+    assert "do not fit the" in misfit and "] in the checkpoint and has the shape [" in misfit
+    assert (run / "metrics.jsonl").read_bytes() == before
+    weights = next((run / "checkpoints").rglob("*.safetensors"))
+    weights.write_bytes(weights.read_bytes()[:-7])
+    assert weights.name in refused(capsys, [str(run)], evaluate)
+
+
+@pytest.mark.long
+@EVERY_KIND
+def test_a_run_without_replay_says_that_its_resume_is_not_exact(tmp_path, capsys, kind):
+    run = trained(kind, tmp_path / "run", "--checkpoint-replay", "none")
+    assert Run.open(run).load().replay is None
+    main(kind)(["--resume", str(run), "--total-steps", str(2 * KINDS[kind].steps[1])])
+    assert "not exact" in capsys.readouterr().out
+
+
+@EVERY_KIND
+def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys, kind):
+    goal, step = KINDS[kind].stop
+    run = trained(kind, tmp_path / "run", *goal.split(), steps=5 * step)
+    assert metrics(run)[-1]["step"] == step
+    assert f"it reached {goal.split()[0]} " in refused(capsys, ["--resume", str(run)], main(kind))
+
+
+@pytest.mark.long
+@EVERY_KIND
+def test_the_final_agent_is_judged_without_its_memory_where_asked(tmp_path, kind):
+    asked = trained(kind, tmp_path / "asked", "--memory-ablation")
+    unasked = trained(kind, tmp_path / "unasked", "--no-memory-ablation")
+    last, other = (metrics(run)[-1] for run in (asked, unasked))
+    assert last["memory_ablation/episodes"] == last["final/episodes"] and "memory_ablation/episodes" not in other
+    assert all(last[name] == other[name] for name in other if name.startswith("final/"))
+
+
+def test_options_of_evaluate_are_refused_where_a_kind_has_none(tmp_path, capsys):
+    run = trained("q_network", tmp_path / "run", steps=100)
+    said = refused(capsys, [str(run), "--simulations", "3"], evaluate)
+    assert "--simulations is not for runs of the kind 'q_network'; these have --episodes" in said
+
+
+def test_a_kind_that_nobody_knows_is_one_sentence():
+    assert trainer_class("dqn_memory.train") is trainer_class("q_network")  # as earlier versions called it
+    with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, q_network, unizero"):
+        trainer_class("dreamer")
