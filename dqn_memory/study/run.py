@@ -119,7 +119,7 @@ class Args:
         """Start what the runs will be carried out by."""
         if self.resolved_backend() == "processes":
             return Processes(self.workers, resources.cpus, resources.gpus)
-        from dqn_memory.study.ray import Cluster
+        from dqn_memory.study.cluster import Cluster
 
         return Cluster(self.address, self.workers, resources.cpus, resources.gpus)
 

@@ -1,6 +1,6 @@
 """Carries out the runs of a study: a worker for each, plain processes of this machine, and the drive over all of them.
 
-A worker starts the trainer's script anew or from its last checkpoint. Ray is in dqn_memory/study/ray.py.
+A worker starts the trainer's script anew or from its last checkpoint. Ray is in dqn_memory/study/cluster.py.
 """
 
 from __future__ import annotations
