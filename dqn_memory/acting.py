@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dqn_memory.network import ObservationSpec, QNetwork, trimmed_width
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.score import Score, Tally, tells_success
+from dqn_memory.runs.score import Score, Tally, env_reports_success
 from dqn_memory.runs.settings import Bounds
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
@@ -326,7 +326,7 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
     with closing(fleet):
         tally = _play(fleet, setup.actor(network, fleet.num_envs), quota)
     network.train(training)
-    return tally.score(None if exhaustive else episodes, exhaustive, tells_success(fleet))
+    return tally.score(None if exhaustive else episodes, exhaustive, env_reports_success(fleet))
 
 
 def _play(fleet: Fleet, actor: Actor, quota: int) -> Tally:

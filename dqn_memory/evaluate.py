@@ -89,7 +89,7 @@ def as_json(folder: Path, args: Args, found: Evaluation) -> str:
 
 
 def _measures(score: Score) -> dict[str, Any]:
-    return {"episodes": score.episodes, "success_told": score.told} | measures(score)
+    return {"episodes": score.episodes, "success_told": score.env_reports_success} | measures(score)
 
 
 @one_line_errors

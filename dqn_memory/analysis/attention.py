@@ -48,7 +48,7 @@ def _newest_rows(network: QNetwork, part: Windows, acting: ActingMode) -> dict[i
     """Weights (B, H, S) of each window's newest query."""
     maps = _maps(network, part.observation, part.previous_action, known_lengths(part, acting))
     rows = torch.arange(len(part), device=part.lengths.device)
-    return {layer: each[rows, :, part.place] for layer, each in maps.items()}
+    return {layer: each[rows, :, part.position] for layer, each in maps.items()}
 
 
 def _on_steps(weights: Tensor, part: Windows, ends: Tensor, length: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Whole greedy episodes of one world, kept step by step: what a video, a picture or a measurement looks at."""
+"""Whole greedy episodes of one environment, step by step, and the windows that their decisions were made from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.score import success_word, tells_success
+from dqn_memory.runs.score import env_reports_success, success_word
 from envs.core import Step
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
@@ -32,7 +32,7 @@ class Episode:
     reward: Array  # (T,)
     frames: tuple[Array, ...]  # T + 1 RGB pictures, the last one after the last action; () if not drawn
     success: bool
-    told: bool = True  # whether the world said so; else a return above 0 is the success
+    env_reports_success: bool = True  # whether it said so; else a return above 0 is a success
 
     def __len__(self) -> int:
         return len(self.action)
@@ -44,12 +44,12 @@ class Episode:
 
     @property
     def outcome(self) -> str:
-        """What came of it, in words."""
-        return f"{'' if self.success else 'no '}{success_word(self.told)}"
+        """How it ended, in words."""
+        return f"{'' if self.success else 'no '}{success_word(self.env_reports_success)}"
 
 
 @dataclass(frozen=True)
-class _Moment:
+class _Step:
     observation: Tensor
     previous_action: Tensor
     action: Tensor
@@ -60,16 +60,25 @@ class _Moment:
 def play_in(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> list[Episode]:
-    """Greedy episodes of a network in one fresh world; `initial` chooses among its finitely many initial states.
+    """Play greedy episodes of a network in one fresh environment.
 
-    Raises UserError where there is no such initial state, or no picture to draw.
+    Args:
+        setup: where and how.
+        network: the one that acts.
+        seed: of the environment.
+        episodes: how many, one after the other.
+        initial: number of the initial state, where the environment has finitely many (None: a drawn one).
+        draw: keep pictures.
+
+    Raises:
+        UserError: there is no such initial state, or no picture to draw.
     """
     fleet = single_fleet(setup, seed, initial, draw)
     return play(fleet, setup.actor(network, 1), episodes, draw)
 
 
 def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:
-    """A fleet of one world that starts from initial state number `initial`, or from a drawn one."""
+    """Make a fleet of one environment that starts from initial state number `initial`, or from a drawn one."""
     ours = setup.env.removeprefix("envs:") in WORLDS
     if initial is not None:
         return _started_from(setup, seed, initial, ours)
@@ -78,7 +87,7 @@ def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: 
 
 
 def action_names(setup: EvalSetup) -> tuple[str, ...]:
-    """Words for the action numbers, where the world has them."""
+    """Give words for the action numbers, where the environment has them."""
     if setup.env.removeprefix("envs:") not in WORLDS:
         return ()
     return make_world(setup.env, **setup.env_kwargs).action_names
@@ -96,9 +105,10 @@ def _started_from(setup: EvalSetup, seed: int, initial: int, ours: bool) -> Flee
 
 @torch.no_grad()
 def play(fleet: Fleet, actor: Actor, episodes: int = 1, draw: bool = False) -> list[Episode]:
-    """Complete greedy episodes of a fleet of one world, one after the other; `draw` keeps pictures.
+    """Play complete greedy episodes in a fleet of one environment, one after the other.
 
-    Raises UserError where pictures are wanted of a world that draws none.
+    Raises:
+        UserError: `draw` asks for pictures of an environment that draws none.
     """
     observation, played = fleet.reset(), []
     for _ in range(episodes):
@@ -108,47 +118,47 @@ def play(fleet: Fleet, actor: Actor, episodes: int = 1, draw: bool = False) -> l
 
 
 def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tuple[Episode, Tensor]:
-    moments: list[_Moment] = []
+    steps: list[_Step] = []
     frames: list[Array] = []
     previous = torch.full((1,), fleet.num_actions, device=fleet.device)
     fresh = torch.ones(1, dtype=torch.bool, device=fleet.device)
-    while not (moments and bool(moments[-1].step.done)):
+    while not (steps and bool(steps[-1].step.done)):
         actor.observe(observation, previous, fresh)
         q = actor.q_values()  # (1, A)
         action = q.argmax(1)
-        before = _moment_before(fleet) if draw else None
+        before = _state_before(fleet) if draw else None
         if draw:
             frames.append(fleet.frame(0))
         step = fleet.step(action)
-        moments.append(_Moment(observation, previous, action, q, step))
+        steps.append(_Step(observation, previous, action, q, step))
         observation, previous, fresh = step.observation, action, torch.zeros_like(fresh)
     if draw:
         frames.append(_last_frame(fleet, before, action, frames[-1]))
-    return _episode(moments, tuple(frames), tells_success(fleet)), observation
+    return _episode(steps, tuple(frames), env_reports_success(fleet)), observation
 
 
-def _episode(moments: list[_Moment], frames: tuple[Array, ...], told: bool) -> Episode:
+def _episode(steps: list[_Step], frames: tuple[Array, ...], env_reports_success: bool) -> Episode:
     return Episode(
-        observation=torch.cat([moment.observation for moment in moments]).cpu(),
-        previous_action=torch.cat([moment.previous_action for moment in moments]).cpu(),
-        action=torch.cat([moment.action for moment in moments]).cpu().numpy(),
-        q=torch.cat([moment.q for moment in moments]).float().cpu().numpy(),
-        reward=torch.cat([moment.step.reward for moment in moments]).cpu().numpy(),
+        observation=torch.cat([each.observation for each in steps]).cpu(),
+        previous_action=torch.cat([each.previous_action for each in steps]).cpu(),
+        action=torch.cat([each.action for each in steps]).cpu().numpy(),
+        q=torch.cat([each.q for each in steps]).float().cpu().numpy(),
+        reward=torch.cat([each.step.reward for each in steps]).cpu().numpy(),
         frames=frames,
-        success=bool(moments[-1].step.success),
-        told=told,
+        success=bool(steps[-1].step.success),
+        env_reports_success=env_reports_success,
     )
 
 
-def _moment_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
+def _state_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
     return (fleet.state, fleet.generator.get_state()) if isinstance(fleet, TensorFleet) else None
 
 
 def _last_frame(fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor, shown: Array) -> Array:
-    """The world after the episode's last action, which the fleet has already started over.
+    """Draw the state after the episode's last action, from which the fleet has already gone on to a new episode.
 
-    A world of ours takes that step once more, with the same draws; another environment cannot, so its last
-    picture stays.
+    An environment of this suite takes that step once more, with the same draws; any other cannot, so its last picture
+    stays.
     """
     if before is None or not isinstance(fleet, TensorFleet):
         return shown
@@ -161,6 +171,7 @@ def _last_frame(fleet: Fleet, before: tuple[Any, Tensor] | None, action: Tensor,
     return fleet.world.frame(after, 0)
 
 
+# ---- the windows that decisions were made from -----------------------------------------------------------------------
 TOKENS = 2**15  # observations that go through a network at once
 
 
@@ -171,52 +182,53 @@ class Windows:
     observation: Tensor  # (B, S, ...)
     previous_action: Tensor  # (B, S), A where there is none
     lengths: Tensor  # (B,) real steps
-    place: Tensor  # (B,) the one of them whose Q is asked for; the last one where a decision is made
+    position: Tensor  # (B,) whose Q is asked for: the last real one, where a decision is made
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def part(self, rows: slice) -> Windows:
-        """Some of the windows."""
-        return Windows(self.observation[rows], self.previous_action[rows], self.lengths[rows], self.place[rows])
+        """Give some of the windows."""
+        return Windows(self.observation[rows], self.previous_action[rows], self.lengths[rows], self.position[rows])
 
 
 def reach(network: QNetwork, length: int, state: ActingState) -> int:
-    """How many observations acting remembers in an episode of that length: K, or all where a state is carried."""
+    """Count the observations that acting remembers in an episode: K, or all where a state is carried."""
     return length if state == "episode" else min(network.config.context, length)
 
 
 def windows(
     network: QNetwork, observation: Tensor, previous_action: Tensor, ends: Tensor, size: int, acting: ActingMode
 ) -> Windows:
-    """The last `size` steps up to each of the steps `ends` (B,) of one episode (T, ...), (T,).
+    """Gather the last `size` steps up to each of the steps `ends` (B,) of one episode (T, ...), (T,).
 
-    `padded` acting feeds K steps, whatever the window holds.
+    `padded` acting feeds K positions, however many are real.
     """
     width = network.config.context if acting == "padded" else size
     first = (ends + 1 - size).clamp(min=0)  # (B,)
     index = first[:, None] + torch.arange(width, device=ends.device)  # (B, S)
     real, index = index <= ends[:, None], index.clamp(max=len(observation) - 1)
-    wide = real.reshape(*real.shape, *[1] * (observation.dim() - 1))
-    seen = torch.where(wide, observation[index], network.spec.padding).to(observation.dtype)
+    mask = real.reshape(*real.shape, *[1] * (observation.dim() - 1))  # (B, S, 1, ...)
+    seen = torch.where(mask, observation[index], network.spec.padding).to(observation.dtype)
     previous = torch.where(real, previous_action[index], network.num_actions)
     return Windows(seen, previous, ends + 1 - first, ends - first)
 
 
 def known_lengths(given: Windows, acting: ActingMode) -> Tensor | None:
-    """What the network is told of the lengths."""
+    """Give the lengths as acting gives them to the network."""
     return None if acting == "padded" else given.lengths
 
 
 @torch.no_grad()
 def q_values(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
-    """Q at each window's place, (B, A), as acting computes it."""
+    """Compute Q at each window's position, (B, A), as acting does."""
     return in_parts(
-        given, lambda part: network.at(part.observation, part.previous_action, known_lengths(part, acting), part.place)
+        given,
+        lambda part: network.at(part.observation, part.previous_action, known_lengths(part, acting), part.position),
     )
 
 
 def in_parts(given: Windows, function: Callable[[Windows], Tensor]) -> Tensor:
-    """The rows of a function of many windows, computed from not too many at once."""
+    """Compute a function of many windows, not too many of them at once."""
     rows = max(1, TOKENS // max(1, given.previous_action.shape[1]))
     return torch.cat([function(given.part(slice(begin, begin + rows))) for begin in range(0, len(given), rows)])

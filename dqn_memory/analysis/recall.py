@@ -107,7 +107,7 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
     def norms(part: Windows) -> Tensor:
         with with_gradients():
             inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
-            q = network.at_embedded(inputs, known_lengths(part, acting), part.place)  # (B, A)
+            q = network.at_embedded(inputs, known_lengths(part, acting), part.position)  # (B, A)
             squares = torch.zeros_like(inputs[..., 0])  # (B, S)
             for column in q.sum(0):  # the windows do not mix, so a sum over them gives each its own gradient
                 (gradient,) = torch.autograd.grad(column, inputs, retain_graph=True)  # (B, S, D)
@@ -148,7 +148,7 @@ def occlusions(network: QNetwork, given: Windows, substitutes: Substitutes, acti
     before = q_values(network, given, acting)  # (B, A)
     changes, flips = [], []
     for age in range(int(given.lengths.max())):
-        index = (given.place - age).clamp(min=0)
+        index = (given.position - age).clamp(min=0)
         after = torch.stack([q_values(network, _replaced(given, index, new), acting)
                              for new in substitutes.draw(len(given))])  # (R, B, A)  # fmt: skip
         changes.append((after - before).abs().mean((0, 2)))
@@ -172,7 +172,7 @@ def _known(columns: list[Tensor], given: Windows) -> Array:
 def _by_age(values: Tensor, given: Windows) -> Array:
     """Values (B, S) by position as values by age, (B, S)."""
     ages = torch.arange(int(given.lengths.max()), device=values.device)
-    columns = values.gather(1, (given.place[:, None] - ages).clamp(min=0))
+    columns = values.gather(1, (given.position[:, None] - ages).clamp(min=0))
     return _known(list(columns.unbind(1)), given)
 
 

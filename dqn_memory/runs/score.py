@@ -16,33 +16,33 @@ Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS, POSITIVE = "success", "positive return"  # what a rate of successes is, and what it is where no world tells any
 
 
-def tells_success(fleet: Any) -> bool:
+def env_reports_success(fleet: Any) -> bool:
     """Whether the worlds played so far said themselves what a success is; else a return above 0 was counted as one."""
     return bool(fleet.reports_success)
 
 
-def success_word(told: bool) -> str:
+def success_word(reported: bool) -> str:
     """What a rate of successes is called where it is printed."""
-    return SUCCESS if told else POSITIVE
+    return SUCCESS if reported else POSITIVE
 
 
 @dataclass(frozen=True)
 class Score:
     """Outcomes of complete greedy episodes, one entry each. `exhaustive`: every initial state exactly once.
 
-    `told`: the world itself said what a success is; where it did not, `success` is a return above 0.
+    `env_reports_success`: the environment said what a success is; where it did not, `success` is a return above 0.
     """
 
     success: np.ndarray  # bool
     returns: np.ndarray  # float64, undiscounted
     lengths: np.ndarray  # int64
     exhaustive: bool
-    told: bool = True
+    env_reports_success: bool = True
 
     @property
     def word(self) -> str:
         """What the rate of successes is called where it is printed."""
-        return success_word(self.told)
+        return success_word(self.env_reports_success)
 
     @property
     def episodes(self) -> int:
@@ -93,10 +93,10 @@ class Tally:
             self.outcome[entry, self.finished[ended], ended] = values.cpu().numpy()[ended]
         self.finished[ended] += 1
 
-    def score(self, episodes: int | None = None, exhaustive: bool = False, told: bool = True) -> Score:
+    def score(self, episodes: int | None = None, exhaustive: bool = False, reported: bool = True) -> Score:
         """Of the first `episodes` by round, then row (None: of all)."""
         success, returns, lengths = self.outcome.reshape(3, -1)[:, :episodes]
-        return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive, told)
+        return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive, reported)
 
 
 def report(score: Score) -> dict[str, Measure]:

@@ -24,7 +24,7 @@ from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes, with_backend
-from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, success_word, tells_success
+from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, env_reports_success, success_word
 from dqn_memory.runs.seeding import Streams, dropout_state, episodes_seed, restore_dropout
 from dqn_memory.runs.settings import load_plugins, parse, to_toml
 from envs.fleet import make_fleet
@@ -279,7 +279,7 @@ class Trainer(ABC, Generic[C]):
         return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
 
     def _shown(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        names = {SUCCESS: success_word(tells_success(self.fleet))}
+        names = {SUCCESS: success_word(env_reports_success(self.fleet))}
         return {names.get(word, word): scalars[name] for word, name in self.shown.items() if name in scalars}
 
 

@@ -12,7 +12,7 @@ from trained import CAR, CARDS, trained
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
-from dqn_memory.runs.score import Score, lines, tells_success
+from dqn_memory.runs.score import Score, env_reports_success, lines
 from dqn_memory.study.runner import _score
 from envs.fleet import make_fleet
 
@@ -61,13 +61,13 @@ def test_a_told_success_is_called_so():
 def test_an_episode_names_what_it_counted(pole):
     network, config, _ = load_network(pole)
     episode = play_in(config.eval_setup(torch.device("cpu")), network, seed=0)[0]
-    assert (episode.outcome, episode.told) == ("positive return", False)
+    assert (episode.outcome, episode.env_reports_success) == ("positive return", False)
 
 
 def test_atari_tells_no_success():
     pytest.importorskip("ale_py")
-    assert not tells_success(make_fleet("ALE/Freeway-v5", 1, 0))
-    assert tells_success(make_fleet(CAR, 1, 0))
+    assert not env_reports_success(make_fleet("ALE/Freeway-v5", 1, 0))
+    assert env_reports_success(make_fleet(CAR, 1, 0))
 
 
 @pytest.mark.parametrize(("world", "score"), [(POLE, ": return 0"), (CAR, ": success 0.7, return 0")])

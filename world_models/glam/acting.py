@@ -17,7 +17,7 @@ from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.runs import backend as backends
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run, check_kind
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet, make_fleet
@@ -169,7 +169,7 @@ def evaluate(
         with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
             numbers = generator(streams.exploration, setup.device)
             tally = play(fleet, player, episodes, numbers, policy == "greedy", setup.reset_memory)
-        scores.append(tally.score(told=tells_success(fleet)))
+        scores.append(tally.score(reported=env_reports_success(fleet)))
     first, *other = scores
     return PolicyScore(**vars(first), greedy=other[0] if other else None)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run, check_kind
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, tells_success
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet, make_fleet
@@ -140,7 +140,7 @@ def evaluate(
             fleet, planner, episodes_per_env, generator(streams.exploration, setup.device), setup.reset_memory
         )
     model.train(training)
-    return tally.score(told=tells_success(fleet))
+    return tally.score(reported=env_reports_success(fleet))
 
 
 def _play(fleet: Fleet, planner: Planner, episodes_per_env: int, random: torch.Generator, reset_memory: bool) -> Tally:

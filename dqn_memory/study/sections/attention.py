@@ -62,7 +62,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     shown = slice(STEPS)
     maps = episode_attention(network, episode.observation[shown], episode.previous_action[shown], config.acting)
     layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
-    total = None if episode.told else episode.episode_return
+    total = None if episode.env_reports_success else episode.episode_return
     return Maps(layers, len(episode), episode.success, total) if layers else None
 
 
