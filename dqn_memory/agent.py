@@ -6,7 +6,7 @@
         observation, _, terminated, truncated, _ = env.step(agent.act(observation, reset))
         reset = terminated or truncated  # then observation = env.reset()[0], unless env does so itself
 
-It takes the world's own observations, of one environment or of a batch, and keeps its own memory.
+It takes the environment's own observations, of one environment or of a batch, and keeps its own memory.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Interface:
-    """How a world's own observations and actions meet the network's."""
+    """How an environment's own observations and actions become the network's."""
 
-    raw: gymnasium.Space[Any]  # one observation as the world gives it, the entry of a Dict that is seen
+    raw: gymnasium.Space[Any]  # one observation as the environment gives it; of a Dict, the entry that is seen
     encode: Encode  # brings it into the flat form that the network reads
     encoded: gymnasium.Space[Any]  # what training built the network for
     num_actions: int
@@ -50,7 +50,7 @@ class Interface:
 
     @classmethod
     def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
-        """The interface of a world by id; a UserError says why there is none."""
+        """Make the interface of an environment by id; a UserError says why there is none."""
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
             fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
             raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
@@ -91,12 +91,12 @@ def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, 
     checkpoint = Run.open(run, tensorboard=False).load(with_replay=False)
     config = _config(run, checkpoint)
     load_plugins(config.plugin)
-    world = config.environment
-    interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
+    environment = config.environment
+    interface = Interface.of(environment.env, config.env_kwargs(training=False), environment.observation_key)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
     part = "average" if checkpoint.part("average") else "network"
-    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and world")
+    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
     return network.to(device).eval(), config, checkpoint.step, interface
 
 

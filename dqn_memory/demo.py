@@ -1,7 +1,7 @@
-"""A small memory agent, trained and shown: `python -m dqn_memory.demo`.
+"""Train a small memory agent and show it: `python -m dqn_memory.demo`.
 
-Trains a preset (configs/demo.toml) by the ordinary training script, tries the agent from every initial state, and
-leaves three pictures in the run folder: the learning curve, what one decision drew on, and a video of the episode.
+The training script trains a preset (configs/demo.toml); the agent is then evaluated from every initial state, and three
+pictures are left in the run folder: the learning curve, what one decision drew on, and a video of the episode.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Args:
 
 
 def train(args: Args, folder: Path) -> None:
-    """Run the training script; where it fails it has said why, and so does its exit code."""
+    """Run the training script; where it fails, it has said why, and its exit code is passed on."""
     flags = ["--config", args.config, "--seed", str(args.seed), "--run", str(folder)]
     print(f"$ python -m dqn_memory.train {' '.join(flags)}", flush=True)
     code = subprocess.call([sys.executable, "-m", "dqn_memory.train", *flags])
@@ -57,12 +57,12 @@ def train(args: Args, folder: Path) -> None:
 
 
 def fresh_folder() -> Path:
-    """The first of runs/demo-1, runs/demo-2, ... that does not exist."""
+    """Give the first of runs/demo-1, runs/demo-2, ... that does not exist."""
     return next(path for number in count(1) if not (path := Path(f"runs/demo-{number}")).exists())
 
 
 def learning_curve(run: Run, title: str) -> Figure:
-    """Figure of the success rates a run has recorded, exploring and greedy."""
+    """Draw the success rates that a run has recorded, while exploring and greedy."""
     named = {
         "while exploring": ("charts/success_rate",),
         "greedy": ("eval/success_rate", "final/success_rate"),  # the final one may fall on an evaluated step
@@ -77,16 +77,16 @@ def learning_curve(run: Run, title: str) -> Figure:
 
 @dataclass(frozen=True)
 class Decision:
-    """A step of an episode and the steps before it at which a beacon was in view."""
+    """A step of an episode whose action may depend on beacons seen before."""
 
     step: int
-    beacons: tuple[int, ...]
-    proven: bool  # another beacon colour would have changed this action
+    beacons: tuple[int, ...]  # earlier steps at which a beacon was in view
+    depends: bool  # another beacon colour would have changed this action
 
 
 @torch.no_grad()
 def find_decision(network: QNetwork, episode: Episode, gridverse: bool) -> Decision:
-    """The first action that another colour of beacons no longer in view would have changed; else the last action."""
+    """Find the first action that another colour of beacons no longer in view would have changed; else the last one."""
     last = len(episode) - 1
     if not gridverse:
         return Decision(last, (), False)
@@ -108,13 +108,13 @@ def _depends(network: QNetwork, episode: Episode, step: int) -> bool:
 
 
 def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
-    """The observations and previous actions that acting saw at `step`, at most K."""
+    """Give the observations and previous actions that acting saw at `step`, at most K."""
     begin = max(0, step + 1 - network.config.context)
     return episode.observation[begin : step + 1], episode.previous_action[begin : step + 1]
 
 
 def attention_figure(network: QNetwork, episode: Episode, decision: Decision) -> Figure:
-    """Figure of what one decision drew on: each head's attention, and its gradient, over the steps before it."""
+    """Draw what one decision drew on: each head's attention, and its gradient, over the steps before it."""
     observation, previous = window_at(network, episode, decision.step)
     first = decision.step + 1 - len(observation)
     rows, weights = [], []
@@ -130,11 +130,11 @@ def attention_figure(network: QNetwork, episode: Episode, decision: Decision) ->
 
 
 def show(run: Run, seed: int) -> list[str]:
-    """Evaluate a trained run and write its pictures; returns the lines of a summary."""
+    """Evaluate a trained run, write its pictures and give the lines of a summary."""
     network, config, step = load_network(run.path)
     setup = config.eval_setup(torch.device("cpu"))
     score = evaluate(network, setup, config.evaluation.final_episodes, seed)
-    forgetful = evaluate(network, replace(setup, reset_memory=True), config.evaluation.final_episodes, seed)
+    memoryless = evaluate(network, replace(setup, reset_memory=True), config.evaluation.final_episodes, seed)
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(setup, network, seed, initial=initial, draw=True)
     beacons = config.environment.env.startswith("Gridverse/Memory") and config.environment.observe == "observation"
@@ -146,7 +146,7 @@ def show(run: Run, seed: int) -> list[str]:
     save_video(video, [episode], action_names(setup))
     return [
         won(config, score, step),
-        f"  without its memory, from the newest observation alone, it wins {int(forgetful.success.sum())}",
+        f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
         f"  {curve}   how it learned",
         f"  {attention}   {explain(decision)}",
         f"  {video}   one episode of {len(episode)} steps, {'won' if episode.success else 'not won'}",
@@ -155,32 +155,32 @@ def show(run: Run, seed: int) -> list[str]:
 
 
 def typical(score: Score) -> int:
-    """The won episode of middle length, or of all where none is won."""
+    """Choose the won episode of middle length, or of all where none is won."""
     candidates = np.flatnonzero(score.success) if score.success.any() else np.arange(score.episodes)
     order = candidates[np.argsort(score.lengths[candidates], kind="stable")]
     return int(order[len(order) // 2])
 
 
 def won(config: TrainConfig, score: Score, step: int) -> str:
-    """How many episodes end well."""
+    """Say how many episodes end well."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
-    agent, place = config.network.architecture, config.environment.env
-    known = baseline_summary(wins / score.episodes, place, config.environment.kwargs(training=False))
-    return f"{agent} wins {wins} of {score.episodes} {kind} of {place} after {step:,} steps{known}"
+    agent, env = config.network.architecture, config.environment.env
+    known = baseline_summary(wins / score.episodes, env, config.environment.kwargs(training=False))
+    return f"{agent} wins {wins} of {score.episodes} {kind} of {env} after {step:,} steps{known}"
 
 
 def explain(decision: Decision) -> str:
-    """What the attention picture shows."""
+    """Say what the attention picture shows."""
     if not decision.beacons:
         return f"what the action of step {decision.step} draws on"
     seen = ", ".join(str(step) for step in decision.beacons)
-    proof = "; another beacon colour would change it" if decision.proven else ""
+    proof = "; another beacon colour would change it" if decision.depends else ""
     return f"what the action of step {decision.step} draws on (beacon seen at step {seen}{proof})"
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train, show."""
+    """Train, then show."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
     folder = Path(args.folder) if args.folder else fresh_folder()
     if args.seed < 0:

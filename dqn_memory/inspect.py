@@ -1,8 +1,8 @@
-"""What a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
+"""Show what a checkpoint remembers, and how: `python -m dqn_memory.inspect runs/demo-1`.
 
-Plays greedy episodes and writes into RUN/inspect:
+It plays greedy episodes and writes into RUN/inspect:
 
-    attention_layer_*.png  what each decision of one episode attended to, head by head, beside the world
+    attention_layer_*.png  what each decision of one episode attended to, head by head, beside the environment
     priors.png             learned attention priors by distance
     q_values.png           Q-values over that episode
     recall.png             how far back Q-values depend on observations, by gradient and by occlusion
@@ -56,22 +56,22 @@ class Args:
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run folder, as a flag instead."""
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run of the same architecture in the same world, trained with --observe state, to be compared."""
+    """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
     seed: int = 0
-    """Seed of the worlds, and of what observations are replaced by."""
+    """Seed of the environments, and of what observations are replaced by."""
     initial: int | None = None
-    """Number of the drawn episode's initial state, in worlds that have finitely many."""
+    """Number of the drawn episode's initial state, in environments that have finitely many."""
     episodes: int = 16
     """Episodes measured, the drawn one among them."""
     frames: bool = True
-    """Show the world itself: in a video, and beside the attention maps."""
+    """Show the environment itself: in a video, and beside the attention maps."""
     recall: Annotated[RecallConfig, tyro.conf.arg(name="")] = field(default_factory=RecallConfig)
     """How the recall profile is measured."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
 
     def check(self) -> None:
-        """One sentence for numbers that make no sense."""
+        """Raise a UserError for numbers that make no sense."""
         least = {"episodes": self.episodes, "moments": self.recall.moments, "resamples": self.recall.resamples}
         for name, value in least.items():
             if value < 1:
@@ -92,7 +92,7 @@ class Findings:
 
 
 def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
-    """The episode to draw, and the others."""
+    """Play the episode to draw, then the others."""
     try:
         shown = play_in(setup, network, args.seed, initial=args.initial, draw=args.frames)
     except UserError as error:
@@ -118,7 +118,7 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
 
 
 def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.device) -> tuple[Gap | None, list[str]]:
-    """The comparison with --state-run, and what else differs between the runs."""
+    """Compare with --state-run; also list what else differs between the runs."""
     if not args.state_run:
         return None, []
     state_network, state_config, _ = load_network(args.state_run, device)
@@ -128,7 +128,7 @@ def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.de
 
 
 def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, names: Sequence[str]) -> list[Path]:
-    """All pictures; returns what was written."""
+    """Draw all pictures and list what was written."""
     episode, context = found.episodes[0], network.config.context
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
@@ -160,7 +160,7 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
 
 
 def recall_figure(found: Findings, agent: str) -> Figure:
-    """Figure of the recall profile."""
+    """Draw the recall profile."""
     count = len(found.episodes)
     labels = {
         "gradient": "norm of dQ / d embedding",
@@ -178,8 +178,8 @@ def recall_figure(found: Findings, agent: str) -> Figure:
 
 
 def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
-    """Figure of the returns with and without the state, between the world's known lines."""
-    agents = {"sees the state": report(gap.state)["return"], "sees its world": report(gap.seen)["return"]}
+    """Draw the returns with and without the state, between the environment's known lines."""
+    agents = {"sees the state": report(gap.state)["return"], "sees the observation": report(gap.seen)["return"]}
     lines = known(config)
     named = {}
     if lines is not None:
@@ -188,7 +188,7 @@ def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
 
 
 def looks(attention: dict[int, Array]) -> list[Looks]:
-    """The attention maps as the video shows them; none where there is no attention."""
+    """Give the attention maps as the video shows them; none where there is no attention."""
     if not attention:
         return []
     names = tuple(f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
@@ -196,7 +196,7 @@ def looks(attention: dict[int, Array]) -> list[Looks]:
 
 
 def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, found: Findings) -> dict[str, Any]:
-    """What inspect.json says."""
+    """Collect what inspect.json says."""
     episode, first = found.episodes[0], found.discrepancies[0]
     return {
         "step": step, "env": config.environment.env, "observe": config.environment.observe,
