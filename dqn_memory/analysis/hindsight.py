@@ -111,4 +111,4 @@ def _window(
     ends = torch.arange(len(observation), device=observation.device)
     prefixes = windows(network, observation, previous_action, ends, size, acting)
     last = windows(network, observation, previous_action, ends[-1].expand_as(ends), size, acting)  # T times the same
-    return q_values(network, replace(last, place=ends), acting), q_values(network, prefixes, acting)
+    return q_values(network, replace(last, position=ends), acting), q_values(network, prefixes, acting)

@@ -268,7 +268,7 @@ def test_a_plugin_brings_a_world_an_architecture_and_a_block(tmp_path, monkeypat
 
 @pytest.mark.usefixtures("own_entries")
 def test_the_block_prior_and_world_of_the_readme_train(tmp_path, monkeypatch):
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
     code = next(part for part in re.findall(r"```python\n(.*?)```", readme, re.S) if "MEMORY[" in part)
     (tmp_path / "readme_plugin.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -289,7 +289,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoint(tmp_pa
 
 
 def test_a_run_in_a_world_of_a_file_can_be_read_from_any_folder(tmp_path, monkeypatch):
-    tiger = Path(__file__).parent / "data" / "envs" / "pomdp" / "tiger_episodic.pomdp"
+    tiger = Path(__file__).parents[1] / "data" / "envs" / "pomdp" / "tiger_episodic.pomdp"
     (tmp_path / "mine.pomdp").write_text(tiger.read_text())
     monkeypatch.chdir(tmp_path)
     main(flags(tmp_path / "run", "--env", "POMDP/File-v0", "--path", "mine.pomdp"))
