@@ -111,7 +111,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """All recorded lines, oldest first: {"step": ..., name: number or None}."""
-        self._metrics.settle()
+        self._metrics.flush()
         return read_metrics(self._metrics.path)
 
     def save(
@@ -127,7 +127,7 @@ class Run:
         `trainer` is nested plain Python values and tensors; `header` goes into the weights file. Only
         columns of `replay` that no earlier checkpoint holds are written. Raises UserError on a full disk.
         """
-        length = self._metrics.settle()
+        length = self._metrics.flush()
         self._checkpoints.save(step, weights, trainer, replay, header or {}, length)
 
     def load(self, with_replay: bool = True) -> Checkpoint:
@@ -145,10 +145,10 @@ class Run:
         """
         if not self.has_checkpoint:
             self._check_unfinished()
-            self._metrics.cut(0, -1)
+            self._metrics.truncate(0, -1)
             return None
         checkpoint, length = self._checkpoints.load()
-        self._metrics.cut(length, checkpoint.step)
+        self._metrics.truncate(length, checkpoint.step)
         return checkpoint
 
     def _check_unfinished(self) -> None:

@@ -53,7 +53,7 @@ class Metrics:
                 for name, value in scalars.items():
                     self._events.add_scalar(name, float(value), step)
 
-    def settle(self) -> int:
+    def flush(self) -> int:
         """Put all lines on the disk; returns the file's length in bytes."""
         with disk_errors(self.path):
             if self._file is not None:
@@ -63,7 +63,7 @@ class Metrics:
                 self._events.flush()
             return self.path.stat().st_size if self.path.exists() else 0
 
-    def cut(self, length: int, step: int) -> None:
+    def truncate(self, length: int, step: int) -> None:
         """Go back to `length` bytes, and let TensorBoard forget what it saw after `step`."""
         self.close()
         present = self.path.stat().st_size if self.path.exists() else 0
