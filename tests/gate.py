@@ -78,6 +78,7 @@ FLAGS: dict[str, str] = {
     "--window": "--local-window",
     "--final-rate": "--final-lr-fraction",
     "--agent-final-rate": "--agent-final-lr-fraction",
+    "--learner-final-rate": "--learner-final-lr-fraction",
     "--forgetful": "--memory-ablation",
     "dqn_memory.train: --batch": "--batch-size",
     "dqn_memory.train: --terminal-share": "--terminal-fraction",

@@ -39,7 +39,7 @@ def test_parameters_at_full_size(actions):
     assert count(agent.actor) == 919_552 + 513 * actions
     assert count(agent.critic) == count(agent.slow_critic) == 1_050_367
     assert count(agent) == 3_020_286 + 513 * actions
-    assert sum(p.numel() for p in agent.trained()) == count(agent) - 1_050_367
+    assert sum(p.numel() for p in agent.trainable()) == count(agent) - 1_050_367
     assert not any(p.requires_grad for p in agent.slow_critic.parameters())
 
 
@@ -129,7 +129,7 @@ def test_long_gradients_are_clipped():
         agent = glam_models.agent(max_grad_norm=clip)
         optimizer = optimizer_for(agent)
         reported = float(update(agent, optimizer, imagined())["grad/agent_norm"])
-        seen = torch.cat([optimizer.state[p]["exp_avg"].flatten() for p in agent.trained()])
+        seen = torch.cat([optimizer.state[p]["exp_avg"].flatten() for p in agent.trainable()])
         norms.append((reported, float(seen.norm()) / 0.1))
     assert norms[0][0] == norms[1][0] == pytest.approx(norms[1][1])
     assert norms[0][1] == pytest.approx(1e-3, rel=1e-3)

@@ -23,7 +23,7 @@ def dream(model, form, start="posterior", opens=0.15, seed=0, horizon=HORIZON):
 
 def begun(model, start="posterior", opens=0.15, seed=0):
     length = K + (start == "posterior")
-    return encode_context(model, *glam_models.steps(ROWS, length, seed, opens), start=start)
+    return encode_context(model, *glam_models.steps(ROWS, length, seed, opens), start_from=start)
 
 
 def lived(begin, imagined):

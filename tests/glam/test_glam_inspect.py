@@ -66,10 +66,10 @@ def test_curves_are_the_logged_losses():
 
 
 def test_a_lived_episode_is_the_world_s(found):
-    lived = play_episode(found, seed=0, longest=50, greedy=False)
+    lived = play_episode(found, seed=0, max_steps=50, greedy=False)
     assert len(lived) == 6 and lived.done and lived.frames.shape == (7, 3, 8, 8)
     assert lived.episode_return == lived.reward.sum() == lived.reward[[2, 5]].sum()
-    again = play_episode(found, seed=0, longest=50, greedy=False)
+    again = play_episode(found, seed=0, max_steps=50, greedy=False)
     assert torch.equal(lived.frames, again.frames) and torch.equal(lived.action, again.action)
     assert lived.terminated.tolist() == [False] * 5 + [True]
     assert len(play_episode(found, 0, 4, False)) == 4
@@ -151,7 +151,7 @@ def test_both_forms_are_compared_by_hand(found):
                     t,
                 )
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(*h.values(), strict=True)]
-    assert said.apart == pytest.approx(apart, rel=1e-6, abs=1e-9) and said.dreams == 1
+    assert said.apart == pytest.approx(apart, rel=1e-6, abs=1e-9) and said.rollouts == 1
     assert said.errors["window"]["feature"][0] == 0  # the newest frame is a real one
 
 
@@ -159,7 +159,7 @@ def test_an_episode_that_is_too_short_is_not_compared(found):
     lived = play_episode(found, 0, 50, False)
     short = play_episode(found, 1, 3, False)
     both, alone = compare_memories(found, [short, lived], 4, 0), compare_memories(found, [lived], 4, 0)
-    assert both.dreams == 1 and np.array_equal(both.apart, alone.apart)
+    assert both.rollouts == 1 and np.array_equal(both.apart, alone.apart)
     with pytest.raises(UserError, match="--imagined 4"):
         compare_memories(found, [short], 4, 0)
 
@@ -189,7 +189,7 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     said = capsys.readouterr().out
     assert "frame_unchanged" in said and said.count("mamba runs on its simd backend on cpu") == 1
     forms = told["forms"]
-    assert forms["dreams"] == told["episodes"] == 3 and told["mamba_backend"] == "simd"
+    assert forms["rollouts"] == told["episodes"] == 3 and told["mamba_backend"] == "simd"
     for form in ("window", "carried"):
         assert {name: len(values) for name, values in forms[form].items()} == dict.fromkeys(MEASURES, 5)
     table = said[said.index("ahead") :].splitlines()

@@ -152,8 +152,8 @@ def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
     row = glam.imagination_row(glam.Case("smoke"), TIMER)
     assert row["window_ms"] > 0 and row["carried_ms"] > 0 and row["horizon"] == 4 and row["rows"] == 16
     window, carried = (glam.Phases(glam.Case("smoke", form=form)) for form in ("window", "carried"))
-    assert (window.dreamt.sample[0] == carried.dreamt.sample[0]).all()
-    assert not (window.dreamt.h[-1] == carried.dreamt.h[-1]).all()
+    assert (window.rollouts.sample[0] == carried.rollouts.sample[0]).all()
+    assert not (window.rollouts.h[-1] == carried.rollouts.h[-1]).all()
     row = glam.phase_row(glam.Case("smoke"), TIMER)
     assert row["step_ms"] == pytest.approx(sum(row[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
     assert row["bar"] is None and row["backend"] == "simd"

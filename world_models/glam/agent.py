@@ -1,4 +1,4 @@
-"""The actor-critic that learns from imagined trajectories (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
+"""The actor-critic that learns from rollouts trajectories (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Metrics = dict[str, Tensor]
 
 
 class Agent(nn.Module):
-    """Policy and value of a state: of a sampled latent beside the memory of all steps before it, (..., Z + D).
+    """Policy and value of a state: of a sampled latent next_value the memory of all steps before it, (..., Z + D).
 
     3,020,286 + 513 A parameters at full size, of which the slow critic's 1,050,367 are not trained.
     """
@@ -34,31 +34,31 @@ class Agent(nn.Module):
         self.scale = ReturnScale(config.scale_decay)
 
     def policy(self, features: Tensor) -> Tensor:
-        """Action logits (..., A) in float32 or wider."""
+        """Compute action logits (..., A), float32 or wider."""
         with self._autocast(features):
             logits: Tensor = self.actor(features)
         return upcast(logits)
 
     def values(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Critic's logits (..., bins), and values (...) decoded in float32 or wider."""
-        return self._judged(self.critic, features)
+        """Compute the critic's logits (..., bins) and values (...), float32 or wider."""
+        return self._values(self.critic, features)
 
     @torch.no_grad()
     def slow_values(self, features: Tensor) -> Tensor:
-        """Values (...) of the slow critic."""
-        return self._judged(self.slow_critic, features)[1]
+        """Compute the slow critic's values (...)."""
+        return self._values(self.slow_critic, features)[1]
 
-    def trained(self) -> list[nn.Parameter]:
-        """Parameters of actor and critic."""
+    def trainable(self) -> list[nn.Parameter]:
+        """List the parameters of actor and critic."""
         return [*self.actor.parameters(), *self.critic.parameters()]
 
     @torch.no_grad()
-    def follow(self) -> None:
-        """Move the slow critic towards the critic."""
+    def update_slow_critic(self) -> None:
+        """Move the slow critic towards the critic by its moving average."""
         slow: list[Tensor] = list(self.slow_critic.parameters())
         torch._foreach_lerp_(slow, list(self.critic.parameters()), 1 - self.config.slow_decay)
 
-    def _judged(self, critic: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _values(self, critic: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
         with self._autocast(features):
             logits = critic(features)
         return logits, self.code.decode(logits)
@@ -68,47 +68,47 @@ class Agent(nn.Module):
 
 
 def optimizer_for(agent: Agent, capturable: bool = False) -> torch.optim.Adam:
-    """Adam on actor and critic."""
+    """Make the Adam of actor and critic."""
     config = agent.config
-    return adam(agent.trained(), config.learning_rate, config.epsilon, capturable)
+    return adam(agent.trainable(), config.learning_rate, config.epsilon, capturable)
 
 
-def losses(agent: Agent, imagined: Rollouts) -> tuple[Tensor, Metrics]:
-    """Policy gradient with a baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
+def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
+    """Compute policy gradient with baseline, entropy, and two cross-entropies of the critic, means over H x B steps.
 
     - mean(log pi(a) sg((R - V) / max(1, S))) - entropy weight mean(H[pi]) + CE(V, sg(R)) + CE(V, sg(R_slow)), with R
     the lambda returns of the critic and R_slow those of the slow critic (Hafner et al. 2023; STORM, eq. 9 to 11). Moves
     the averages behind S by these returns.
     """
-    config, features = agent.config, imagined.features()  # (H + 1, B, Z + D)
+    config, features = agent.config, rollouts.features()  # (H + 1, B, Z + D)
     logits, value = agent.values(features)
     returns, slow_returns = (
-        lambda_return(imagined.reward, each, imagined.terminated, config.gamma, config.lam, config.returns)
+        lambda_return(rollouts.reward, each, rollouts.terminated, config.gamma, config.lam, config.returns)
         for each in (value.detach(), agent.slow_values(features))
     )  # (H, B)
     scale = agent.scale.update(returns)
     advantage = (returns - value[:-1].detach()) / scale
     policy = agent.policy(features[:-1])  # (H, B, A)
-    chosen = policy.log_softmax(-1).gather(-1, imagined.action.unsqueeze(-1)).squeeze(-1)
+    chosen = policy.log_softmax(-1).gather(-1, rollouts.action.unsqueeze(-1)).squeeze(-1)
     parts = {
         "losses/actor": -(chosen * advantage).mean(),
         "losses/critic": cross_entropy(logits[:-1], agent.code.encode(returns)).mean(),
         "losses/slow_critic": cross_entropy(logits[:-1], agent.code.encode(slow_returns)).mean(),
     }
-    surprise = entropy(policy).mean()
-    total = torch.stack(list(parts.values())).sum() - config.entropy_weight * surprise
-    seen = {"agent/entropy": surprise, "agent/return": returns.mean(), "agent/return_scale": scale}
-    return total, {name: each.detach() for name, each in (parts | seen).items()}
+    policy_entropy = entropy(policy).mean()
+    total = torch.stack(list(parts.values())).sum() - config.entropy_weight * policy_entropy
+    extra = {"agent/entropy": policy_entropy, "agent/return": returns.mean(), "agent/return_scale": scale}
+    return total, {name: each.detach() for name, each in (parts | extra).items()}
 
 
-def update(agent: Agent, optimizer: torch.optim.Optimizer, imagined: Rollouts) -> Metrics:
-    """One gradient step of actor and critic, one of the slow critic towards the critic; metrics stay on the device."""
-    total, metrics = losses(agent, imagined)
+def update(agent: Agent, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
+    """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
+    total, metrics = losses(agent, rollouts)
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = nn.utils.clip_grad_norm_(agent.trained(), agent.config.max_grad_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(agent.trainable(), agent.config.max_grad_norm, foreach=True)
     optimizer.step()
-    agent.follow()
+    agent.update_slow_critic()
     return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm.detach()}
 
 
@@ -118,7 +118,7 @@ Form = Literal["textbook", "released"]
 def lambda_return(
     reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: Form = "textbook"
 ) -> Tensor:
-    """Returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), from R_H = V_H backwards.
+    """Compute returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), from R_H = V_H backwards.
 
     c_t is 0 where the step ended the episode (`terminated`) and 1 elsewhere (Sutton and Barto 2018, section 12.1;
     Hafner et al. 2021, eq. 4). `released` has V_t in the place of V_{t+1}, as the code of STORM and GLAM does.
@@ -128,8 +128,8 @@ def lambda_return(
     """
     value = upcast(value)
     discount = gamma * (1 - terminated.to(value.dtype))  # (H, ...)
-    beside = value[:-1] if form == "released" else value[1:]
-    short = upcast(reward) + discount * (1 - lam) * beside  # all of R_t but the part of R_{t+1}
+    next_value = value[:-1] if form == "released" else value[1:]
+    short = upcast(reward) + discount * (1 - lam) * next_value  # all of R_t but the part of R_{t+1}
     later, returns = value[-1], []
     for t in reversed(range(len(reward))):
         later = short[t] + discount[t] * lam * later
@@ -141,7 +141,7 @@ LOW, HIGH = 0.05, 0.95  # the percentiles between which returns are measured
 
 
 def percentile(x: Tensor, share: float) -> Tensor:
-    """The int(share n)-th smallest of all n entries, and the smallest where that is none: a number of x itself."""
+    """Find the int(share n)-th smallest of all n entries, at least the first: an entry of x, not an interpolation."""
     x = x.flatten()
     return x.kthvalue(max(int(share * x.numel()), 1)).values
 
@@ -164,7 +164,7 @@ class ReturnScale(nn.Module):
 
     @torch.no_grad()
     def update(self, returns: Tensor) -> Tensor:
-        """Take in returns of any shape; gives the scale after it, a scalar of at least 1."""
+        """Update both averages by returns of any shape; return the new scale, a scalar of at least 1."""
         returns = upcast(returns)
         for average, share in ((self.low, LOW), (self.high, HIGH)):
             average.lerp_(percentile(returns, share).to(average.dtype), 1 - self.decay)
@@ -172,5 +172,5 @@ class ReturnScale(nn.Module):
 
     @property
     def value(self) -> Tensor:
-        """The scale as it stands, a scalar."""
+        """The current scale, a scalar."""
         return (self.high - self.low).clamp(min=1.0)

@@ -1,4 +1,4 @@
-"""What reads a sequence of features e (B, T, D): stacks of layers, and the branches that feed them.
+"""Branches that read a sequence of features e (B, T, D), and the stacks of layers inside them.
 
 Every class here has `initial_state(batch, like)`, a tuple of tensors, batch first, and
 `forward(e, age, state) -> (y, state)`, where `age` (B, T) counts the positions since the episode opened, as far as it
@@ -26,15 +26,15 @@ class MambaStack(nn.Module):
         self.chained = chained
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Two tensors a running layer: see Mamba."""
+        """Return two tensors a running layer: see Mamba."""
         mixers = [layer.mixer for layer in self._running()]
         return sum((mixer.initial_state(batch, like.device, like.dtype) for mixer in mixers), ())
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D) of x (B, T, D)."""
+        """Compute outputs (B, T, D) of x (B, T, D)."""
         after: State = ()
-        for place, layer in enumerate(self._running()):
-            x, part = layer(x, age, state[2 * place : 2 * place + 2])
+        for index, layer in enumerate(self._running()):
+            x, part = layer(x, age, state[2 * index : 2 * index + 2])
             after += part
         return x, after
 
@@ -55,32 +55,32 @@ class TransformerStack(nn.Module):
         )
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Keys and values of every layer."""
+        """Return keys and values of every layer."""
         layers = cast(list[TransformerLayer], list(self.layers))
         return sum((layer.attention.initial_state(batch, like) for layer in layers), ())
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D) of x (B, T, D)."""
+        """Compute outputs (B, T, D) of x (B, T, D)."""
         x, after = self.norm(x), ()
-        for place, layer in enumerate(self.layers):
-            x, part = layer(x, age, state[2 * place : 2 * place + 2])
+        for index, layer in enumerate(self.layers):
+            x, part = layer(x, age, state[2 * index : 2 * index + 2])
             after += part
         return x, after
 
 
 class Direct(nn.Module):
-    """A stack that reads the features themselves, and a linear map of what it says."""
+    """A stack that reads the features themselves, and a linear map of its output."""
 
     def __init__(self, stack: MambaStack | TransformerStack, project: nn.Module) -> None:
         super().__init__()
         self.stack, self.project = stack, project
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """As the stack."""
+        """Return the stack's initial state."""
         return self.stack.initial_state(batch, like)
 
     def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D)."""
+        """Compute outputs (B, T, D)."""
         y, state = self.stack(e, age, state)
         return self.project(y), state
 
@@ -99,11 +99,11 @@ class GlobalMamba(nn.Module):
         self.project = nn.Sequential(nn.Linear(width, width, bias=False), nn.LayerNorm(width), nn.SiLU())
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """The features e of the frame before, (B, D), and the stack's state."""
+        """Return the features e of the frame before, (B, D), and the stack's state."""
         return like.new_zeros(batch, self.width), *self.stack.initial_state(batch, like)
 
     def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D)."""
+        """Compute outputs (B, T, D)."""
         before = torch.cat([state[0].to(e.dtype)[:, None], e[:, :-1]], 1)
         difference = torch.where((age > 0)[..., None], e - before, 0)
         y, stack = self.stack(difference, (age - 1).clamp(min=0), state[1:])
@@ -124,11 +124,11 @@ class LocalMamba(nn.Module):
         self.project = nn.Linear(config.width, config.width, bias=False)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """The last W - 1 rows: see `_rows`."""
+        """Return the last W - 1 rows: see `_rows`."""
         return (like.new_zeros(batch, self.window - 1, self._blank().shape[-1]),)
 
     def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D)."""
+        """Compute outputs (B, T, D)."""
         rows = self._rows(e)
         rows = torch.cat([state[0].to(rows.dtype), rows], 1)  # (B, W - 1 + T, R)
         windows = rows.unfold(1, self.window, 1).mT  # (B, T, W, R)
@@ -139,17 +139,17 @@ class LocalMamba(nn.Module):
         return self.project(y), (rows[:, rows.shape[1] - self.window + 1 :],)
 
     def _rows(self, e: Tensor) -> Tensor:
-        """What windows are made of: the features, or what the only layer's convolution reads of them."""
+        """Compute what windows are made of: the features, or what the only layer's convolution reads of them."""
         first, *deeper = self._stack()
         return e if deeper else first.enter(e)
 
     def _blank(self) -> Tensor:
-        """The row of the feature 0."""
+        """Compute the row of the feature 0."""
         weight = self.project.weight
         return self._rows(weight.new_zeros(weight.shape[1]))
 
     def _last(self, windows: Tensor, e: Tensor) -> Tensor:
-        """Last outputs (M, D) of windows (M, W, R), whose last features are e (M, D)."""
+        """Compute the last outputs (M, D) of windows (M, W, R), whose last features are e (M, D)."""
         *inner, outer = self._stack()
         if not inner:
             return outer.last(windows, e)

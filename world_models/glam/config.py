@@ -63,7 +63,7 @@ class AtariConfig:
     """Emulator frames after which an episode is truncated."""
 
     def check(self) -> None:
-        """One sentence for every value that cannot work."""
+        """Refuse every value that cannot work."""
         GameConfig(**asdict(self)).check()
 
 
@@ -128,7 +128,7 @@ class ReplayConfig:
     """What is kept and which windows are drawn."""
 
     capacity: int = 100_000
-    """Environment steps kept; rounded down to whole columns of all worlds."""
+    """Environment steps kept; rounded down to whole columns of all environments."""
     recent_windows: Annotated[int, Bounds(0)] = 0
     """How many windows of every draw are the newest ones there are (5 in the released code, which says nothing of it
     in the paper); the others are drawn uniformly."""
@@ -139,12 +139,12 @@ class ImaginationConfig:
     """The imagined rollouts that the agent learns from; the model's config says how they remember."""
 
     num_rollouts: Annotated[int, Bounds(1)] = 1024
-    """Trajectories that an update of the agent imagines at once."""
+    """Rollouts that an update of the agent imagines at once."""
     start_from: Literal["posterior", "prior"] = "posterior"
     """Where they begin: at a real frame (`posterior`), or, as released, at the model's guess of the one behind it."""
 
     def frames(self, context: int) -> int:
-        """Length of the windows of the replay that trajectories with `context` steps before them begin from."""
+        """Return the length of the replay windows from which rollouts with `context` steps before them start."""
         return context + 1 if self.start_from == "posterior" else context
 
 
@@ -174,7 +174,7 @@ class HorizonConfig:
             raise UserError(f"--maximum {self.maximum} must be at least --start {self.start}")
 
     def at(self, step: int) -> int:
-        """The horizon H after `step` environment steps."""
+        """Return the horizon H after `step` environment steps."""
         smooth, every = self.kind == "smooth", self.growth_every
         grown = step * self.growth // every if smooth else step // every * self.growth
         return min(self.start + grown, self.maximum)
@@ -187,58 +187,58 @@ class CollectionConfig:
     learning_starts: Annotated[int, Bounds(0)] = 1024
     """Environment steps of random actions before the first update."""
     agent_starts: Annotated[int, Bounds(0)] = 0
-    """Environment steps before the agent's first update, where more than --learning-starts: the dreams of a model that
+    """Environment steps before the agent's first update, where more than --learning-starts: rollouts of a model that
     knows nothing yet teach nothing."""
     model_replay_ratio: Annotated[float, Bounds(0)] = 1.0
     """Updates of the world model per environment step."""
     agent_replay_ratio: Annotated[float, Bounds(0)] = 1.0
-    """Updates of the agent, each on a dream of its own, per environment step."""
+    """Updates of the agent, each on rollouts of its own, per environment step."""
     terminal_on_life_loss: bool = True
     """Teach the model that a lost life terminates the episode; the game goes on, and evaluations play all lives."""
     clip_rewards: bool = False
     """Learn the signs of the rewards; evaluations count the rewards themselves."""
     act_before_observing: bool = False
-    """Choose an action before the newest frame is taken in, as released."""
+    """Choose an action before the newest frame is taken in, as in the released code."""
 
     def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Rewards (N,) as they are learned, and where (N,) the model is taught an end."""
+        """Return rewards (N,) as they are learned, and where (N,) the model is taught an end."""
         return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
-    def model_updates(self, iteration: int, worlds: int) -> int:
-        """Updates of the world model after iteration number `iteration` = 1, 2, ..."""
-        return _due(self.model_replay_ratio, self.learning_starts, iteration, worlds)
+    def model_updates(self, iteration: int, num_envs: int) -> int:
+        """Count updates of the world model after iteration number `iteration` = 1, 2, ..."""
+        return _due(self.model_replay_ratio, self.learning_starts, iteration, num_envs)
 
-    def agent_updates(self, iteration: int, worlds: int) -> int:
-        """Updates of the agent after that iteration."""
-        return _due(self.agent_replay_ratio, max(self.learning_starts, self.agent_starts), iteration, worlds)
+    def agent_updates(self, iteration: int, num_envs: int) -> int:
+        """Count updates of the agent after that iteration."""
+        return _due(self.agent_replay_ratio, max(self.learning_starts, self.agent_starts), iteration, num_envs)
 
 
-def _due(ratio: float, starts: int, iteration: int, worlds: int) -> int:
-    """Updates at a ratio to environment steps, from step `starts` on; their number is exact in the long run."""
-    if iteration * worlds < starts:
+def _due(ratio: float, starts: int, iteration: int, num_envs: int) -> int:
+    """Count updates at a ratio to environment steps, from step `starts` on; exact in the long run."""
+    if iteration * num_envs < starts:
         return 0
-    return _between(ratio, iteration, iteration, worlds)
+    return _between(ratio, iteration, iteration, num_envs)
 
 
-def _between(ratio: float, first: int, last: int, worlds: int) -> int:
-    """Updates of the iterations from `first` to `last`."""
-    return int(last * worlds * ratio) - int((first - 1) * worlds * ratio)
+def _between(ratio: float, first: int, last: int, num_envs: int) -> int:
+    """Count updates of the iterations from `first` to `last`."""
+    return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio)
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Each of N worlds plays the same number of episodes, so short ones are not favoured."""
+    """Each of N environments plays the same number of episodes, so short ones are not favoured."""
 
     evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end)."""
     num_eval_envs: Annotated[int, Bounds(1)] = 20
-    """Worlds that an evaluation plays in at once."""
+    """Environments that an evaluation plays in at once."""
     episodes_per_env: Annotated[int, Bounds(1)] = 1
     """Episodes of each of them."""
     final_episodes_per_env: Annotated[int, Bounds(1)] = 5
     """The same for the last evaluation."""
     max_episode_steps: Annotated[int, Bounds(1)] | None = None
-    """Steps after which an evaluation's episode is cut, if the world's own limit is not sooner (None: that limit)."""
+    """Steps after which an evaluation's episode is cut, if its own limit is not sooner (None: that limit)."""
     policy: Literal["both", "sampled", "greedy"] = "both"
     """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
     ones. With `both` the sampled ones are the run's score and the greedy ones stand beside it."""
@@ -246,7 +246,7 @@ class EvaluationConfig:
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
     memory_ablation: bool = False
-    """Judge the final agent once more without its memory, forgetting everything before each step."""
+    """Evaluate the final agent once more without its memory: it forgets everything before each step."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ class ComputeConfig(settings.ComputeConfig):
     """Where and how tensors are computed."""
 
     engine: Engine = "eager"
-    """How updates and dreams are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
+    """How updates and imagination are executed; `cudagraph` captures them, on CUDA. Both compute the same function."""
     backend: Backend = "auto"
     """What the scan of a Mamba runs on (auto: simd on a CPU; on CUDA the first that works of triton, mamba_ssm and
     torch). All compute the same function."""
@@ -262,7 +262,7 @@ class ComputeConfig(settings.ComputeConfig):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a GLAM agent in one world. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+    """Train a GLAM agent in one environment. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "glam"
 
@@ -280,14 +280,14 @@ class TrainConfig:
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     seed: Annotated[int, Bounds(0)] = 1
-    """Seed of every stream: worlds, acting, replay, evaluation, networks, dropout, dreams."""
+    """Seed of every stream: environments, acting, replay, evaluation, networks, dropout, imagination."""
     total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run."""
     plugin: Repeatable = ()
-    """Modules imported first, which register worlds of their own."""
+    """Modules imported first, which register environments of their own."""
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
-        """Keywords of the world's constructor, with the time limit of training or of evaluations."""
+        """Return keywords of the environment's constructor, with the time limit of training or of evaluations."""
         limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
         if self.environment.env.startswith("ALE/"):
             game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
@@ -300,7 +300,7 @@ class TrainConfig:
         return kwargs
 
     def check(self) -> None:
-        """One sentence for every combination of parts that cannot work together."""
+        """Refuse every combination of parts that cannot work together."""
         check_numbers(self)
         check_parts(self, "atari", "model", "horizon", "compute")
         if self._plays_catch:
@@ -315,19 +315,19 @@ class TrainConfig:
 
     def _check_updates(self) -> None:
         """Refuse a run that would end without having learned; --agent-replay-ratio 0 trains the model alone."""
-        told = self.collection
+        collection = self.collection
         length = self.model.batch_length
-        self._check_learner("world model", "model", told.learning_starts, length)
-        if told.agent_replay_ratio:
+        self._check_learner("world model", "model", collection.learning_starts, length)
+        if collection.agent_replay_ratio:
             window = max(length, self.imagination.frames(self.model.context))
-            self._check_learner("agent", "agent", max(told.learning_starts, told.agent_starts), window)
+            self._check_learner("agent", "agent", max(collection.learning_starts, collection.agent_starts), window)
 
     def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
-        ratio, worlds = getattr(self.collection, f"{part}_replay_ratio"), self.environment.num_envs
-        last, first = -(-self.total_steps // worlds), max(window, -(-starts // worlds))  # iterations
-        if last < first or not _between(ratio, first, last, worlds):
+        ratio, num_envs = getattr(self.collection, f"{part}_replay_ratio"), self.environment.num_envs
+        last, first = -(-self.total_steps // num_envs), max(window, -(-starts // num_envs))  # iterations
+        if last < first or not _between(ratio, first, last, num_envs):
             raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {worlds} would never update the {who}: that begins "
+                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the {who}: that begins "
                 f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps of one world "
                 f"(--batch-length, --context), with --{part}-replay-ratio {ratio:g} updates a step"
             )

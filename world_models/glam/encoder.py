@@ -18,7 +18,7 @@ COLOURS = 3
 
 
 def widths(config: ModelConfig) -> list[int]:
-    """Channels of the feature maps, from the largest map to the smallest, without the frame's colours."""
+    """List the channels of the feature maps, from the largest map to the smallest, without the frame's colours."""
     return [config.channels * 2**stage for stage in range(config.stages)]
 
 
@@ -33,7 +33,7 @@ class Encoder(nn.Module):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, frames: Tensor) -> Tensor:
-        """Embeddings (..., F) of frames (..., 3, S, S), uint8 or already in [0, 1]."""
+        """Embed frames (..., 3, S, S), uint8 or already in [0, 1]: (..., F)."""
         images = frames.flatten(0, -4)  # (N, 3, S, S)
         if not frames.is_floating_point():
             images = as_images(images, self.layers[0].weight)  # type: ignore[arg-type]
@@ -57,12 +57,12 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers, nn.ConvTranspose2d(maps[-1], COLOURS, 4, 2, 1))
 
     def forward(self, sample: Tensor) -> Tensor:
-        """Images (..., 3, S, S) of samples (..., Z)."""
+        """Decode samples (..., Z) to images (..., 3, S, S)."""
         return self.layers(sample.flatten(0, -2)).unflatten(0, sample.shape[:-1])
 
 
 def as_images(frames: Tensor, like: Tensor) -> Tensor:
-    """uint8 frames as numbers in [0, 1] of the dtype of `like`."""
+    """Turn uint8 frames into numbers in [0, 1] of the dtype of `like`."""
     return frames.to(like.dtype) / 255
 
 
@@ -72,7 +72,7 @@ HIDDEN = 2  # hidden layers of a head that is an MLP
 class CategoricalHead(nn.Module):
     """A map to G categorical variables of C classes, mixed with a share of the uniform distribution.
 
-    It is linear behind its hidden layers, of which there are none where nothing else is said.
+    A linear map after the hidden layers, of which there are none by default.
     """
 
     def __init__(self, config: ModelConfig, inputs: int, layers: int = 0) -> None:
@@ -82,23 +82,23 @@ class CategoricalHead(nn.Module):
         self.linear = nn.Linear(inputs, config.latent)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Log-probabilities (..., G, C) of x (..., inputs), float32 or wider."""
+        """Compute log-probabilities (..., G, C) of x (..., inputs), float32 or wider."""
         return unimix(self.linear(self.hidden(x)).unflatten(-1, self.shape), self.share)
 
 
 def prior_head(config: ModelConfig) -> CategoricalHead:
-    """A head that reads features and says what latent is next."""
+    """Make a head that predicts the next latent from features."""
     return CategoricalHead(config, config.width, HIDDEN if config.prior_head == "mlp" else 0)
 
 
 def mlp(inputs: int, outputs: int, hidden: int | None = None, layers: int = HIDDEN) -> nn.Sequential:
-    """Hidden layers, as wide as the input where nothing else is said, and a linear map."""
+    """Make hidden layers, as wide as the input unless said otherwise, and a linear map."""
     width = inputs if hidden is None else hidden
     return nn.Sequential(*hidden_layers(inputs, width, layers), nn.Linear(width, outputs))
 
 
 def hidden_layers(inputs: int, width: int, layers: int) -> list[nn.Module]:
-    """Each a Linear without bias, LayerNorm and ReLU."""
+    """Make hidden layers: each a Linear without bias, LayerNorm and ReLU."""
     parts: list[nn.Module] = []
     for layer in range(layers):
         parts += [nn.Linear(width if layer else inputs, width, bias=False), nn.LayerNorm(width), nn.ReLU(inplace=True)]
@@ -106,12 +106,12 @@ def hidden_layers(inputs: int, width: int, layers: int) -> list[nn.Module]:
 
 
 def gumbel(noise: Tensor) -> Tensor:
-    """Gumbel noise -log(-log u) of uniforms u in [0, 1), float32 or wider: argmax(log p + it) is a draw from p."""
+    """Turn uniforms u in [0, 1) into Gumbel noise -log(-log u): argmax(log p + noise) is a draw from p."""
     return -(-upcast(noise).log()).log()
 
 
 def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:
-    """One-hot samples (..., G C), with the gradient of their probabilities (straight through).
+    """Draw one-hot samples (..., G C), with the gradient of their probabilities (straight through).
 
     The class is the largest of log p plus Gumbel noise of uniforms in [0, 1) of the same shape.
     """

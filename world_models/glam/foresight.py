@@ -1,4 +1,4 @@
-"""What the world model expects of a stretch of an episode, beside what the world did (the paper's Figure 7)."""
+"""What the world model expects of a part of an episode, beside what the world did (the paper's Figure 7)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 class Episode:
     """T steps of one episode on the CPU."""
 
-    frames: Tensor  # (T + 1, 3, S, S) uint8, the last one behind the last action
+    frames: Tensor  # (T + 1, 3, S, S) uint8, the last one after the last action
     action: Tensor  # (T,) int64
     reward: Tensor  # (T,), as it is learned
     terminated: Tensor  # (T,) bool, by that step, as it is learned: at a lost life too, where the run says so
@@ -42,7 +42,7 @@ class EpisodeRollout:
     """H imagined steps under the actions really taken, and what was real; frames (H, S, S, 3) in [0, 1]."""
 
     start: int  # the last step that was seen; the first imagined frame is that of start + 1
-    seen: Array  # (K, S, S, 3) the newest real frames before the dream
+    seen: Array  # (K, S, S, 3) the newest real frames before the rollout
     real: Array
     imagined: Array
     reward: Array  # (H,) real
@@ -75,87 +75,90 @@ class Before:
 class Unrolled:
     """H steps of B rows under given actions."""
 
-    sample: Tensor  # (H, B, Z), behind each step
-    h: Tensor  # (H, B, D), the memory that has seen it
+    sample: Tensor  # (H, B, Z), after each step
+    h: Tensor  # (H, B, D), the memory after each step
 
 
-def play_episode(found: Trained, seed: int, longest: int, greedy: bool) -> Episode:
-    """The first episode of one world, or its first `longest` steps."""
+def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Episode:
+    """Play the first episode of one environment, or its first `max_steps` steps."""
     device = next(found.model.parameters()).device
-    streams, arena = Streams.spawn(seed), EvalSetup.of(found.config, device)
-    fleet, numbers = arena.fleet(1, streams.worlds), generator(streams.exploration, device)
+    streams, setup = Streams.spawn(seed), EvalSetup.of(found.config, device)
+    fleet, numbers = setup.fleet(1, streams.worlds), generator(streams.exploration, device)
     player = make_player(found.model, found.agent, 1, found.config.collection.act_before_observing)
     frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
-    frames, actions, lessons = [frame], [], []
-    for _ in range(longest):
+    frames, actions, signals = [frame], [], []
+    for _ in range(max_steps):
         noise = ActingNoise.draw(found.model, 1, fleet.num_actions, numbers)
         action = player.act(frame, first, noise, greedy)
         step = fleet.step(action)
         frame, first = step.final_observation, step.done
         frames.append(frame)
         actions.append(action)
-        lessons.append(found.config.collection.training_signal(step))
+        signals.append(found.config.collection.training_signal(step))
         if bool(first):
             break
-    columns = (frames, actions, *zip(*lessons, strict=True))
+    columns = (frames, actions, *zip(*signals, strict=True))
     shown, taken, rewards, ends = (torch.cat(tuple(each)).cpu() for each in columns)
     return Episode(shown, taken, rewards, ends, float(step.episode_return), bool(first))
 
 
 @torch.no_grad()
-def imagine_episode(found: Trained, lived: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
-    """Imagine the `horizon` steps behind step `start` from the model's context of frames up to it.
+def imagine_episode(found: Trained, episode: Episode, start: int, horizon: int, seed: int) -> EpisodeRollout:
+    """Imagine the `horizon` steps after step `start`, from the model's context of frames up to it.
 
-    The actions are the real ones. A UserError says where the episode is too short.
+    The actions are the real ones.
+
+    Raises:
+        UserError: the episode is too short.
     """
-    if not start >= 0 or start + horizon > len(lived):
-        last = f"the last start is {len(lived) - horizon}" if horizon <= len(lived) else "imagine fewer"
+    if not start >= 0 or start + horizon > len(episode):
+        last = f"the last start is {len(episode) - horizon}" if horizon <= len(episode) else "imagine fewer"
         raise UserError(
-            f"--start {start} with --imagined {horizon} does not fit into an episode of {len(lived)} steps; {last}"
+            f"--start {start} with --imagined {horizon} does not fit into an episode of {len(episode)} steps; {last}"
         )
     model, device = found.model.eval(), next(found.model.parameters()).device
     numbers = generator(seed, device)
-    known = context_before(model, lived, [start], numbers)
+    before = context_before(model, episode, [start], numbers)
     noise = latent_noise(model, (horizon, 1), numbers)
-    action = slices(lived.action, [start], horizon).to(device)
-    dream = unroll(model, known.context, action, noise, model.config.imagination_memory)
-    h = dream.h[:, 0]  # (H, D)
+    action = slices(episode.action, [start], horizon).to(device)
+    rollout = unroll(model, before.context, action, noise, model.config.imagination_memory)
+    h = rollout.h[:, 0]  # (H, D)
     return EpisodeRollout(
         start=start,
-        seen=_pictures(known.frames[0].float() / 255),
-        real=_pictures(lived.frames[start + 1 : start + horizon + 1].float() / 255),
-        imagined=_pictures(model.decode(dream.sample[:, 0]).float().clamp(0, 1)),
-        reward=lived.reward[start : start + horizon].double().numpy(),
+        seen=_pictures(before.frames[0].float() / 255),
+        real=_pictures(episode.frames[start + 1 : start + horizon + 1].float() / 255),
+        imagined=_pictures(model.decode(rollout.sample[:, 0]).float().clamp(0, 1)),
+        reward=episode.reward[start : start + horizon].double().numpy(),
         imagined_reward=model.reward_value(model.reward(h)).double().cpu().numpy(),
         end=model.termination(h).double().sigmoid().cpu().numpy(),
     )
 
 
-def context_before(model: WorldModel, lived: Episode, starts: Sequence[int], numbers: torch.Generator) -> Before:
-    """The model's context of frames before B steps of an episode, all of which must have as many before them."""
+def context_before(model: WorldModel, episode: Episode, starts: Sequence[int], numbers: torch.Generator) -> Before:
+    """Encode the model's context of frames before B steps, all of which must have as many frames before them."""
     length = min(starts[0], model.config.context)
-    place = torch.tensor(starts).unsqueeze(1) + torch.arange(-length, 1)  # (B, K + 1)
-    frames = lived.frames[place].to(numbers.device)
-    sample = model.sample(model.encode(frames), latent_noise(model, tuple(place.shape), numbers))
-    action, first = lived.action[place[:, :-1]].to(numbers.device), (place == 0).to(numbers.device)
+    index = torch.tensor(starts).unsqueeze(1) + torch.arange(-length, 1)  # (B, K + 1)
+    frames = episode.frames[index].to(numbers.device)
+    sample = model.sample(model.encode(frames), latent_noise(model, tuple(index.shape), numbers))
+    action, first = episode.action[index[:, :-1]].to(numbers.device), (index == 0).to(numbers.device)
     return Before(frames, Context(sample[:, :-1], action, first[:, :-1], sample[:, -1], first[:, -1]))
 
 
 def unroll(
-    model: WorldModel, begin: Context, action: Tensor, noise: Tensor, form: MemoryKind, real: Tensor | None = None
+    model: WorldModel, context: Context, action: Tensor, noise: Tensor, kind: MemoryKind, real: Tensor | None = None
 ) -> Unrolled:
-    """H steps under actions (B, H) that are given; `noise` (H, B, G, C). Sees `real` samples (B, H, Z) if there are.
+    """Imagine H steps under given actions (B, H), with uniforms `noise` (H, B, G, C).
 
-    Without them every step goes on from the latent that the one before it has imagined.
+    With `real` samples (B, H, Z) every step goes on from the real latent, without them from the imagined one.
     """
-    remember = make_memory(model, form, model.config.context)
-    state = remember.prefill(begin.sample, begin.action, begin.first)[1] if begin.action.shape[1] else None
-    state = remember.start(len(action)) if state is None else state
-    sample, opens = begin.newest, begin.opens
+    memory = make_memory(model, kind, model.config.context)
+    state = memory.prefill(context.sample, context.action, context.first)[1] if context.action.shape[1] else None
+    state = memory.start(len(action)) if state is None else state
+    sample, opens = context.newest, context.opens
     assert sample is not None and opens is not None
     samples, memories = [], []
     for step in range(action.shape[1]):
-        h, state = remember.push(sample, action[:, step], opens, state)
+        h, state = memory.push(sample, action[:, step], opens, state)
         sample = model.sample(model.prior(h), noise[step]) if real is None else real[:, step]
         opens = torch.zeros_like(opens)
         samples.append(sample)
@@ -164,49 +167,54 @@ def unroll(
 
 
 def slices(values: Tensor, starts: Sequence[int], horizon: int) -> Tensor:
-    """(B, H, ...) entries of an episode's values (T, ...), from each start on."""
+    """Cut (B, H, ...) out of an episode's values (T, ...), H from each start on."""
     return values[torch.tensor(starts).unsqueeze(1) + torch.arange(horizon)]
 
 
 def latent_noise(model: WorldModel, shape: tuple[int, ...], numbers: torch.Generator) -> Tensor:
-    """Uniforms (*shape, G, C) for samples."""
+    """Draw uniforms (*shape, G, C) for samples."""
     return uniforms((*shape, model.config.categoricals, model.config.classes), numbers)
 
 
 def _pictures(frames: Tensor) -> Array:
-    """(N, 3, S, S) as (N, S, S, 3)."""
+    """Turn (N, 3, S, S) into (N, S, S, 3)."""
     return frames.permute(0, 2, 3, 1).cpu().numpy()
 
 
-FORMS: tuple[MemoryKind, ...] = get_args(MemoryKind)
+KINDS: tuple[MemoryKind, ...] = get_args(MemoryKind)
 MEASURES = {
     "reward": "squared error of the reward",
     "end": "squared error of the probability that the step ends the episode",
     "latent": "KL of the predicted latent from that of the real frame, in nats",
-    "feature": "distance of the features from those that the same form has on the real frames, over their norm",
+    "feature": "distance of the features from those that the same memory has on the real frames, over their norm",
 }
 APART = "distance of the window's features from the carried ones, over their norm"
 
 
 @dataclass(frozen=True)
 class MemoryComparison:
-    """Means over all dreams, each an array over the steps ahead (H,)."""
+    """Means over all rollouts, each an array over the steps ahead (H,)."""
 
-    dreams: int
-    errors: dict[MemoryKind, dict[str, Array]]  # by form, then by MEASURES
+    rollouts: int
+    errors: dict[MemoryKind, dict[str, Array]]  # by kind, then by MEASURES
     apart: Array  # see APART
 
     def numbers(self) -> dict[str, Any]:
         """What inspect.json says."""
-        forms: dict[str, Any] = {
-            form: {name: values.tolist() for name, values in measures.items()} for form, measures in self.errors.items()
+        kinds: dict[str, Any] = {
+            kind: {name: values.tolist() for name, values in measures.items()} for kind, measures in self.errors.items()
         }
-        return {"dreams": self.dreams, "measures": MEASURES | {"apart": APART}, **forms, "apart": self.apart.tolist()}
+        return {
+            "rollouts": self.rollouts,
+            "measures": MEASURES | {"apart": APART},
+            **kinds,
+            "apart": self.apart.tolist(),
+        }
 
     def table(self) -> str:
         """A few lines for people: 1, 2, 4, ... steps ahead, and the last."""
-        names = [f"{measure} {form}" for measure in MEASURES for form in FORMS]
-        columns = [self.errors[form][measure] for measure in MEASURES for form in FORMS]
+        names = [f"{measure} {kind}" for measure in MEASURES for kind in KINDS]
+        columns = [self.errors[kind][measure] for measure in MEASURES for kind in KINDS]
         header = " ".join(("ahead", *(f"{name:>15}" for name in names), f"{'apart':>8}"))
         lines = [
             " ".join((f"{step + 1:>5}", *(f"{c[step]:>15.3g}" for c in columns), f"{self.apart[step]:>8.3g}"))
@@ -214,7 +222,7 @@ class MemoryComparison:
         ]
         notes = [f"{name}: {about}" for name, about in (MEASURES | {"apart": APART}).items()]
         return "\n".join(
-            [f"both forms of imagination, {self.dreams} dreams under real actions", header, *lines, *notes]
+            [f"both forms of imagination, {self.rollouts} rollouts under real actions", header, *lines, *notes]
         )
 
 
@@ -223,18 +231,18 @@ def _shown(horizon: int) -> list[int]:
 
 
 @torch.no_grad()
-def compare_memories(found: Trained, lives: Sequence[Episode], horizon: int, seed: int) -> MemoryComparison:
-    """Imagine `horizon` steps from every such stretch of the episodes, in both forms with the same chance.
+def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, seed: int) -> MemoryComparison:
+    """Imagine `horizon` steps from every such part of the episodes, in both kinds with the same chance.
 
-    A stretch begins where the model's context is full, or, in an episode too short for that, as late as it can.
+    A part begins where the model's context is full, or, in an episode too short for that, as late as it can.
     """
     model, numbers = found.model.eval(), generator(seed, next(found.model.parameters()).device)
-    rows = [row for lived in lives for row in _stretches(model, lived, horizon, numbers)]
+    rows = [row for episode in episodes for row in _stretches(model, episode, horizon, numbers)]
     if not rows:
         raise UserError(f"no episode has the --imagined {horizon} steps in which both forms are compared")
     counts = np.array([count for count, _ in rows], float)
-    means = {name: _mean([told[name] for _, told in rows], counts) for name in rows[0][1]}
-    errors = {form: {name: means[f"{form}/{name}"] for name in MEASURES} for form in FORMS}
+    means = {name: _mean([measures[name] for _, measures in rows], counts) for name in rows[0][1]}
+    errors = {kind: {name: means[f"{kind}/{name}"] for name in MEASURES} for kind in KINDS}
     return MemoryComparison(int(counts.sum()), errors, means["apart"])
 
 
@@ -243,17 +251,17 @@ def _mean(values: Sequence[Array], counts: Array) -> Array:
     return mean
 
 
-def starts(lived: Episode, context: int, horizon: int) -> range:
-    """First imagined steps of an episode's dreams, none of which overlap."""
-    first = min(context, len(lived) - horizon)
-    return range(first, len(lived) - horizon + 1, horizon) if first >= 0 else range(0)
+def starts(episode: Episode, context: int, horizon: int) -> range:
+    """First imagined steps of an episode's rollouts, none of which overlap."""
+    first = min(context, len(episode) - horizon)
+    return range(first, len(episode) - horizon + 1, horizon) if first >= 0 else range(0)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What B dreams of one episode began with, and what was real."""
+    """What B rollouts of one episode began with, and what was real."""
 
-    begin: Context
+    context: Context
     action: Tensor  # (B, H)
     reward: Tensor  # (H, B)
     end: Tensor  # (H, B)
@@ -262,35 +270,36 @@ class Truth:
 
 
 def _stretches(
-    model: WorldModel, lived: Episode, horizon: int, numbers: torch.Generator
+    model: WorldModel, episode: Episode, horizon: int, numbers: torch.Generator
 ) -> Iterator[tuple[int, dict[str, Array]]]:
-    """The number of an episode's dreams, and their mean errors (H,)."""
-    begins = starts(lived, model.config.context, horizon)
+    """The number of an episode's rollouts, and their mean errors (H,)."""
+    begins = starts(episode, model.config.context, horizon)
     if begins:
-        truth = _truth(model, lived, begins, horizon, numbers)
+        truth = _truth(model, episode, begins, horizon, numbers)
         noise = latent_noise(model, (horizon, len(begins)), numbers)
         yield len(begins), {name: _over_dreams(value) for name, value in _errors(model, truth, noise).items()}
 
 
-def _truth(model: WorldModel, lived: Episode, begins: range, horizon: int, numbers: torch.Generator) -> Truth:
-    begin = context_before(model, lived, begins, numbers).context
-    frames = slices(lived.frames[1:], begins, horizon).to(numbers.device)  # (B, H, 3, S, S)
+def _truth(model: WorldModel, episode: Episode, begins: range, horizon: int, numbers: torch.Generator) -> Truth:
+    context = context_before(model, episode, begins, numbers).context
+    frames = slices(episode.frames[1:], begins, horizon).to(numbers.device)  # (B, H, 3, S, S)
     posterior = model.encode(frames)
     sample = model.sample(posterior, latent_noise(model, tuple(frames.shape[:2]), numbers))
     action, reward, end = (
-        slices(each, begins, horizon).to(numbers.device) for each in (lived.action, lived.reward, lived.terminated)
+        slices(each, begins, horizon).to(numbers.device)
+        for each in (episode.action, episode.reward, episode.terminated)
     )
-    return Truth(begin, action, reward.mT, end.mT, posterior.transpose(0, 1), sample)
+    return Truth(context, action, reward.mT, end.mT, posterior.transpose(0, 1), sample)
 
 
 def _errors(model: WorldModel, truth: Truth, noise: Tensor) -> dict[str, Tensor]:
-    """Every measure (H, B) of both forms, and how far apart these are."""
-    dreams = {form: unroll(model, truth.begin, truth.action, noise, form).h for form in FORMS}
-    said: dict[str, Tensor] = {}
-    for form, h in dreams.items():
-        real = unroll(model, truth.begin, truth.action, noise, form, truth.sample).h
-        said |= {f"{form}/{name}": value for name, value in _measured(model, truth, h, real).items()}
-    return said | {"apart": _distance(dreams["window"], dreams["carried"])}
+    """Every measure (H, B) of both kinds, and how far apart these are."""
+    rollouts = {kind: unroll(model, truth.context, truth.action, noise, kind).h for kind in KINDS}
+    measured: dict[str, Tensor] = {}
+    for kind, h in rollouts.items():
+        real = unroll(model, truth.context, truth.action, noise, kind, truth.sample).h
+        measured |= {f"{kind}/{name}": value for name, value in _measured(model, truth, h, real).items()}
+    return measured | {"apart": _distance(rollouts["window"], rollouts["carried"])}
 
 
 def _measured(model: WorldModel, truth: Truth, h: Tensor, real: Tensor) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
-"""Trajectories that the world model dreams up, from contexts of the replay (GLAM, section 3.4 and algorithm 1).
+"""Imagine rollouts with the world model, from contexts of the replay (GLAM, section 3.4 and algorithm 1).
 
-Nothing is decoded to pixels, and nothing is drawn here: randomness enters as uniforms.
+Nothing is decoded to pixels. All randomness enters as uniforms.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ StartFrom = Literal["posterior", "prior"]
 
 @dataclass(frozen=True)
 class Context:
-    """K steps that were really lived, B times, and the newest frame behind them, if it has been seen."""
+    """K real steps of B rows, and the newest frame after them, if it has been seen."""
 
     sample: Tensor  # (B, K, Z)
     action: Tensor  # (B, K) int64
     first: Tensor  # (B, K) bool, steps that open an episode
-    newest: Tensor | None = None  # (B, Z); None: it is to be sampled from the prior
-    opens: Tensor | None = None  # (B,) bool, where it opens an episode and all is forgotten; given with `newest`
+    newest: Tensor | None = None  # (B, Z); None: sample it from the prior
+    opens: Tensor | None = None  # (B,) bool, where it opens an episode; given with `newest`
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Noise:
 
     @classmethod
     def draw(cls, model: WorldModel, rows: int, horizon: int, actions: int, generator: torch.Generator) -> Noise:
-        """Uniforms on the generator's device."""
+        """Draw uniforms on the generator's device."""
         return cls(
             uniforms((horizon + 1, rows, model.config.categoricals, model.config.classes), generator),
             uniforms((horizon, rows, actions), generator),
@@ -50,7 +50,7 @@ class Noise:
 
 @dataclass(frozen=True)
 class Rollouts:
-    """H steps of B rows; states stand before each step and behind the last one."""
+    """H imagined steps of B rows, with the states before each step and after the last one."""
 
     sample: Tensor  # (H + 1, B, Z), z_t
     h: Tensor  # (H + 1, B, D), h_{t-1}: the memory of all steps before
@@ -59,23 +59,23 @@ class Rollouts:
     terminated: Tensor  # (H, B) bool
 
     def features(self) -> Tensor:
-        """What actor and critic see, (H + 1, B, Z + D)."""
+        """Join what actor and critic see, (H + 1, B, Z + D)."""
         return torch.cat((self.sample, self.h), -1)
 
 
 @torch.no_grad()
 def encode_context(
-    model: WorldModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start: StartFrom = "posterior"
+    model: WorldModel, frames: Tensor, action: Tensor, first: Tensor, noise: Tensor, start_from: StartFrom = "posterior"
 ) -> Context:
-    """Encode windows of the replay, once, in the model's evaluation mode, which is left on.
+    """Encode windows of the replay once, and leave the model in evaluation mode.
 
-    Frames (B, L, 3, S, S) uint8, actions and openings (B, L), uniforms (B, L, G, C). With `posterior` the dream begins
-    at the last frame itself, so K = L - 1 and the last action does not matter; with `prior` it begins at the model's
-    guess of the frame behind all L = K (the released code).
+    Frames (B, L, 3, S, S) uint8, actions and `first` (B, L), uniforms (B, L, G, C). With `posterior` the rollout starts
+    from the last frame itself, so K = L - 1 and the last action does not matter; with `prior` (as released) it starts
+    from the model's prediction of the frame after all L = K.
     """
     model.eval()
     sample = model.sample(model.encode(frames), noise)  # (B, L, Z)
-    if start == "prior":
+    if start_from == "prior":
         return Context(sample, action, first)
     opens = first[:, -1] & model.config.reset_at_episode_start
     return Context(sample[:, :-1], action[:, :-1], first[:, :-1], sample[:, -1], opens)
@@ -83,31 +83,31 @@ def encode_context(
 
 @torch.no_grad()
 def imagine(
-    model: WorldModel, policy: Policy, begin: Context, horizon: int, noise: Noise, form: MemoryKind = "window"
+    model: WorldModel, policy: Policy, context: Context, horizon: int, noise: Noise, kind: MemoryKind = "window"
 ) -> Rollouts:
     """Let the policy act in the model for H steps; `noise` may hold uniforms for more.
 
     `window` reads exactly the last K steps anew for every step (the paper); `carried` goes on from the recurrent state
-    behind the context. Episodes that end in the dream go on: their ends cut the returns. The newest frame's memory is 0
-    where it opens an episode, as in acting. Sets the model's evaluation mode.
+    after the context. Episodes that end in a rollout go on; their ends cut the returns. The newest frame's memory is 0
+    where it opens an episode, as in acting. Leaves the model in evaluation mode.
     """
     model.eval()
-    remember = make_memory(model, form, begin.action.shape[1])
-    h, state = remember.prefill(begin.sample, begin.action, begin.first)  # (B, D)
-    sample, opens = begin.newest, begin.opens
+    memory = make_memory(model, kind, context.action.shape[1])
+    h, state = memory.prefill(context.sample, context.action, context.first)  # (B, D)
+    sample, opens = context.newest, context.opens
     if sample is None or opens is None:
-        sample, opens = model.sample(model.prior(h), noise.latent[0]), torch.zeros_like(begin.first[:, 0])
+        sample, opens = model.sample(model.prior(h), noise.latent[0]), torch.zeros_like(context.first[:, 0])
     h = torch.where(opens.unsqueeze(1), 0, h)
     samples, memories, actions = [sample], [h], []
     for t in range(horizon):
         action = choose(policy(torch.cat((sample, h), -1)), noise.action[t])  # (B,)
-        h, state = remember.push(sample, action, opens, state)
+        h, state = memory.push(sample, action, opens, state)
         sample = model.sample(model.prior(h), noise.latent[t + 1])
         opens = torch.zeros_like(opens)
         samples.append(sample)
         memories.append(h)
         actions.append(action)
-    seen = torch.stack(memories)  # (H + 1, B, D); the memory behind a step tells what the step brought
+    seen = torch.stack(memories)  # (H + 1, B, D); the memory after a step predicts its reward and end
     return Rollouts(
         sample=torch.stack(samples),
         h=seen,
@@ -118,10 +118,10 @@ def imagine(
 
 
 def choose(logits: Tensor, noise: Tensor) -> Tensor:
-    """Actions (...) drawn from softmax(logits) with uniforms from [0, 1), both (..., A)."""
+    """Draw actions (...) from softmax(logits) with uniforms from [0, 1), both (..., A)."""
     return (upcast(logits) + gumbel(noise)).argmax(-1)
 
 
 def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Numbers from [0, 1) on the generator's device."""
+    """Draw numbers from [0, 1) on the generator's device."""
     return torch.rand(shape, generator=generator, device=generator.device)

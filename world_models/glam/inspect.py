@@ -56,7 +56,7 @@ class Args:
     """Steps to imagine (None: 16, or as many as the episode has behind the start)."""
     episodes: int = 3
     """Episodes in which both forms of imagination are compared; the first is drawn."""
-    longest: int = 500
+    max_episode_steps: int = 500
     """Steps of an episode that are played at most."""
     greedy: bool = False
     """Play the most probable actions in place of drawn ones."""
@@ -69,7 +69,7 @@ class Args:
 
     def check(self) -> None:
         """One sentence for numbers that make no sense."""
-        least_of = {"imagined": 1, "episodes": 1, "longest": 1, "start": 0, "seed": 0, "threads": 1}
+        least_of = {"imagined": 1, "episodes": 1, "max_episode_steps": 1, "start": 0, "seed": 0, "threads": 1}
         for name, least in least_of.items():
             value = getattr(self, name)
             if value is not None and value < least:
@@ -80,12 +80,12 @@ class Args:
 
 def imagine(args: Args, found: Trained) -> tuple[EpisodeRollout, MemoryComparison, float]:
     """What was imagined, both forms of imagination compared, and the return of the first episode."""
-    lives = [play_episode(found, args.seed + i, args.longest, args.greedy) for i in range(args.episodes)]
-    lived = lives[0]
-    start = min(found.config.model.context, len(lived) - 1) if args.start is None else args.start
-    horizon = min(MOST, max(len(lived) - start, 1)) if args.imagined is None else args.imagined
-    drawn = imagine_episode(found, lived, start, horizon, args.seed)
-    return drawn, compare_memories(found, lives, horizon, args.seed), lived.episode_return
+    episodes = [play_episode(found, args.seed + i, args.max_episode_steps, args.greedy) for i in range(args.episodes)]
+    episode = episodes[0]
+    start = min(found.config.model.context, len(episode) - 1) if args.start is None else args.start
+    horizon = min(MOST, max(len(episode) - start, 1)) if args.imagined is None else args.imagined
+    drawn = imagine_episode(found, episode, start, horizon, args.seed)
+    return drawn, compare_memories(found, episodes, horizon, args.seed), episode.episode_return
 
 
 def all_losses(run: Path, beside: Sequence[str]) -> dict[str, dict[str, Curve]]:
@@ -118,7 +118,7 @@ def draw(folder: Path, about: str, found: EpisodeRollout, losses: dict[str, dict
 
 def numbers(found: EpisodeRollout, forms: MemoryComparison, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
     """What inspect.json says of the pictures and of both forms of imagination."""
-    told = {
+    measured = {
         run: {
             part: {"last": float(curve.values[-1]), "fluctuation": _finite(curve.fluctuation())}
             for part, curve in parts.items()
@@ -128,7 +128,7 @@ def numbers(found: EpisodeRollout, forms: MemoryComparison, losses: dict[str, di
     return {
         "start": found.start, "imagined": len(found), "errors": found.errors(),
         "reward": found.reward.tolist(), "imagined_reward": found.imagined_reward.tolist(), "end": found.end.tolist(),
-        "forms": forms.numbers(), "trend_window": WINDOW, "losses": told,
+        "forms": forms.numbers(), "trend_window": WINDOW, "losses": measured,
     }  # fmt: skip
 
 

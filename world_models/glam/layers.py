@@ -32,21 +32,21 @@ class MambaLayer(nn.Module):
         self.post_norm = nn.LayerNorm(width, eps=EPSILON) if post_norm else nn.Identity()
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D) of x (B, T, D) behind `state`, and the state after it."""
+        """Compute outputs (B, T, D) of x (B, T, D) from `state`, and the state after it."""
         y, state = mix(self.mixer, self.norm(x), age, state)
         return x + self.post_norm(y), state
 
     def whole(self, x: Tensor) -> Tensor:
-        """Outputs (M, W, D) of windows x (M, W, D) that know nothing before them."""
+        """Compute outputs (M, W, D) of windows x (M, W, D) that know nothing before them."""
         return x + self.post_norm(self.mixer(self.norm(x)))
 
     def enter(self, x: Tensor) -> Tensor:
-        """What the convolution reads of inputs x (..., D): (..., E)."""
+        """Compute what the convolution reads of inputs x (..., D): (..., E)."""
         weight = self.mixer.in_proj.weight[: self.mixer.inner]
         return F.linear(self.norm(x), weight)
 
     def last(self, entered: Tensor, x: Tensor) -> Tensor:
-        """The last outputs alone, (M, D), of windows `entered` (M, W, E) whose last inputs are x (M, D).
+        """Compute the last outputs alone, (M, D), of windows `entered` (M, W, E) whose last inputs are x (M, D).
 
         Exactly `whole` at the last position: the gate, the way out of the state and the output map are needed there
         alone.
@@ -56,13 +56,13 @@ class MambaLayer(nn.Module):
 
 
 def mix(mixer: Mamba, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-    """Run `mixer` over x (B, T, D) behind `state`, forgetting everything where `age` (B, T) is 0."""
+    """Run `mixer` over x (B, T, D) from `state`, forgetting everything where `age` (B, T) is 0."""
     u, gate = mixer.in_proj(x).chunk(2, dim=-1)  # (B, T, E)
     inputs = torch.cat([state[0].to(u.dtype), u.mT], -1)  # (B, E, W + T), oldest first
     u = F.silu(_convolve(mixer.conv1d, inputs[..., 1:], age)).mT  # (B, T, E)
     low, enter, leave = mixer.x_proj(u).split([mixer.rank, mixer.states, mixer.states], dim=-1)
     decay = _decay(mixer)
-    u, step = _wide(u, decay), _steps(mixer, low, decay)
+    u, step = _upcast(u, decay), _steps(mixer, low, decay)
     longest = (FORGETTING / decay.detach().abs().amin(-1)).expand_as(step)  # (B, T, E)
     opens = (age == 0)[..., None]
     driven = torch.where(opens, u * step / longest, u)
@@ -73,22 +73,22 @@ def mix(mixer: Mamba, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, Sta
 
 
 def last_of_window(mixer: Mamba, entered: Tensor, gate: Tensor) -> Tensor:
-    """The mixer's last output (M, D) of windows `entered` (M, W, E), which are behind zeros; `gate` (M, E) is its."""
+    """Compute the mixer's last output (M, D) of windows `entered` (M, W, E), which follow zeros, with `gate` (M, E)."""
     padded = F.pad(entered.mT, (mixer.taps - 1, 0))
     u = F.silu(mixer.conv1d(padded)).mT  # (M, W, E)
     low, enter = F.linear(u, mixer.x_proj.weight[: mixer.rank + mixer.states]).split([mixer.rank, mixer.states], -1)
     leave = F.linear(u[:, -1], mixer.x_proj.weight[mixer.rank + mixer.states :])  # (M, N)
     decay = _decay(mixer)
-    u, step = _wide(u, decay), _steps(mixer, low, decay)
+    u, step = _upcast(u, decay), _steps(mixer, low, decay)
     nowhere = torch.zeros_like(enter)  # the scan's own outputs are not used
     _, state = selective_scan(u, step, decay, enter, nowhere, softplus=False, core=mixer.core)  # (M, E, N)
     with torch.autocast(state.device.type, enabled=False):
-        y = (state @ _wide(leave, decay)[..., None])[..., 0]
+        y = (state @ _upcast(leave, decay)[..., None])[..., 0]
     return mixer.out_proj(_gated(mixer, y, u[:, -1], gate).to(gate.dtype))
 
 
 def _convolve(conv: nn.Conv1d, inputs: Tensor, age: Tensor) -> Tensor:
-    """The causal convolution (B, E, T) of inputs (B, E, W - 1 + T), blind to what is older than `age` (B, T)."""
+    """Convolve inputs (B, E, W - 1 + T) causally to (B, E, T); nothing older than `age` (B, T) is seen."""
     taps, time = conv.kernel_size[0], age.shape[1]
     total = conv.bias[:, None]  # type: ignore[index]
     for back in range(taps):
@@ -103,16 +103,16 @@ def _decay(mixer: Mamba) -> Tensor:
 
 
 def _steps(mixer: Mamba, low: Tensor, decay: Tensor) -> Tensor:
-    """Step sizes (B, T, E), in the precision of the scan."""
+    """Compute step sizes (B, T, E), in the precision of the scan."""
     raw = F.linear(low, mixer.dt_proj.weight)
-    return F.softplus(_wide(raw, decay) + _wide(mixer.dt_proj.bias, decay))
+    return F.softplus(_upcast(raw, decay) + _upcast(mixer.dt_proj.bias, decay))
 
 
 def _gated(mixer: Mamba, y: Tensor, u: Tensor, gate: Tensor) -> Tensor:
     return (y + mixer.D.to(y.dtype) * u) * F.silu(gate.to(y.dtype))
 
 
-def _wide(x: Tensor, like: Tensor) -> Tensor:
+def _upcast(x: Tensor, like: Tensor) -> Tensor:
     return x.to(like.dtype)
 
 
@@ -130,21 +130,21 @@ class EpisodeAttention(nn.Module):
         self.project_out = nn.Linear(width, width)
 
     def initial_state(self, batch: int, like: Tensor) -> State:
-        """Keys and values, (B, H, memory - 1, hd) each."""
+        """Return keys and values, (B, H, memory - 1, hd) each."""
         shape = batch, self.heads, self.memory - 1, self.project_out.in_features // self.heads
         return like.new_zeros(shape), like.new_zeros(shape)
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """Outputs (B, T, D) of x (B, T, D) behind `state`; a position sees no more than `age` (B, T) before it."""
+        """Compute outputs (B, T, D) of x (B, T, D) from `state`; a position sees at most `age` (B, T) before it."""
         query, key, value = self.project_in(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         keys = torch.cat([state[0].to(key.dtype), key], 2)  # (B, H, S, hd), not yet turned
         values = torch.cat([state[1].to(value.dtype), value], 2)
-        place = torch.arange(keys.shape[2], device=x.device)  # (S,)
-        here = place[self.memory - 1 :]  # (T,)
-        distance = here[:, None] - place  # (T, S)
+        position = torch.arange(keys.shape[2], device=x.device)  # (S,)
+        here = position[self.memory - 1 :]  # (T,)
+        distance = here[:, None] - position  # (T, S)
         seen = (distance >= 0) & (distance <= age.clamp(max=self.memory - 1)[..., None])  # (B, T, S)
         mixed = F.scaled_dot_product_attention(
-            rotate(query, here), rotate(keys, place), values, attn_mask=seen[:, None],
+            rotate(query, here), rotate(keys, position), values, attn_mask=seen[:, None],
             dropout_p=self.dropout if self.training else 0.0,
         )  # fmt: skip
         first = keys.shape[2] - self.memory + 1
@@ -162,7 +162,7 @@ class TransformerLayer(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(width, eps=EPSILON) for _ in range(2))
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
-        """As EpisodeAttention."""
+        """Do as EpisodeAttention."""
         mixed, state = self.attention(x, age, state)
         x = self.norms[0](x + self.dropout(mixed))
         return self.norms[1](x + self.feed_forward(x)), state

@@ -1,4 +1,4 @@
-"""GLAM's world model: frames to latents, a sequence module, heads, and the loss."""
+"""GLAM's world model: frames to latents, a sequence module, and heads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from world_models.glam.sequences import Features, SequenceState, build_sequence
 
 @dataclass(frozen=True)
 class Predictions:
-    """Everything that the losses compare, in log-probabilities (B, T, G, C) where nothing else is said."""
+    """Everything that the losses compare; log-probabilities are (B, T, G, C)."""
 
     images: Tensor  # (B, T, 3, S, S) decoded
     targets: Tensor  # (B, T, 3, S, S) in [0, 1]
@@ -25,7 +25,7 @@ class Predictions:
     prior: Tensor  # of the next latent
     reward: Tensor  # (B, T, R) logits
     termination: Tensor  # (B, T) logits
-    variation: Tensor | None  # of the next latent, or of what the target is; None in forms that predict none
+    variation: Tensor | None  # of the variation target; None in forms without a variation loss
     variation_target: Tensor | None  # (B, T - 1, G, C), stopped
 
 
@@ -59,55 +59,55 @@ class WorldModel(nn.Module):
             self.random_projection.requires_grad_(False)  # released behind a stopped gradient: it cannot learn
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Posterior log-probabilities (B, T, G, C), unimixed, of frames (B, T, 3, S, S) uint8."""
+        """Encode frames (B, T, 3, S, S) uint8 to unimixed posterior log-probabilities (B, T, G, C)."""
         return self.posterior_head(self.encoder(frames))
 
     def sample(self, logp: Tensor, noise: Tensor) -> Tensor:
-        """One-hot samples (..., Z) with straight-through gradient; `noise` are uniforms (..., G, C)."""
+        """Draw one-hot samples (..., Z) with straight-through gradient; `noise` are uniforms (..., G, C)."""
         return draw(logp, noise)
 
     def sequence(self, sample: Tensor, action: Tensor, first: Tensor) -> Features:
-        """Features (B, T, D) of samples (B, T, Z), actions (B, T) int64 and openings `first` (B, T) bool."""
+        """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) int64 and `first` (B, T) bool."""
         return self.sequence_model(sample, action, first)
 
     def prefill(
         self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState | None = None
     ) -> tuple[Features, SequenceState]:
-        """As `sequence`, behind `state` or behind nothing, and the state after the last position."""
+        """Do as `sequence`, from `state` or from nothing, and return the state after the last position."""
         return self.sequence_model.prefill(sample, action, first, state)
 
     def initial_state(self, batch: int) -> SequenceState:
-        """The state before the first position of B rows."""
+        """Return the state before the first position of B rows."""
         return self.sequence_model.initial_state(batch)
 
     def step(
         self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState
     ) -> tuple[Features, SequenceState]:
-        """One position: sample (B, Z), action (B,), first (B,) -> features (B, D) and the state after it."""
+        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D) and the state after it."""
         return self.sequence_model.step(sample, action, first, state)
 
     def prior(self, h: Tensor) -> Tensor:
-        """Log-probabilities (..., G, C) of the next latent, from features h (..., D)."""
+        """Predict log-probabilities (..., G, C) of the next latent, from features h (..., D)."""
         return self.prior_head(h)
 
     def reward(self, h: Tensor) -> Tensor:
-        """Two-hot logits (..., R)."""
+        """Predict two-hot logits (..., R) of the reward."""
         return self.reward_head(h)
 
     def reward_value(self, logits: Tensor) -> Tensor:
-        """Rewards (...) of logits (..., R), float32 or wider."""
+        """Decode rewards (...), float32 or wider, from logits (..., R)."""
         return self.code.decode(logits)
 
     def termination(self, h: Tensor) -> Tensor:
-        """Logits (...) of the episode's end."""
+        """Predict logits (...) of the episode's end."""
         return self.termination_head(h).squeeze(-1)
 
     def decode(self, sample: Tensor) -> Tensor:
-        """Images (..., 3, S, S), about [0, 1], of samples (..., Z)."""
+        """Decode samples (..., Z) to images (..., 3, S, S), about [0, 1]."""
         return self.decoder(sample)
 
     def predictions(self, batch: Batch, noise: Tensor) -> Predictions:
-        """All that the losses compare, from one pass over the batch; `noise` are uniforms (B, T, G, C)."""
+        """Compute all that the losses compare, in one pass over the batch; `noise` are uniforms (B, T, G, C)."""
         targets = as_images(batch.frames, self.decoder.layers[0].weight)  # type: ignore[arg-type]
         embedded = self.encoder(targets)  # (B, T, F)
         posterior = self.posterior_head(embedded)
@@ -132,7 +132,7 @@ class WorldModel(nn.Module):
 
     @torch.no_grad()
     def _variation_target(self, embedded: Tensor, posterior: Tensor) -> Tensor:
-        """Log-probabilities (B, T - 1, G, C), stopped."""
+        """Compute the variation loss's target: log-probabilities (B, T - 1, G, C), without gradient."""
         if self.random_projection is None:
             return posterior[:, 1:].detach()
         difference = embedded[:, 1:] - embedded[:, :-1]

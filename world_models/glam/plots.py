@@ -42,9 +42,9 @@ class Curve:
         """Centred moving average (N,), of fewer lines where the run begins and ends."""
         half = min(window, len(self.values)) // 2
         sums = np.concatenate([[0.0], np.cumsum(self.values)])
-        place = np.arange(len(self.values))
-        reach = np.minimum(half, np.minimum(place, place[::-1]))  # as far to both sides, or the mean is no trend
-        return (sums[place + reach + 1] - sums[place - reach]) / (2 * reach + 1)
+        index = np.arange(len(self.values))
+        reach = np.minimum(half, np.minimum(index, index[::-1]))  # as far to both sides, or the mean is no trend
+        return (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)
 
     def fluctuation(self, window: int = WINDOW) -> float:
         """Standard deviation around the trend, without the lines whose window is cut short; nan where none is left."""
@@ -70,7 +70,7 @@ def _curve(lines: Sequence[Mapping[str, Any]], name: str) -> Curve:
 
 
 SIDE = 0.95  # inches of a frame
-KNOWN = 3  # frames shown before the dream begins
+KNOWN = 3  # frames shown before the rollout begins
 WIDEST = 54  # letters in a line below a panel of losses
 CHANGED = 0.1  # a pixel has varied where a colour moved by more than this
 STILL_MS, LAST_MS = 350, 1500
@@ -82,7 +82,7 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def varied(before: Array, after: Array) -> list[Box]:
-    """Boxes around the patches of (S, S, 3) that differ; pixels that touch, by a corner too, are one patch."""
+    """Find boxes around the patches of (S, S, 3) that differ; pixels that touch, also by a corner, are one patch."""
     patches = _patches((np.abs(after - before) > CHANGED).any(-1))
     boxes = []
     for label in np.unique(patches[patches > 0]):
@@ -92,7 +92,7 @@ def varied(before: Array, after: Array) -> list[Box]:
 
 
 def _patches(mask: Array) -> Array:
-    """A number above 0 for each connected patch of a mask (S, S): the largest index in it spreads until it fills it."""
+    """Number the connected patches of a mask (S, S) from 1 up: the largest index in each spreads until it fills it."""
     height, width = mask.shape
     labels = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     while True:
@@ -106,29 +106,29 @@ def _patches(mask: Array) -> Array:
 
 @_styled
 def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
-    """Real frames over imagined ones over their difference; red boxes where the real frame varied.
+    """Draw real frames over imagined ones over their difference, with red boxes where the real frame changed.
 
-    The frames before the dream stand at the left; numbers are real and imagined rewards.
+    The frames before the rollout stand at the left; numbers are real and imagined rewards.
     """
     known = found.seen[-KNOWN:]
     count = len(known) + len(found)
     figure = Figure(figsize=(SIDE * count + 1.4, 3 * SIDE + 1.7), layout="constrained")
     panels = figure.subplots(3, count, squeeze=False)
     real = [*known, *found.real]
-    for place in range(count):
-        step = found.start - len(known) + 1 + place
-        dream = place - len(known)
-        boxes = varied(real[place - 1], real[place]) if place else []
-        _frame(panels[0, place], real[place], boxes)
-        panels[0, place].set_title(f"{step}", color=INK if dream >= 0 else "#888888")
-        if dream < 0:
-            panels[1, place].set_visible(False)
-            panels[2, place].set_visible(False)
+    for column in range(count):
+        step = found.start - len(known) + 1 + column
+        step_ahead = column - len(known)
+        boxes = varied(real[column - 1], real[column]) if column else []
+        _frame(panels[0, column], real[column], boxes)
+        panels[0, column].set_title(f"{step}", color=INK if step_ahead >= 0 else "#888888")
+        if step_ahead < 0:
+            panels[1, column].set_visible(False)
+            panels[2, column].set_visible(False)
             continue
-        _frame(panels[1, place], found.imagined[dream], boxes)
-        _frame(panels[2, place], np.abs(found.imagined[dream] - real[place]), [])
-        rewards = f"{found.reward[dream]:+.2g}\n{found.imagined_reward[dream]:+.2f}"
-        panels[2, place].set_xlabel(rewards, fontsize=8)
+        _frame(panels[1, column], found.imagined[step_ahead], boxes)
+        _frame(panels[2, column], np.abs(found.imagined[step_ahead] - real[column]), [])
+        rewards = f"{found.reward[step_ahead]:+.2g}\n{found.imagined_reward[step_ahead]:+.2f}"
+        panels[2, column].set_xlabel(rewards, fontsize=8)
     for panel, word in zip(panels[:, len(known)], ("real", "imagined", "difference"), strict=True):
         panel.set_ylabel(word)
     panels[0, 0].set_ylabel("seen")
@@ -150,19 +150,19 @@ def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
 
 @_styled
 def loss_panels(runs: Mapping[str, Mapping[str, Curve]], title: str) -> Figure:
-    """A panel a part of the loss: a line a run, thick its trend; below it, how much it fluctuates around that."""
+    """Draw one panel for each part of the loss: a line a run, its trend thick, its fluctuation below."""
     parts = list(dict.fromkeys(part for curves in runs.values() for part in curves))
     across = min(len(parts), 3)
     down = -(-len(parts) // across)
     figure = Figure(figsize=(3.5 * across + 0.6, 2.7 * down + 1.1), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False)
     for panel, part in zip(axes.flat, parts, strict=False):
-        told = []
+        fluctuations = []
         for colour, (name, curves) in zip(_colours(len(runs)), runs.items(), strict=True):
             if part in curves:
-                told.append(_loss(panel, curves[part], name, colour))
+                fluctuations.append(_loss(panel, curves[part], name, colour))
         panel.set_title(part)
-        fluctuates = textwrap.fill("detrended standard deviation: " + ", ".join(told), WIDEST)
+        fluctuates = textwrap.fill("detrended standard deviation: " + ", ".join(fluctuations), WIDEST)
         panel.set_xlabel(fluctuates, fontsize=7.5, color="#444444")
         panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
         panel.grid(color="#e6e6e6", linewidth=0.7)
@@ -208,8 +208,8 @@ def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
         f"imagined, reward {found.imagined_reward[step]:+.2f}",
         "difference",
     )
-    for place, (picture, word) in enumerate(zip(pictures, words, strict=True)):
-        left, top = MARGIN + place * (PIXELS + MARGIN), MARGIN + LINE
+    for column, (picture, word) in enumerate(zip(pictures, words, strict=True)):
+        left, top = MARGIN + column * (PIXELS + MARGIN), MARGIN + LINE
         page.paste(_enlarged(picture), (left, top))
         _write(draw, left, top + PIXELS + 4, word)
     done = round((page.width - 2 * MARGIN) * (step + 1) / len(found))

@@ -1,6 +1,6 @@
-"""Replay of frames on the training device: one column of N steps per step of N parallel worlds, in a ring.
+"""Replay of frames on the training device: one column of N steps per step of N parallel environments, in a ring.
 
-A world's cells hold its episodes without gaps, so a window is one gather over consecutive columns.
+An environment's cells hold its episodes without gaps, so a window is one gather over consecutive columns.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from world_models.glam.config import ReplayConfig
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences of T environment steps: a frame, the action taken at it, and what followed."""
+    """B sequences of T environment steps: a frame, the action gathered at it, and what followed."""
 
     frames: Tensor  # (B, T, 3, S, S) uint8
     action: Tensor  # (B, T) int64
@@ -28,7 +28,7 @@ class Batch:
 
 
 class Replay(Ring):
-    """A ring of columns x N cells; windows never reach over the place where it is being written.
+    """A ring of columns x N cells; windows never reach over the index where it is being written.
 
     A window may hold the end of one episode and the beginning of the next; `first` marks the steps whose frame opened
     an episode. At a window's first step too it says whether an episode began there, not that the window does.
@@ -54,18 +54,18 @@ class Replay(Ring):
         }
 
     def drawable(self, length: int) -> int:
-        """Steps at which a window of that length can begin; drawing needs at least one."""
+        """Count the steps at which a window of that length can begin; drawing needs at least one."""
         first, stop = self._starts(length)
         return (stop - first) * self.num_envs
 
     def add(self, **cells: Tensor) -> None:
-        """One column, (N, ...) each: frames (what was acted on), action, reward, terminated, first."""
+        """Store one column, (N, ...) each: frames (what was acted on), action, reward, terminated, first."""
         super().add(**cells)
 
     def draw(self, batch: int, length: int, generator: torch.Generator) -> Tensor:
-        """First steps of B windows, as column x N + world, (B,) int64 on the host.
+        """Draw the first steps of B windows, as column x N + environment, (B,) int64 on the host.
 
-        Uniform with replacement among all windows, but for the newest `recent_windows`, which are always there.
+        The newest `recent_windows` are always among them; the others are uniform with replacement.
         """
         first, stop = self._starts(length)
         low, high = first * self.num_envs, stop * self.num_envs
@@ -75,14 +75,14 @@ class Replay(Ring):
         return torch.cat((torch.randint(low, high, (batch - len(newest),), generator=generator), newest))
 
     def windows(self, drawn: Tensor, length: int) -> Batch:
-        """The windows (B, T) that begin at the drawn steps."""
-        column, world = self._cell(drawn)
+        """Gather the windows (B, T) that begin at the drawn steps."""
+        column, env = self._cell(drawn)
         columns = column.unsqueeze(1) + torch.arange(length, device=self.device)  # (B, T)
-        place = columns % self.num_columns * self.num_envs + world.unsqueeze(1)
-        taken = {name: cells.flatten(0, 1)[place] for name, cells in self.cells.items()}
-        return Batch(**taken | {"action": taken["action"].long()})
+        index = columns % self.num_columns * self.num_envs + env.unsqueeze(1)
+        gathered = {name: cells.flatten(0, 1)[index] for name, cells in self.cells.items()}
+        return Batch(**gathered | {"action": gathered["action"].long()})
 
     def _starts(self, length: int) -> tuple[int, int]:
-        """Columns [first, stop) at which a window can begin."""
+        """Return the columns [first, stop) at which a window can begin."""
         oldest = max(self.written - self.num_columns, 0)
         return oldest, max(self.written - length + 1, oldest)

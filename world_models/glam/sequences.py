@@ -16,7 +16,7 @@ from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, 
 
 @dataclass(frozen=True)
 class Features:
-    """What a form knows at each position, after its frame and its action."""
+    """What a form knows at each position, after frame and action."""
 
     h: Tensor  # (B, T, D), or (B, D) of one step
     variation: Tensor | None  # the same shape, from the differences alone; None in forms that read none
@@ -30,12 +30,12 @@ class SequenceState:
     branches: tuple[State, ...]
 
     def map(self, function: Callable[[Tensor], Tensor]) -> SequenceState:
-        """The state with `function` applied to every tensor, for example `lambda x: x[rows]`."""
+        """Apply a function to every tensor of the state, for example `lambda x: x[rows]`."""
         branches = tuple(tuple(function(x) for x in branch) for branch in self.branches)
         return SequenceState(function(self.age), branches)
 
     def tensors(self) -> list[Tensor]:
-        """All tensors, in an order that never changes."""
+        """List all tensors, in an order that never changes."""
         return [self.age, *(x for branch in self.branches for x in branch)]
 
 
@@ -49,13 +49,13 @@ class Stem(nn.Module):
         self.leave = nn.Sequential(nn.LayerNorm(width), nn.ReLU(), nn.Linear(width, width, bias=False))
 
     def forward(self, sample: Tensor, action: Tensor) -> Tensor:
-        """Features (B, T, D) of samples (B, T, Z) and actions (B, T) int64."""
+        """Compute features (B, T, D) of samples (B, T, Z) and actions (B, T) int64."""
         seen, done = self.enter.weight.split([self.latent, self.enter.in_features - self.latent], 1)
         return self.leave(F.linear(sample, seen) + F.embedding(action, done.mT))
 
 
 class SequenceModel(nn.Module):
-    """The sum of what the branches say; each of them reads the stem's features.
+    """The sum of the branches' outputs; each of them reads the stem's features.
 
     Where an episode opens (`first`), everything before it is forgotten, unless the config's `reset_at_episode_start` is
     False.
@@ -68,44 +68,44 @@ class SequenceModel(nn.Module):
         self.branches = nn.ModuleList(branches)
 
     def forward(self, sample: Tensor, action: Tensor, first: Tensor) -> Features:
-        """Features (B, T, D) of samples (B, T, Z), actions (B, T) and openings `first` (B, T) bool."""
+        """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) and `first` (B, T) bool."""
         return self.prefill(sample, action, first)[0]
 
     def prefill(
         self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState | None = None
     ) -> tuple[Features, SequenceState]:
-        """The same behind `state`, or behind nothing, and the state after the last position."""
+        """Do the same from `state`, or from nothing, and return the state after the last position."""
         state = self.initial_state(len(sample)) if state is None else state
         e, age = self.stem(sample, action), self._age(first, state.age)
-        said, after = [], []
+        outputs, after = [], []
         variation = None
         for branch, part in zip(self.branches, state.branches, strict=True):
             y, part = branch(e, age, part)
-            said.append(y)
+            outputs.append(y)
             after.append(part)
             variation = y if isinstance(branch, GlobalMamba) else variation
-        return Features(sum(said[1:], said[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
+        return Features(sum(outputs[1:], outputs[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
 
     def step(
         self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState
     ) -> tuple[Features, SequenceState]:
-        """One position: sample (B, Z), action (B,), first (B,) -> features (B, D)."""
-        said, state = self.prefill(sample[:, None], action[:, None], first[:, None], state)
-        return Features(said.h[:, 0], None if said.variation is None else said.variation[:, 0]), state
+        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D)."""
+        outputs, state = self.prefill(sample[:, None], action[:, None], first[:, None], state)
+        return Features(outputs.h[:, 0], None if outputs.variation is None else outputs.variation[:, 0]), state
 
     def initial_state(self, batch: int) -> SequenceState:
-        """Nothing seen yet, on the model's device."""
+        """Return the state in which nothing has been seen yet, on the model's device."""
         like = self.stem.enter.weight.detach()
         age = torch.zeros(batch, dtype=torch.int64, device=like.device)
         return SequenceState(age, tuple(branch.initial_state(batch, like) for branch in self.branches))  # type: ignore[operator]
 
     def _age(self, first: Tensor, before: Tensor) -> Tensor:
-        """Positions since the last opening (B, T), which may lie `before` (B,) positions ahead of this sequence."""
-        place = torch.arange(first.shape[1], device=first.device).expand(first.shape)
+        """Count positions since the last episode start (B, T); `before` (B,) is the count ahead of this sequence."""
+        index = torch.arange(first.shape[1], device=first.device).expand(first.shape)
         if not self.resets:
-            return place + before[:, None]
-        opened = torch.where(first, place, -1).cummax(1).values
-        return torch.where(opened < 0, place + before[:, None], place - opened)
+            return index + before[:, None]
+        opened = torch.where(first, index, -1).cummax(1).values
+        return torch.where(opened < 0, index + before[:, None], index - opened)
 
 
 def _projection(config: ModelConfig) -> nn.Module:
@@ -137,5 +137,5 @@ SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
 
 
 def build_sequence(config: ModelConfig, actions: int) -> SequenceModel:
-    """The form that `config.sequence` names."""
+    """Build the form that `config.sequence` names."""
     return SequenceModel(config, actions, SEQUENCES[config.sequence](config), varies=config.sequence == "glam")

@@ -148,15 +148,15 @@ class Phases:
             self.model, self.agent, config.environment.num_envs, config.collection.act_before_observing
         )
         self.horizon = config.horizon.start
-        self.dreamt = self.dream()
+        self.rollouts = self.imagine()
 
     def parts(self) -> dict[str, Work]:
-        """Each phase by itself; `agent` learns from the same dream every time."""
+        """Each phase by itself; `agent` learns from the same rollouts every time."""
         return {
             "act": self.act,
             "model": self.learn_model,
-            "dream": self.dream,
-            "agent": lambda: self.execution.learn_agent(self.dreamt),
+            "dream": self.imagine,
+            "agent": lambda: self.execution.learn_agent(self.rollouts),
         }
 
     def act(self) -> Tensor:
@@ -172,7 +172,7 @@ class Phases:
         batch = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
         return self.execution.learn_model(ModelBatch(**vars(batch), noise=self._uniforms(rows, length)))
 
-    def dream(self) -> Rollouts:
+    def imagine(self) -> Rollouts:
         """Draw contexts and imagine."""
         rows = self.config.imagination.num_rollouts
         length = self.config.imagination.frames(self.config.model.context)
@@ -219,7 +219,7 @@ def phase_row(case: Case, timer: Timer) -> dict[str, Value]:
 def imagination_row(case: Case, timer: Timer) -> dict[str, Value]:
     """Imagination on a sliding window against that with carried state, by turns."""
     forms = {form: Phases(replace(case, form=form)) for form in FORMS}
-    times = timer({form: phases.dream for form, phases in forms.items()})
+    times = timer({form: phases.imagine for form, phases in forms.items()})
     config = forms["window"].config
     return {
         **{name: value for name, value in case.columns().items() if name != "preset"},
