@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import gymnasium
 import numpy as np
@@ -265,76 +265,55 @@ class Outcome(NamedTuple):
     success: Array  # (N,) bool
 
 
-class Engine(Protocol):
-    """How an adapter runs a world; states are never changed in place."""
-
-    def reset(self, u: Floats) -> State:
-        """Start as many episodes as there are rows of uniforms."""
-
-    def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """Take one action (N,) int64 in every row."""
-
-    def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
-
-    def observation(self, state: State) -> Array:
-        """Read the flat observation (N, d), which must not be written into."""
-
-
-def engine(world: World[Any]) -> Engine:
-    """Choose the faster way to run this world."""
-    return NumpyEngine(world) if world.runs_on_numpy and world.device.type == "cpu" else TensorEngine(world)
-
-
 class TensorEngine:
-    """Run a world on tensors of its device."""
+    """How an adapter runs a world: on tensors of its device. States are never changed in place."""
 
     def __init__(self, world: World[Any]) -> None:
         self.world = world
 
     @torch.inference_mode()
     def reset(self, u: Floats) -> State:
-        """See `Engine`."""
+        """Start as many episodes as there are rows of uniforms."""
         return self.world.reset(self._tensor(u))
 
     @torch.inference_mode()
     def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """See `Engine`."""
+        """Take one action (N,) int64 in every row."""
         after, _, reward, terminated, success = self.world.step(state, self._tensor(action), self._tensor(u))
         truncated = self.world.truncated(after, terminated)
         return Outcome(after, *(each.cpu().numpy() for each in (reward, terminated, truncated, success)))
 
     @torch.inference_mode()
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """See `Engine`."""
+        """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
         return put(state, self._tensor(rows), self.world.reset(self._tensor(u)))
 
     def observation(self, state: State) -> Array:
-        """See `Engine`."""
+        """Read the flat observation (N, d), which must not be written into."""
         return state.observation.cpu().numpy()
 
     def _tensor(self, array: Array) -> Tensor:
         return torch.from_numpy(array).to(self.world.device)
 
 
-class NumpyEngine:
-    """Run a world that is written with `envs.numpy_backend` on numpy arrays."""
+class NumpyEngine(TensorEngine):
+    """The same on numpy arrays, for a world that is written with `envs.numpy_backend`."""
 
     def __init__(self, world: World[Any]) -> None:
-        self.world = on_numpy(world)
+        super().__init__(on_numpy(world))
 
     def reset(self, u: Floats) -> State:
-        """See `Engine`."""
+        """Start as many episodes as there are rows of uniforms."""
         return self.world.reset(u)  # type: ignore[arg-type]
 
     def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """See `Engine`."""
+        """Take one action (N,) int64 in every row."""
         after, _, reward, terminated, success = self.world.step(state, action, u)  # type: ignore[arg-type]
         truncated = self.world.truncated(after, terminated)
         return Outcome(after, reward, terminated, truncated, success)  # type: ignore[arg-type]
 
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """See `Engine`."""
+        """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
         values, fresh = {}, vars(self.world.reset(u))  # type: ignore[arg-type]
         for name, old in vars(state).items():
             values[name] = old.copy()
@@ -342,8 +321,13 @@ class NumpyEngine:
         return type(state)(**values)
 
     def observation(self, state: State) -> Array:
-        """See `Engine`."""
+        """Read the flat observation (N, d), which must not be written into."""
         return state.observation  # type: ignore[return-value]
+
+
+def engine(world: World[Any]) -> TensorEngine:
+    """Choose the faster way to run this world."""
+    return NumpyEngine(world) if world.runs_on_numpy and world.device.type == "cpu" else TensorEngine(world)
 
 
 def on_numpy(part: P) -> P:
