@@ -23,7 +23,7 @@ from envs.baselines.known import SHIPPED, UNKNOWN, Lines, as_toml
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
-from envs.errors import UserError
+from envs.errors import UserError, one_line_errors
 from envs.files import make_folder, write_text
 from envs.machine import cpu, revision
 from envs.registry import FROM_FILES, WORLDS, make_world
@@ -155,8 +155,4 @@ def write(folder: Path, rows: dict[str, Lines], ship: bool) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
+    one_line_errors(main)()
