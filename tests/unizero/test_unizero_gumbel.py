@@ -17,15 +17,15 @@ from search_oracle import (
 )
 
 from world_models.unizero.config import GumbelConfig, SearchConfig, TreeConfig
-from world_models.unizero.gumbel import Halving, timetable
+from world_models.unizero.gumbel import Halving, schedule
 from world_models.unizero.search import draw, play, search
 from world_models.unizero.tree import init_tree, root_children
 
 
 def test_timetables_spend_every_simulation_and_halve():
     def phases(m, n):
-        starts = [i for i, turn in enumerate(timetable(m, n)) if turn.keep] + [n]
-        return [(timetable(m, n)[i].keep, j - i) for i, j in pairwise(starts)]
+        starts = [i for i, turn in enumerate(schedule(m, n)) if turn.keep] + [n]
+        return [(schedule(m, n)[i].keep, j - i) for i, j in pairwise(starts)]
 
     assert phases(4, 16) == [(4, 8), (2, 8)]
     assert phases(16, 200) == [(16, 48), (8, 48), (4, 48), (2, 50), (2, 6)]
@@ -36,13 +36,13 @@ def test_timetables_spend_every_simulation_and_halve():
 
 @given(st.integers(1, 18), st.integers(1, 60))
 def test_timetables_visit_the_standing_equally(considered, simulations):
-    turns = timetable(considered, simulations)
+    turns = schedule(considered, simulations)
     assert len(turns) == simulations and turns[0].keep == considered
-    assert min(simulations, considered) == len({turn.place for turn in turns[:considered]})
+    assert min(simulations, considered) == len({turn.rank for turn in turns[:considered]})
     standing = 0
     for turn in turns:
         standing = turn.keep or standing
-        assert turn.place < standing
+        assert turn.rank < standing
 
 
 def gumbel_oracle(model, row, numbers, config):

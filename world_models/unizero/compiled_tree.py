@@ -1,8 +1,8 @@
 """`tree.select` and `tree.expand` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
 
-The loops read as the rules are told: walk down by the best score, attach a node, walk up adding returns. The compiled
-code is cached beside this file, so that only the first run on a machine waits for the compiler. The cache is renewed
-when this file changes, but knows of no other: so constants come as arguments, and `Arrays` is defined here.
+They follow the rules of the search step by step: walk down by the best score, attach a node, walk up adding returns.
+numba caches the machine code beside this file, so only the first run on a machine waits for the compiler. The cache is
+renewed when this file changes but not when another does, so constants come as arguments and `Arrays` is defined here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
 
 
 def compiled(function: Callable) -> Callable:
-    """As machine code, without Python objects and without reordered float arithmetic."""
+    """Compile to machine code, without Python objects and without reordering float arithmetic."""
     return numba.njit(cache=True)(function)
 
 
@@ -50,30 +50,33 @@ class Walker:
         _expand(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
 
 
-class Runner:
-    """Trees that grow as far as they can by themselves, where a network judges all actions of a node at once.
+class NodeRunner:
+    """Trees that advance on their own, where one query of the network covers all actions of a node.
 
-    A tree waits when it tries an action of a node that was not judged yet; `advance` returns when all of them wait or
-    are through, so that the network is asked once for each node that has children, not once for each child. The trees
-    are those of `Walker`. `found` (B, S, A, 2 + A) and the numbers of latents have a place for each round of judging.
+    A tree waits when it tries an action of a node that was not queried yet; `advance` returns when every tree waits or
+    is done. So the network is queried once for each node that has children, not once for each child. The trees equal
+    those of `Walker`. `found` (B, S, A, 2 + A) and the numbers of latents have an entry for each round of queries.
     """
 
     def __init__(self, tree: Tree, config: TreeConfig, ties: Tensor) -> None:
         batch, nodes, actions = tree.child.shape
         self.walker, self.ties, self.rounds = Walker(tree, config), ties.numpy(), 0
         self.made = np.zeros(batch, np.int64)  # simulations
-        self.round = np.full((batch, nodes), -1)  # in which a node was judged
-        self.number = torch.zeros(batch, nodes, dtype=torch.int64)  # of a node's latent: 0 = the root's, then as judged
+        self.round = np.full((batch, nodes), -1)  # in which a node was queried
+        self.number = torch.zeros(
+            batch, nodes, dtype=torch.int64
+        )  # of a node's latent: 0 = the root's, then as queried
         self.found = np.empty((batch, nodes - 1, actions, 2 + actions))
         self.waiting = np.zeros(batch, np.int64)  # at which node, or -1
         self.forced = np.full((batch, nodes - 1), -1)
         self.order = torch.zeros(batch, 2 * tree.taken.shape[2] + 3, dtype=torch.int64)
 
     def advance(self, begin: int, forced: Tensor) -> Tensor | None:
-        """Make the simulations from `begin` on for which `forced` (B, n) is the root's action, or -1.
+        """Run the simulations from `begin` on for which `forced` (B, n) is the root's action, or -1.
 
-        Returns the order (B, 2 W + 3) of the nodes to judge, whose last column means nothing, or None when all of these
-        simulations are made. In the order, latents go by their numbers; rows that are through say anything.
+        Returns:
+            The order (B, 2 W + 3) of the nodes to query, whose last column means nothing, or None when all of these
+            simulations are done. Its latents are given by their numbers; rows of trees that are done mean nothing.
         """
         until = begin + forced.shape[1]
         self.forced[:, begin:until] = forced.numpy()
@@ -84,8 +87,8 @@ class Runner:
         )
         return self.order if waits else None
 
-    def learn(self, found: Tensor) -> None:
-        """What the network said of all actions of the ordered nodes, (B, A, 2 + A) float64."""
+    def record(self, found: Tensor) -> None:
+        """Store the network's answer for all actions of the ordered nodes, (B, A, 2 + A) float64."""
         self.found[:, self.rounds] = found.numpy()
         rows = np.flatnonzero(self.waiting >= 0)
         self.round[rows, self.waiting[rows]] = self.rounds
@@ -94,20 +97,20 @@ class Runner:
 
 @compiled
 def _run(tree, discount, rule, ties, forced, until, state, order):  # type: ignore[no-untyped-def]
-    made, judged, number, found, waiting = state
+    made, queried, number, found, waiting = state
     actions, waits = found.shape[2], 0
     for b in range(len(made)):
         waiting[b] = -1
         while made[b] < until:
             s = made[b]
             parent, action = _descend(tree, b, discount, rule, ties[b, s], forced[b, s])
-            if judged[b, parent] < 0:
+            if queried[b, parent] < 0:
                 _write_order(tree, b, parent, action, order)
                 _renumber(number, b, tree.taken.shape[2], order)
                 waiting[b] = parent
                 waits += 1
                 break
-            node, row = s + 1, judged[b, parent]
+            node, row = s + 1, queried[b, parent]
             number[b, node] = 1 + row * actions + action
             _attach(tree, b, node, parent, action, found[b, row, action])
             _back_up(tree, b, node, found[b, row, action, 1], discount)

@@ -16,43 +16,47 @@ from world_models.unizero.tree import Tree, normalise, root_children
 
 
 @dataclass(frozen=True)
-class Turn:
+class RootStep:
     """What one simulation does at the root."""
 
-    place: int  # which of the actions still considered it tries, best first
+    rank: int  # which of the actions still considered it tries, best first
     keep: int  # how many are considered from here on; 0 = as before
 
 
-def timetable(considered: int, simulations: int) -> list[Turn]:
-    """Sequential halving of m actions by n simulations: each phase tries each action n / (log2 m * m_i) times.
+def schedule(considered: int, simulations: int) -> list[RootStep]:
+    """Plan sequential halving of m actions by n simulations: each phase tries each action n / (log2 m * m_i) times.
 
     The number of actions halves from phase to phase, down to two, which share what is left.
     """
     phases = max((considered - 1).bit_length(), 1)
-    turns: list[Turn] = []
+    turns: list[RootStep] = []
     kept = considered
     while len(turns) < simulations:
         rounds = max(simulations // (phases * kept), 1)
-        turns += [Turn(place, 0 if r or place else kept) for r in range(rounds) for place in range(kept)]
+        turns += [RootStep(rank, 0 if r or rank else kept) for r in range(rounds) for rank in range(kept)]
         kept = max(kept // 2, min(considered, 2))
     return turns[:simulations]
 
 
 class Halving:
-    """One search's race between actions at B roots.
+    """Sequential halving at B roots in one search.
 
-    logits (B, A); noise (B, A) Gumbel numbers g, or None for a search without chance.
+    Args:
+        logits: (B, A).
+        noise: (B, A) Gumbel numbers g, or None for a search without noise.
+        simulations: of the search.
+        config: its constants.
     """
 
     def __init__(self, logits: Tensor, noise: Tensor | None, simulations: int, config: GumbelConfig) -> None:
         self.logits = logits.double()
         self.start = self.logits if noise is None else self.logits + noise.double()  # g + logits, (B, A)
         self.config = config
-        self.turns = timetable(min(config.max_considered_actions, logits.shape[1]), simulations)
+        self.turns = schedule(min(config.max_considered_actions, logits.shape[1]), simulations)
         self.standing = torch.arange(logits.shape[1], device=logits.device).expand_as(self.start)  # (B, m_i)
 
     def phase(self, simulation: int, tree: Tree, config: TreeConfig) -> Tensor:
-        """The root's actions that this simulation and the next ones try, (B, n), up to the next halving.
+        """Give the root's actions (B, n) of this simulation and the next ones, up to the next halving.
 
         Call it for 0, then for the first simulation that has no action yet, and so on.
         """
@@ -61,16 +65,16 @@ class Halving:
         order = score.gather(1, self.standing).argsort(dim=1, descending=True, stable=True)[:, :keep]
         self.standing = self.standing.gather(1, order)
         turns = takewhile(lambda turn: not turn.keep, self.turns[simulation + 1 :])
-        return self.standing[:, [self.turns[simulation].place, *(turn.place for turn in turns)]]
+        return self.standing[:, [self.turns[simulation].rank, *(turn.rank for turn in turns)]]
 
     def best(self, tree: Tree, config: TreeConfig) -> Tensor:
-        """The action to play, (B,): of the most visited ones the best by g + logits + sigma(q)."""
+        """Choose the action to play, (B,): of the most visited ones the best by g + logits + sigma(q)."""
         visits, _ = root_children(tree, config.discount)
         most = visits == visits.amax(1, keepdim=True)
         return torch.where(most, self._score(tree, config), -torch.inf).argmax(1)
 
     def improved(self, tree: Tree, predicted: Tensor, config: TreeConfig) -> Tensor:
-        """The policy target (B, A): softmax(logits + sigma(q)), where untried actions count as v_mix.
+        """Compute the policy target (B, A), softmax(logits + sigma(q)), where untried actions count as v_mix.
 
         v_mix (the paper's equation 33) mixes the network's value with the q of the tried actions under its policy.
         """

@@ -1,8 +1,8 @@
-"""Replay of a searching agent on the training device: one column of N steps per step of N parallel worlds, in a ring.
+"""Replay on the training device: a ring of columns, each one step of N parallel environments.
 
-A world's cells hold its episodes without gaps, so a sequence is one gather over consecutive columns. The segments of
-the published buffer (400 steps, with the first steps of the next one copied behind) are not stored but seen:
-`segment_length` says where a sequence's mask is cut, and what would be copied lies in the columns that follow.
+An environment's episodes lie in it without gaps, so a sequence is one gather over consecutive columns. The published
+buffer stores segments of 400 steps, with the first steps of the next one copied behind. Here `segment_length` cuts a
+sequence's mask instead, and the steps that would be copied lie in the following columns anyway.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Sequences:
 
 @dataclass(frozen=True)
 class Contexts:
-    """What a search at each of the T steps of B sequences needs to see."""
+    """What a search at each of the T steps of B sequences reads."""
 
     observation: Tensor  # (B, W + T, ...): W steps before the sequence, then its own
     action: Tensor  # (B, W + T) int64
@@ -43,8 +43,8 @@ class Contexts:
 class Replay(Ring):
     """A ring of columns x N cells.
 
-    A sequence of T = `horizon` steps is drawn once the n = `lookahead` steps behind it are there, so that no target is
-    cut by the present; and after the ring has wrapped, its W = `history` oldest columns serve as context only.
+    A sequence of T = `horizon` steps can be drawn once the n = `lookahead` steps after it are stored, which its value
+    targets read. After the ring has wrapped, its W = `history` oldest columns serve as context only.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Replay(Ring):
         columns = config.capacity // num_envs
         if columns < self.reach + history + 1:
             raise UserError(
-                f"--capacity {config.capacity} is too small: {num_envs} worlds with sequences of {self.reach} steps "
-                f"and {history} steps of history need at least {num_envs * (self.reach + history + 1)}"
+                f"--capacity {config.capacity} is too small: {num_envs} environments with sequences of {self.reach} "
+                f"steps and {history} steps of history need at least {num_envs * (self.reach + history + 1)}"
             )
         super().__init__(columns, num_envs, device)
         self.config, self.spec, self.num_actions = config, spec, num_actions
@@ -75,21 +75,21 @@ class Replay(Ring):
 
     @property
     def drawable(self) -> int:
-        """Steps at which a sequence can begin; learning needs at least one."""
+        """Count the steps at which a sequence can begin; learning needs at least one."""
         first, stop = self._drawable_columns()
         return (stop - first) * self.num_envs
 
     def add(self, **cells: Tensor) -> None:
-        """One column, (N, ...) each: observation, action, reward, terminated, done, time, policy, next_observation.
+        """Store one column: observation, action, reward, terminated, done, time, policy, next_observation, (N, ...).
 
         `time` is the step's number in its episode; `policy` (N, A) the search's visits or any weights that sum above 0;
         `done` ends an episode, `terminated` says that it has no value afterwards. `next_observation`, the true one
-        also where the world was reset, is left out where `final_observations` is off.
+        also where the environment was reset, is left out where `final_observations` is off.
         """
         super().add(**cells)
 
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
-        """B steps at which a sequence begins, as column x N + world; (B,) int64 on the host.
+        """Draw B steps at which a sequence begins, as column x N + environment; (B,) int64 on the host.
 
         Those of `terminal_fraction` are drawn among the sequences that end at a terminal step, where there is one yet;
         all others are different steps, uniformly among the drawable ones, repeated only where fewer than B are
@@ -104,15 +104,15 @@ class Replay(Ring):
         return drawn
 
     def _before_ends(self) -> Tensor:
-        """First steps of the drawable sequences whose last step is terminal, as far as their episode is that long."""
-        slot, world = (index.cpu() for index in self.cells["terminated"].nonzero(as_tuple=True))
+        """Find the drawable sequences whose last step is terminal, or begin the episode if that is shorter."""
+        slot, env = (index.cpu() for index in self.cells["terminated"].nonzero(as_tuple=True))
         newest = self.written - 1
         column = newest - (newest - slot) % self.num_columns
-        time = self.cells["time"].cpu()[slot, world]
+        time = self.cells["time"].cpu()[slot, env]
         start = column - time.clamp(max=self.horizon - 1)
         first, stop = self._drawable_columns()
         known = (column >= 0) & (start >= first) & (start < stop)
-        return (start * self.num_envs + world)[known]
+        return (start * self.num_envs + env)[known]
 
     def _draw_uniformly(self, batch: int, generator: torch.Generator) -> Tensor:
         first, stop = self._drawable_columns()
@@ -127,36 +127,36 @@ class Replay(Ring):
         return torch.tensor(list(drawn)[:batch])
 
     def sequences(self, drawn: Tensor) -> Sequences:
-        """The sequences that begin at the drawn steps."""
-        column, world = self._cell(drawn)
+        """Gather the sequences that begin at the drawn steps."""
+        column, env = self._cell(drawn)
         offset = torch.arange(self.reach, device=self.device)  # (T + n,)
-        columns, worlds = column.unsqueeze(1) + offset, world.unsqueeze(1)
-        done = self._at("done", columns, worlds)
+        columns, envs = column.unsqueeze(1) + offset, env.unsqueeze(1)
+        done = self._at("done", columns, envs)
         real = done.cumsum(1) - done.long() == 0  # no earlier step ended the episode
         left = real.sum(1)
-        cut = (done & ~self._at("terminated", columns, worlds) & real).any(1) & self.config.final_observations
-        policy = self._at("policy", columns[:, : self.horizon], worlds)
+        cut = (done & ~self._at("terminated", columns, envs) & real).any(1) & self.config.final_observations
+        policy = self._at("policy", columns[:, : self.horizon], envs)
         inside = real[:, : self.horizon]
         return Sequences(
-            observation=self._observations(columns, world, left, cut),
-            action=torch.where(real, self._at("action", columns, worlds), 0).long(),
-            reward=torch.where(real, self._at("reward", columns, worlds), 0.0),
+            observation=self._observations(columns, env, left, cut),
+            action=torch.where(real, self._at("action", columns, envs), 0).long(),
+            reward=torch.where(real, self._at("reward", columns, envs), 0.0),
             policy=torch.where(inside.unsqueeze(2), policy / policy.sum(2, keepdim=True), 1.0 / self.num_actions),
-            mask=inside & (offset[: self.horizon] < self._segment_left(column, world).unsqueeze(1)),
+            mask=inside & (offset[: self.horizon] < self._segment_left(column, env).unsqueeze(1)),
             left=left,
             truncated=cut,
         )
 
     def contexts(self, drawn: Tensor) -> Contexts:
-        """The drawn sequences with the W steps before them; steps of earlier episodes are there but not counted."""
-        column, world = self._cell(drawn)
+        """Gather the drawn sequences with the W steps before them; steps of earlier episodes are not counted."""
+        column, env = self._cell(drawn)
         offset = torch.arange(self.history + self.horizon, device=self.device) - self.history
         columns = (column.unsqueeze(1) + offset).clamp(min=0)  # (B, W + T)
-        worlds = world.unsqueeze(1)
-        time = self._at("time", columns[:, self.history :], worlds)
+        envs = env.unsqueeze(1)
+        time = self._at("time", columns[:, self.history :], envs)
         return Contexts(
-            observation=self._at("observation", columns, worlds),
-            action=self._at("action", columns, worlds).long(),
+            observation=self._at("observation", columns, envs),
+            action=self._at("action", columns, envs).long(),
             count=time.clamp(max=self.history).long(),
         )
 
@@ -165,24 +165,24 @@ class Replay(Ring):
         first = oldest + (self.history if oldest else 0)
         return first, max(self.written - self.reach + 1, first)
 
-    def _observations(self, columns: Tensor, world: Tensor, left: Tensor, cut: Tensor) -> Tensor:
-        """Observations (B, T + n, ...): the episode's, then its final one if it was cut; the last one is repeated.
+    def _observations(self, columns: Tensor, env: Tensor, left: Tensor, cut: Tensor) -> Tensor:
+        """Gather observations (B, T + n, ...): the episode's, its final one if it was cut, then the last one repeated.
 
-        Batch normalisation takes its statistics over the padding too, which an image that never was would shift.
+        Batch normalisation takes its statistics over the padding too, which made-up images would shift.
         """
         last = (columns[:, 0] + left - 1).unsqueeze(1)  # (B, 1)
-        worlds = world.unsqueeze(1)
-        observation = self._at("observation", columns.minimum(last), worlds)
+        envs = env.unsqueeze(1)
+        observation = self._at("observation", columns.minimum(last), envs)
         if not self.config.final_observations:
             return observation
         behind = cut.unsqueeze(1) & (columns > last)
-        return torch.where(self._wide(behind), self._at("next_observation", last, worlds), observation)
+        return torch.where(self._padded(behind), self._at("next_observation", last, envs), observation)
 
-    def _segment_left(self, column: Tensor, world: Tensor) -> Tensor:
-        """Steps left in each step's segment, (B,)."""
+    def _segment_left(self, column: Tensor, env: Tensor) -> Tensor:
+        """Count the steps left in each step's segment, (B,)."""
         if not self.config.segment_length:
             return torch.full_like(column, self.reach)
-        return self.config.segment_length - self._at("time", column, world).long() % self.config.segment_length
+        return self.config.segment_length - self._at("time", column, env).long() % self.config.segment_length
 
-    def _wide(self, mask: Tensor) -> Tensor:
+    def _padded(self, mask: Tensor) -> Tensor:
         return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))

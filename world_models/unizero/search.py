@@ -22,37 +22,36 @@ from world_models.unizero.networks import Expansion
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
 from world_models.unizero.window import Window
 
-MANY = 96  # branches, for which a CPU takes so much longer than for one a root that asking less often hardly pays
-
-FEW = 64  # roots that one CPU walks sooner than an accelerator starts the operations of the tensor form
+MANY = 96  # actions times roots from which on a CPU gains hardly anything by querying whole nodes
+FEW = 64  # roots up to which a CPU walks all trees before an accelerator has launched the tensor operations
 
 
 @dataclass(frozen=True)
 class SearchNumbers:
-    """Every number that chance gives to one search; B rows, each one root's."""
+    """All random numbers of one search; a row for each of B roots."""
 
-    ties: Tensor  # (B, S, S) uniforms in [0, 1): which of the tied is taken, by simulation and depth
-    noise: Tensor | None  # (B, A) Dirichlet for pUCT or Gumbel for Gumbel roots; None = evaluation: none of either
-    action: Tensor  # (B,) uniforms: which action is played
+    ties: Tensor  # (B, S, S) uniforms in [0, 1) that break ties, by simulation and depth
+    noise: Tensor | None  # (B, A) Dirichlet for pUCT roots, Gumbel for Gumbel roots; None in evaluation
+    action: Tensor  # (B,) uniforms that choose the played action
 
     def rows(self, index: Tensor) -> SearchNumbers:
-        """The numbers of some of the roots."""
+        """Select the numbers of some roots."""
         return SearchNumbers(self.ties[index], None if self.noise is None else self.noise[index], self.action[index])
 
     def to(self, device: torch.device) -> SearchNumbers:
-        """The same numbers on another device."""
+        """Copy the numbers to another device."""
         noise = None if self.noise is None else self.noise.to(device)
         return SearchNumbers(self.ties.to(device), noise, self.action.to(device))
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, for B roots."""
+    """What a search found at B roots."""
 
     visits: Tensor  # (B, A) int64
     policy: Tensor  # (B, A) float64: the training target, visits / sum, or the improved policy of a Gumbel root
     value: Tensor  # (B,) float64: the root's total over simulations + 1 visits, as the reference reports it
-    action: Tensor  # (B,) int64: the most visited one; for a Gumbel root the best of the last ones standing
+    action: Tensor  # (B,) int64: the most visited one; for a Gumbel root the winner of the halving
     predicted: Tensor  # (B,): the network's value of the root
     tree: Tree
     latent: Tensor  # (B, W + S + 1, D): of the history, the root and the nodes
@@ -61,7 +60,7 @@ class SearchResult:
 def draw(
     config: SearchConfig, batch: int, actions: int, generator: torch.Generator, evaluation: bool = False
 ) -> SearchNumbers:
-    """All numbers for one search from a generator, on its device."""
+    """Draw all random numbers of one search, on the generator's device."""
     device, size = generator.device, config.simulations
 
     def uniform(*shape: int) -> Tensor:
@@ -82,19 +81,19 @@ def draw(
 def search(
     model: SearchModel | Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
 ) -> SearchResult:
-    """Plan from the latents (B, D) of B current observations, each behind its own history.
+    """Search from the latents (B, D) of B current observations, each with its own history.
 
-    Static shapes, and with the torch backend nothing is read back.
+    Shapes are static, and the torch backend copies nothing to the host.
     """
     functions = model if isinstance(model, Functions) else Functions.of(model)
     logits, predicted = functions.root(history, latent)
     on_host = _on_host(config, latent)
-    place = torch.device("cpu") if on_host else latent.device  # where the trees are
+    device = torch.device("cpu") if on_host else latent.device  # of the trees
     prior = _root_prior(logits, numbers, config)
-    grown = init_tree(prior.to(place), config.simulations, history.action.to(place), history.count.to(place))
-    halving = _halving(logits, numbers, config, place)
-    work = Simulations(grown, config.tree, numbers.ties.to(place), halving, history.latent, latent)
-    if on_host and _asks_nodes(config, functions, prior):
+    grown = init_tree(prior.to(device), config.simulations, history.action.to(device), history.count.to(device))
+    halving = _halving(logits, numbers, config, device)
+    work = Simulations(grown, config.tree, numbers.ties.to(device), halving, history.latent, latent)
+    if on_host and _queries_nodes(config, functions, prior):
         latents = work.by_node(functions)
     else:
         latents = work.by_action(functions, on_host)
@@ -102,7 +101,7 @@ def search(
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
-    """Visits (B, A) to the power 1 / temperature, normalised, in float64; at temperature 0 all on the first best."""
+    """Normalise visits (B, A) to the power 1 / temperature, in float64; at temperature 0 the first best has all."""
     if temperature == 0:
         return torch.nn.functional.one_hot(visits.argmax(1), visits.shape[1]).double()
     share = visits.double() / visits.amax(1, keepdim=True)
@@ -111,9 +110,9 @@ def probabilities(visits: Tensor, temperature: float) -> Tensor:
 
 
 def play(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, temperature: float) -> Tensor:
-    """The action to take, (B,): sampled by visits at a temperature; the best one at temperature 0 (evaluation).
+    """Choose actions (B,): sampled by visits at a temperature, the best one at temperature 0 (evaluation).
 
-    A Gumbel root has sampled already: its action is the best of the last ones standing.
+    A Gumbel root has sampled already: its action is the winner of the halving.
     """
     if config.root == "gumbel":
         return result.action
@@ -130,22 +129,22 @@ def _root_prior(logits: Tensor, numbers: SearchNumbers, config: SearchConfig) ->
 
 
 def _on_host(config: SearchConfig, latent: Tensor) -> bool:
-    """Whether the trees of roots (B, D) are walked by compiled loops on the CPU."""
+    """Decide whether compiled loops on the CPU walk the trees of roots (B, D)."""
     few = latent.device.type == "cpu" or len(latent) <= FEW or config.query_per == "node"
     return config.backend == "compiled" or (config.backend == "auto" and few)
 
 
-def _asks_nodes(config: SearchConfig, functions: Functions, prior: Tensor) -> bool:
-    """Whether the model is asked about all actions of a node at once; prior (B, A)."""
+def _queries_nodes(config: SearchConfig, functions: Functions, prior: Tensor) -> bool:
+    """Decide whether one query covers all actions of a node; prior (B, A)."""
     few = prior.device.type != "cpu" or prior.numel() <= MANY
     return config.query_per == "node" or (config.query_per == "auto" and functions.shares and few)
 
 
-def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, place: torch.device) -> Halving | None:
+def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, device: torch.device) -> Halving | None:
     if config.root == "puct":
         return None
-    noise = None if numbers.noise is None else numbers.noise.to(place)
-    return Halving(logits.to(place), noise, config.simulations, config.gumbel)
+    noise = None if numbers.noise is None else numbers.noise.to(device)
+    return Halving(logits.to(device), noise, config.simulations, config.gumbel)
 
 
 def _result(
@@ -165,14 +164,14 @@ def _result(
 
 
 class SearchModel(Protocol):
-    """What a search needs of a world model; see WorldModel. It must be in evaluation mode."""
+    """What a search needs from a world model in evaluation mode; see WorldModel."""
 
     def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy logits (B, A) and value (B,)."""
+        """Evaluate roots: policy logits (B, A) and values (B,)."""
         ...
 
     def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
-        """The outcome of an action (B,) at latents (B, D) behind their history."""
+        """Predict the outcome of actions (B,) at latents (B, D) with their history."""
         ...
 
 
@@ -180,35 +179,42 @@ Outcome = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # of latent
 
 
 class Functions(NamedTuple):
-    """What a search asks a model, as functions of tensors: `root` of it, and `outcome` with it as first argument."""
+    """The queries of a search, as functions of tensors: a model's `root`, and `outcome` with the model bound to it."""
 
     root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]
     outcome: Outcome
-    shares: bool = False  # whether alternative actions (B, K) are answered together, reading what is before them once
+    shares: bool = False  # whether one query of K actions (B, K) reads their common history only once
 
     @classmethod
     def of(cls, model: SearchModel) -> Functions:
-        """Executed eagerly; `engine` has others."""
+        """Execute a model eagerly; `engine` has other ways."""
         return cls(model.root, partial(outcome, model))
 
 
 def outcome(model: SearchModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """What the model says to an order (B, 2 W + 3), whose windows are places in `latents` (B, W + 1 + N, D).
+    """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
 
-    Returns reward, value and policy of the action (B,), (B, 2 + A) float64, and the new latent (B, D). Of alternatives
-    (B, K) it returns (B, K, 2 + A) and (B, K, D).
+    Returns:
+        Reward, value and policy of the action (B,) as (B, 2 + A) float64, and the new latent (B, D); of K alternative
+        actions (B, K) it is (B, K, 2 + A) and (B, K, D).
     """
-    places, node, _ = read_order(order)
-    pairs = places.action.shape[1]
-    before = _take(latents, places.latent.squeeze(-1))
+    window, node, _ = read_order(order)
+    pairs = window.action.shape[1]
+    before = _take(latents, window.latent.squeeze(-1))
     here = _take(latents, node.unsqueeze(1) + pairs).squeeze(1)
-    new = model.expand(Window(before, places.action, places.count), here, action)
+    new = model.expand(Window(before, window.action, window.count), here, action)
     scalars = torch.stack((new.reward, new.value), -1).double()
     return torch.cat((scalars, new.policy.double().softmax(-1)), -1), new.latent.to(latents.dtype)
 
 
 class Simulations(NamedTuple):
-    """Trees to grow from their roots, S nodes each."""
+    """All simulations of a search: S new nodes for each of B trees.
+
+    The model is queried for every tried action (`by_action`), or once for all actions of each node that is visited
+    (`by_node`). Both build the same trees. At least half of the nodes of a tree are leaves, so queries by node are
+    fewer; trees then also advance on their own, so there are as many queries as the tree with most inner nodes has.
+    The actions of a query share what lies before them, so it costs little more than one action.
+    """
 
     tree: Tree  # on the device where it is walked
     config: TreeConfig
@@ -218,7 +224,10 @@ class Simulations(NamedTuple):
     latent: Tensor  # (B, D)
 
     def phases(self) -> Iterator[tuple[int, Tensor]]:
-        """A first simulation and the root's actions (B, n) from it on, -1 = free; the next when these are made."""
+        """Yield the number of a simulation and the root's actions (B, n) from it on, -1 where the tree chooses.
+
+        Ask for the next ones when these n simulations are done.
+        """
         size, begin = self.ties.shape[1], 0
         while begin < size:
             if self.halving is None:
@@ -229,44 +238,44 @@ class Simulations(NamedTuple):
             begin += forced.shape[1]
 
     def by_action(self, functions: Functions, compiled: bool) -> Tensor:
-        """Ask for one action of each tree at a time; latents (B, W + 1 + S, D) of history, root and nodes.
+        """Query one action of each tree at a time; returns latents (B, W + 1 + S, D) of history, root and nodes.
 
-        With trees of tensors nothing is read back, and all shapes are static.
+        With trees of tensors nothing is copied to the host, and all shapes are static.
         """
         walker = (compiled_tree if compiled else tree).Walker(self.tree, self.config)
-        latents = _room(self.history, self.latent, self.ties.shape[1])
-        first = latents.shape[1] - self.ties.shape[1]  # place of the first node's latent
+        latents = _allocate(self.history, self.latent, self.ties.shape[1])
+        first = latents.shape[1] - self.ties.shape[1]  # index of the first node's latent
         for begin, forced in self.phases():
             for simulation in range(begin, begin + forced.shape[1]):
                 order = walker.select(simulation, self.ties[:, simulation], forced[:, simulation - begin])
-                asked = order.to(latents.device)
-                found, latents[:, first + simulation] = functions.outcome(latents, asked, asked[:, -1])
+                query = order.to(latents.device)
+                found, latents[:, first + simulation] = functions.outcome(latents, query, query[:, -1])
                 walker.expand(simulation, order, found.to(order.device))
         return latents
 
     def by_node(self, functions: Functions) -> Tensor:
-        """Ask for all actions of a node of each tree at a time; trees on the CPU. Returns the same latents."""
+        """Query all actions of a node of each tree at a time; trees are on the CPU. Returns the same latents."""
         actions, size = self.tree.prior.shape[2], self.ties.shape[1]
-        runner = compiled_tree.Runner(self.tree, self.config, self.ties)
-        latents = _room(self.history, self.latent, size * actions)
-        place = latents.shape[1] - size * actions
+        runner = compiled_tree.NodeRunner(self.tree, self.config, self.ties)
+        latents = _allocate(self.history, self.latent, size * actions)
+        free = latents.shape[1] - size * actions  # index behind the last latent so far
         every = torch.arange(actions, device=latents.device).repeat(len(latents), 1)
         for begin, forced in self.phases():
             while (order := runner.advance(begin, forced)) is not None:
-                found, latents[:, place : place + actions] = functions.outcome(latents, order.to(latents.device), every)
-                runner.learn(found.cpu())
-                place += actions
+                found, latents[:, free : free + actions] = functions.outcome(latents, order.to(latents.device), every)
+                runner.record(found.cpu())
+                free += actions
         pairs = self.history.shape[1]
         return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
 
 
-def _room(history: Tensor, latent: Tensor, more: int) -> Tensor:
-    """A row of latents: the history's (B, W, D), the root's (B, D) and room for those to come."""
+def _allocate(history: Tensor, latent: Tensor, more: int) -> Tensor:
+    """Join the history's latents (B, W, D), the root's (B, D) and zeros for the nodes to come."""
     dtype = torch.promote_types(history.dtype, latent.dtype)
     empty = latent.new_zeros(latent.shape[0], more, latent.shape[1])
     return torch.cat((history.to(dtype), latent.unsqueeze(1).to(dtype), empty.to(dtype)), 1)
 
 
-def _take(latents: Tensor, place: Tensor) -> Tensor:
-    """Latents (B, P, D) at places (B, K): (B, K, D)."""
-    return latents.gather(1, place.unsqueeze(-1).expand(-1, -1, latents.shape[-1]))
+def _take(latents: Tensor, index: Tensor) -> Tensor:
+    """Gather latents (B, P, D) at indices (B, K): (B, K, D)."""
+    return latents.gather(1, index.unsqueeze(-1).expand(-1, -1, latents.shape[-1]))

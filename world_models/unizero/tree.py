@@ -1,6 +1,6 @@
-"""Search trees of B roots as flat tensors, and what a simulation does to them, as tensor operations.
+"""Search trees of B roots as flat tensors, and the steps of a simulation as tensor operations.
 
-Shapes are static and nothing is read back to the host, so that a whole search fits into one CUDA graph. No loop runs
+Shapes are static and nothing is copied to the host, so that a whole search fits into one CUDA graph. No loop runs
 over depth: all nodes are scored at once, and paths are followed by pointer doubling, in log2(nodes) steps.
 `compiled_tree` does the same with scalar loops, which is faster on a CPU.
 
@@ -39,7 +39,7 @@ class Tree(NamedTuple):
     low: Tensor  # (B,) float64: smallest reward + discount * value on any path so far; inf before the first
     high: Tensor  # (B,) float64
     margin: Tensor  # (B,) float64: smallest positive gap between a best score and another one, over all decisions
-    history: Tensor  # (B, M, W) int64: places of the latents before it in a row W + M long, left-aligned
+    history: Tensor  # (B, M, W) int64: indices of the latents before it in a row of W + M, left-aligned
     taken: Tensor  # (B, M, W) int64: the actions that followed them
     remembered: Tensor  # (B, M) int64: how many of the W are real
 
@@ -50,7 +50,7 @@ class Tree(NamedTuple):
 
 
 def init_tree(prior: Tensor, simulations: int, taken: Tensor, remembered: Tensor) -> Tree:
-    """Trees with a root only: prior (B, A); the actions (B, W) and the count (B,) of the history before the root."""
+    """Make trees of a root only: prior (B, A); actions `taken` (B, W) and their number `remembered` (B,) before it."""
     (batch, actions), pairs = prior.shape, taken.shape[1]
     nodes, device = simulations + 1, prior.device
 
@@ -75,15 +75,15 @@ def init_tree(prior: Tensor, simulations: int, taken: Tensor, remembered: Tensor
 
 
 def normalise(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Values (B, ...) on the scale of their tree's range (B,), clipped to 0 .. 1; a range of 0 is no scale."""
-    wide = [-1] + [1] * (value.dim() - 1)
-    low, extent = low.reshape(wide), (high - low).reshape(wide)
+    """Scale values (B, ...) to 0 .. 1 by the range of their tree, low and high (B,); a range of 0 leaves them."""
+    shape = [-1] + [1] * (value.dim() - 1)
+    low, extent = low.reshape(shape), (high - low).reshape(shape)
     scaled = torch.where(extent > 0, (value - low) / extent.clamp(min=SMALLEST_RANGE), value)
     return scaled.clamp(0.0, 1.0)
 
 
 def exploration(prior: Tensor, visits: Tensor, child_visits: Tensor, config: TreeConfig) -> Tensor:
-    """The prior's share of pUCT: prior (..., A), visits of the node's children together (...), and of each (..., A)."""
+    """Compute the exploration term of pUCT: prior (..., A), all visits of a node's children (...), of each (..., A)."""
     count = visits.unsqueeze(-1).double()
     root = count.clamp(min=1.0 if config.first_visit == "prior" else 0.0).sqrt()
     weight = (torch.log((count + config.c2 + 1.0) / config.c2) + config.c1) * root
@@ -91,7 +91,7 @@ def exploration(prior: Tensor, visits: Tensor, child_visits: Tensor, config: Tre
 
 
 def mean_q(tree: Tree, child_q: Tensor, known: Tensor) -> Tensor:
-    """What an unvisited child counts as, (B, n): the visited ones' mean, below the root with the parent's mean q too.
+    """Estimate q of unvisited children, (B, n): the mean of the visited ones, below the root with the parent's mean q.
 
     Each mean is a linear function of its parent's, a + b x; composing them with those of nodes twice as far up, again
     and again, reaches the root, whose b is 0.
@@ -108,7 +108,7 @@ def mean_q(tree: Tree, child_q: Tensor, known: Tensor) -> Tensor:
 
 
 def scores(tree: Tree, nodes: int, config: TreeConfig) -> Tensor:
-    """The pUCT score of every action of the first `nodes` nodes, (B, nodes, A)."""
+    """Compute the pUCT score of every action of the first `nodes` nodes, (B, nodes, A)."""
     child = tree.child[:, :nodes]
     flat, known = child.flatten(1), child > 0
     q = tree.reward + config.discount * tree.value  # (B, M)
@@ -120,7 +120,7 @@ def scores(tree: Tree, nodes: int, config: TreeConfig) -> Tensor:
 
 
 def choose(score: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
-    """One of the best of (..., A) scores, by a uniform number (...) among the k tied, and the smallest gap above 0."""
+    """Choose a best of (..., A) scores, ties broken by a uniform number (...); also give the smallest gap above 0."""
     gap = score.amax(-1, keepdim=True) - score
     tied = gap <= TIE
     rank = tied.cumsum(-1)
@@ -130,7 +130,7 @@ def choose(score: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def select(tree: Tree, simulation: int, numbers: Tensor, forced: Tensor, config: TreeConfig) -> Tensor:
-    """Descend from the root to an action not tried yet: an order (B, 2 W + 3), which `read_order` explains.
+    """Descend from the root to an action not tried yet; returns an order (B, 2 W + 3), see `read_order`.
 
     `numbers` (B, simulations) holds a uniform number for the decision at each depth; `forced` (B,) is the action taken
     at the root, or -1.
@@ -152,9 +152,9 @@ def select(tree: Tree, simulation: int, numbers: Tensor, forced: Tensor, config:
 
 
 def read_order(order: Tensor) -> tuple[Window, Tensor, Tensor]:
-    """What an order (B, 2 W + 3) says: the window before the node to expand, the node (B,) and the action (B,).
+    """Unpack an order (B, 2 W + 3): the window before the node to expand, the node (B,) and the action (B,).
 
-    The window holds places (B, W, 1) in the row of latents where a model's window holds latents.
+    The window holds indices (B, W, 1) into the row of latents where a model's window holds latents.
     """
     pairs = (order.shape[1] - 3) // 2
     window = Window(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
@@ -168,9 +168,9 @@ def _order(tree: Tree, node: Tensor, action: Tensor) -> Tensor:
 
 
 def expand(tree: Tree, simulation: int, order: Tensor, found: Tensor, config: TreeConfig) -> None:
-    """Attach the node that `simulation` has made and back its value up to the root, in place.
+    """Attach the new node of a simulation and back its value up to the root, in place.
 
-    `found` (B, 2 + A) float64 is what the network said about it: reward, value and policy.
+    `found` (B, 2 + A) float64 holds its reward, value and policy.
     """
     node = simulation + 1
     _attach(tree, node, order, found)
@@ -193,14 +193,14 @@ def _attach(tree: Tree, node: int, order: Tensor, found: Tensor) -> None:
 
 
 def _back_up(tree: Tree, node: int, value: Tensor, discount: float) -> None:
-    """Every node of the path gets the discounted return from it on: G_y = sum of d^(z-y-1) r_z + d^(leaf-y) value."""
+    """Add to every node of the path its discounted return, G_y = sum of d^(z-y-1) r_z + d^(leaf-y) value."""
     path, depth = tree.path[:, node], tree.depth[:, node : node + 1]  # (B, M), (B, 1)
-    place = torch.arange(path.shape[1], device=path.device)
-    on = place <= depth
-    ahead = place - place.unsqueeze(1)  # (y, z)
+    index = torch.arange(path.shape[1], device=path.device)
+    on = index <= depth
+    ahead = index - index.unsqueeze(1)  # (y, z)
     weight = torch.where(ahead > 0, discount ** (ahead - 1).clamp(min=0).double(), 0.0)
     reward = torch.where(on, tree.reward.gather(1, path), 0.0)
-    bootstrap = discount ** (depth - place).clamp(min=0).double() * value.unsqueeze(1)
+    bootstrap = discount ** (depth - index).clamp(min=0).double() * value.unsqueeze(1)
     returns = torch.where(on, (reward.unsqueeze(1) * weight).sum(2) + bootstrap, 0.0)
     tree.total.scatter_add_(1, path, returns)  # behind the path: zeros, for the root
     tree.visits.scatter_add_(1, path, on.long())
@@ -210,7 +210,7 @@ def _back_up(tree: Tree, node: int, value: Tensor, discount: float) -> None:
 
 
 class Walker:
-    """A simulation's two steps for one batch of trees; `compiled_tree` has another one."""
+    """The two steps of a simulation for one batch of trees; `compiled_tree` has the same class."""
 
     def __init__(self, tree: Tree, config: TreeConfig) -> None:
         self.tree, self.config = tree, config
@@ -225,12 +225,12 @@ class Walker:
 
 
 def root_children(tree: Tree, discount: float) -> tuple[Tensor, Tensor]:
-    """Visits (B, A) int64 and q = reward + discount * value (B, A) of the root's actions; 0 where untried."""
+    """Give visits (B, A) int64 and q = reward + discount * value (B, A) of the root's actions; 0 where untried."""
     child = tree.child[:, 0]
     q = (tree.reward + discount * tree.value).gather(1, child)
     return torch.where(child > 0, tree.visits.gather(1, child), 0), torch.where(child > 0, q, 0.0)
 
 
 def _rows(node: Tensor, width: int) -> Tensor:
-    """An index (B, 1, width) that gathers whole rows of (B, M, width)."""
+    """Make an index (B, 1, width) that gathers whole rows of (B, M, width)."""
     return node.unsqueeze(-1).expand(-1, -1, width)
