@@ -184,7 +184,7 @@ def test_nothing_can_be_drawn_too_early():
 
 
 def test_a_small_capacity_is_refused_in_one_sentence():
-    with pytest.raises(UserError, match=r"--capacity 19 is too small: 2 worlds .* need at least 20"):
+    with pytest.raises(UserError, match=r"--capacity 19 is too small: 2 environments .* need at least 20"):
         Replay(ReplayConfig(19), SPEC, ACTIONS, 2, CPU, T, N, W)
 
 
