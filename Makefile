@@ -3,7 +3,7 @@
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
 # make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
 # make lint   ruff, mypy and who may import whom         make bench   speed of the core
-# make results   every table and picture in results/ again, from the raw files there
+# make results   every report, picture and page in results/ again, from the tables there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
 
 PYTHON ?= python3

@@ -31,6 +31,7 @@ from dqn_memory.runs.checkpoint import sha256
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import METRICS, RAW
 from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.runs.migration import SCHEMA, migrate
 from dqn_memory.study.definition import Line, read_lines
 from dqn_memory.study.store import HASHES, RunState, Study, read_checksums, run_folder, write_checksums
 from envs.files import disk_errors, write_atomic
@@ -97,14 +98,14 @@ class Source:
     def record(self, run: RunState) -> RunRecord:
         """Read what is stored of a run; a UserError names what is missing or damaged."""
         if self.recorded is None:
-            return read_run(run.folder)
+            return renamed(read_run(run.folder), self.kind)
         if run.name not in self.recorded:
             raise UserError(f"{self.folder / RUNS} holds no numbers of the run {run.name}")
         return self.recorded[run.name]
 
 
 def is_archive(folder: Path) -> bool:
-    """Whether a folder holds an archive."""
+    """Tell whether a folder holds an archive."""
     return (folder / INDEX).is_file()
 
 
@@ -185,6 +186,11 @@ def read_run(folder: Path) -> RunRecord:
     )  # fmt: skip
 
 
+def renamed(record: RunRecord, kind: str) -> RunRecord:
+    """Give settings that an earlier version wrote the names of this one, as `read_metrics` does with metrics."""
+    return replace(record, config={"schema": SCHEMA} | migrate(kind, record.config, CONFIG))
+
+
 def unpack(record: RunRecord, folder: Path) -> None:
     """Write a run folder, without a checkpoint, from what is stored of a run."""
     lines = "".join(json.dumps(row) + "\n" for row in record.metrics)
@@ -244,7 +250,7 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
 
 
 def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
-    """Check that an archive may be written here; give the ids that the runs of an earlier one have."""
+    """Check that an archive may be written here; give the numbers that the runs of an earlier one have."""
     if not folder.exists():
         return {}
     if not folder.is_dir() or (not is_archive(folder) and any(folder.iterdir())):
@@ -270,7 +276,7 @@ def portable(record: RunRecord, folder: Path, name: str) -> RunRecord:
 
 
 def rounded(row: Tree) -> Tree:
-    """A log line with DIGITS significant digits, one of an evaluation in full."""
+    """Round a log line to DIGITS significant digits, one of an evaluation in full."""
     if any(name.startswith(EVALUATIONS) for name in row):
         return row
     return {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in row.items()}
@@ -288,7 +294,7 @@ def placeless(text: bytes, folder: Path, name: str) -> bytes:
 
 
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
-    """One row of runs.csv; of an error the last line is kept."""
+    """Write one row of runs.csv; of an error the last line is kept."""
     error = "".join(run.error.strip().splitlines()[-1:])
     row: Tree = {} if number is None else {"run": number}
     row |= {"name": run.name} | {f"axes.{axis}": label for axis, label in run.axes.items()}
@@ -306,7 +312,7 @@ def _run_row(run: RunState, record: RunRecord | None, number: int | None, common
 
 
 def checksum(record: RunRecord) -> str:
-    """SHA-256 of a run's settings, facts and log lines, as JSON with sorted keys."""
+    """Compute the SHA-256 of a run's settings, facts and log lines, as JSON with sorted keys."""
     return sha256(json.dumps([record.config, record.environment, record.metrics], sort_keys=True).encode())
 
 
@@ -324,7 +330,7 @@ def _machines(records: Mapping[str, RunRecord]) -> list[Tree]:
 
 
 def shared(configs: Sequence[Tree]) -> Tree:
-    """Settings with one value in all runs."""
+    """Give the settings with one value in all runs."""
     first = configs[0] if configs else {}
     return {path: value for path, value in first.items() if all(_same(value, each.get(path)) for each in configs)}
 
@@ -338,7 +344,7 @@ def _metrics_csv(metrics: Mapping[int, Sequence[Tree]]) -> str:
 
 
 def _csv(rows: Sequence[Tree]) -> str:
-    """Rows as text, columns in the order of first appearance."""
+    """Write rows as text, columns in the order of first appearance."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -348,14 +354,14 @@ def _csv(rows: Sequence[Tree]) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A value as JSON; text as it is, unless it would be read as something else."""
+    """Write a value as JSON; text as it is, unless it would be read as something else."""
     if isinstance(value, str) and value and _value(value) is value:
         return value
     return json.dumps(value, ensure_ascii=False)
 
 
 def _value(cell: str) -> Any:
-    """The inverse of `_cell`."""
+    """Invert `_cell`."""
     try:
         return json.loads(cell)
     except ValueError:
@@ -398,7 +404,7 @@ def _run_state(folder: Path, row: Tree, axes: Iterable[str]) -> RunState:
 
 
 def _recorded(folder: Path, rows: Sequence[Tree]) -> tuple[dict[str, RunRecord], dict[str, tuple[str, ...]]]:
-    """The runs that have numbers, and what is wrong with them."""
+    """Read the runs that have numbers, and say what is wrong with them."""
     common = flat(_read(folder / CONFIG, tomllib.loads))
     machines, maps = _json(folder / MACHINES), _json(folder / ATTENTION) if (folder / ATTENTION).is_file() else {}
     metrics: dict[int, list[Tree]] = {}
@@ -424,13 +430,13 @@ def _part(row: Tree, prefix: str) -> Tree:
 
 
 def _rows(path: Path) -> list[Tree]:
-    """The rows of a table by column, without empty cells."""
+    """Read the rows of a table by column, without empty cells."""
     rows = csv.DictReader(io.StringIO(_read(path, str), newline=""))
     return [{name: _value(cell) for name, cell in row.items() if cell} for row in rows]
 
 
 def flat(tree: Tree, prefix: str = "") -> Tree:
-    """Settings by their dotted paths; an empty table is a value."""
+    """Give settings by their dotted paths; an empty table is a value."""
     found: Tree = {}
     for name, value in tree.items():
         found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
@@ -438,7 +444,7 @@ def flat(tree: Tree, prefix: str = "") -> Tree:
 
 
 def nested(flat: Tree) -> Tree:
-    """The inverse of `_flat`."""
+    """Invert `flat`."""
     tree: Tree = {}
     for path, value in flat.items():
         *outer, name = path.split(".")

@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def env(self) -> str:
-        """The environment's id."""
+        """Id of the environment."""
         return str(self.config.environment.env)
 
     @property
@@ -49,7 +49,7 @@ class Entry:
         return float(getattr(self.summary, PREFERRED))
 
     def last(self, name: str) -> Any:
-        """The last logged value of a metric, None where there is none."""
+        """Give the last logged value of a metric, None where there is none."""
         return next((line[name] for line in reversed(self.record.metrics) if name in line), None)
 
 
@@ -72,7 +72,7 @@ class Data:
         return [world for world in self.source.worlds if any(entry.run.world == world for entry in self.entries)]
 
     def of(self, world: str | None = None, series: str | None = None) -> list[Entry]:
-        """Runs in an environment, of a series, or of both, by seed."""
+        """Give the runs in an environment, of a series, or of both, by seed."""
         return [
             entry
             for entry in self.entries
@@ -82,11 +82,11 @@ class Data:
     def scores(
         self, world: str, series: str, number: Callable[[Entry], float] = lambda entry: entry.score
     ) -> dict[int, float]:
-        """A number of each run by seed."""
+        """Give a number of each run by seed."""
         return {entry.run.seed: number(entry) for entry in self.of(world, series)}
 
     def scale(self, world: str) -> Scale | None:
-        """Scores that count as 0 and as 1 in an environment, None where they are not known."""
+        """Give the scores that count as 0 and as 1 in an environment, None where they are not known."""
         found = self.of(world)
         if world in self.source.lines:
             return own_scale(self.source, world, found)
@@ -94,20 +94,20 @@ class Data:
 
 
 def meaning(data: Data, number: str) -> str:
-    """What a number of a summary is in this study, which reads returns where nothing counts as success."""
+    """Say what a number of a summary is in this study, which reads returns where nothing counts as success."""
     measures = {entry.success for entry in data.entries}
     word = "success" if measures <= {True} else "return" if measures == {False} else "success or return"
     return MEANINGS[number].replace("success", word)
 
 
 def series_of(source: Source, run: RunState) -> str:
-    """What a run is compared as: its architecture, and every other axis but environment and seed."""
+    """Name what a run is compared as: its architecture, and every other axis but environment and seed."""
     others = [f"{axis} {run.axes[axis]}" for axis in source.axes if axis not in ("world", "architecture", "seed")]
     return ", ".join([run.architecture, *others])
 
 
 def own_scale(source: Source, world: str, runs: Sequence[Entry]) -> Scale:
-    """The scale that the study's definition gives.
+    """Give the scale of the study's definition.
 
     Raises:
         UserError: it is none of what the runs are read by.
@@ -123,7 +123,7 @@ def own_scale(source: Source, world: str, runs: Sequence[Entry]) -> Scale:
 
 
 def scale_of(entry: Entry) -> Scale | None:
-    """Random play to the best known player in this suite's environments, random play to a human in Atari games."""
+    """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
     name = entry.env.removeprefix("envs:")
     if name in OTHERS:
         return OTHERS[name]
@@ -177,7 +177,7 @@ def read_entry(source: Source, run: RunState) -> Entry:
 
 
 def counts_success(record: RunRecord, config: Any) -> bool:
-    """Whether a run's environment reports success; elsewhere returns are read. An archive holds what was read."""
+    """Tell whether a run's environment reports success; elsewhere returns are read. An archive holds what was read."""
     if record.summary is not None:
         return bool(record.summary["measure"] == "success")
     load_plugins(getattr(config, "plugin", ()))
@@ -201,7 +201,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
 
 
 def _saved_parameters(run: RunState) -> int | None:
-    """Elements of the model in the last checkpoint, running statistics aside; None where there is no such part."""
+    """Count the elements of the model in the last checkpoint, running statistics aside; None where there is none."""
     opened = Run.open(run.folder, tensorboard=False)
     if not opened.has_checkpoint:
         return None
@@ -210,7 +210,7 @@ def _saved_parameters(run: RunState) -> int | None:
 
 
 def summary_row(entry: Entry) -> dict[str, Any]:
-    """The summary that an archive keeps; a level that was not reached has no steps (None)."""
+    """Give the summary that an archive keeps; a level that was not reached has no steps (None)."""
     numbers = asdict(replace(entry.summary, steps_to=()))
     numbers["steps_to"] = [reached.steps for reached in entry.summary.steps_to]
     measure = "success" if entry.success else "return"
@@ -218,10 +218,10 @@ def summary_row(entry: Entry) -> dict[str, Any]:
 
 
 def kept_record(entry: Entry, attention: Any) -> RunRecord:
-    """What an archive keeps of a run."""
+    """Give what an archive keeps of a run."""
     return replace(entry.record, summary=summary_row(entry), attention=attention)
 
 
 def column(scores: Iterable[float]) -> Floats:
-    """One environment's scores as a matrix of runs by one task, (R, 1)."""
+    """Write one environment's scores as a matrix of runs by one task, (R, 1)."""
     return np.array(list(scores), np.float64)[:, None]

@@ -25,9 +25,10 @@ from dqn_memory.study.archive import (
     open_source,
     portable,
     read_run,
+    renamed,
     shared,
 )
-from dqn_memory.study.definition import AXES, slug
+from dqn_memory.study.definition import AXES, Label, slug
 from dqn_memory.study.store import RunState
 
 SEED = re.compile(r"[-_]?(seed)?[-_]?\d+$")  # how the name of a run's folder tells its seed
@@ -35,7 +36,7 @@ OWN = ("seed", "output.")  # settings that runs of one series need not share
 
 
 def is_run(folder: Path) -> bool:
-    """Whether a folder is that of a single run."""
+    """Tell whether a folder is that of a single run."""
     return (folder / CONFIG).is_file() and not is_archive(folder)
 
 
@@ -79,14 +80,15 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
 def _single(path: Path) -> tuple[RunState, RunRecord]:
     """Read a finished run; its series is named after its folder, or the one above where that is named by its seed."""
     record = read_run(path)
+    record = renamed(record, kind_of(record, str(path)))
     last = next((line for line in reversed(record.metrics) if any(key.startswith("final/") for key in line)), None)
     if last is None:
         raise UserError(f"{path} is not finished: it has no final evaluation; continue it with --resume {path}")
     path = path.resolve()
     settings = flat(record.config)
-    env = next(str(settings[key]) for key in ("environment.env", "world.env") if key in settings)
-    axes = {"world": env, "architecture": SEED.sub("", path.name) or path.parent.name, "seed": int(settings["seed"])}
-    name = f"{slug(env)}__{slug(axes['architecture'])}__seed-{axes['seed']}"
+    env, series, seed = settings["environment.env"], SEED.sub("", path.name) or path.parent.name, settings["seed"]
+    axes: dict[str, Label] = {"world": env, "architecture": series, "seed": seed}
+    name = f"{slug(env)}__{slug(series)}__seed-{seed}"
     state = RunState(
         name=name, axes=axes, state="finished", folder=path, config=path / CONFIG, log=path / "log",
         steps=int(settings["total_steps"]), attempts=1, seconds=last.get("time/elapsed"), error="",
@@ -125,7 +127,7 @@ def definition_text(kind: str, title: str, about: str, found: Sequence[tuple[Run
 
 
 def _settings(kind: str, record: RunRecord, name: str) -> dict[str, Any]:
-    """Settings by path as today's trainer writes them, without those that name the run."""
+    """Give settings by path as today's trainer writes them, without those that name the run."""
     config = from_record(trainer_class(kind).config_class, record.config_toml, name)
     known = flat(tomllib.loads(to_toml(config)))
     env = {"environment.env", "world.env", "schema"}
@@ -133,5 +135,5 @@ def _settings(kind: str, record: RunRecord, name: str) -> dict[str, Any]:
 
 
 def defaults_of(kind: str) -> dict[str, Any]:
-    """The settings of a trainer's defaults."""
+    """Give the settings of a trainer's defaults."""
     return tomllib.loads(to_toml(defaults(trainer_class(kind).config_class)))

@@ -1,4 +1,4 @@
-"""Pages of a report: Markdown with pictures beside it, and one HTML file that needs nothing but itself."""
+"""Write the pages of a report: Markdown with pictures beside it, and one HTML file that needs nothing but itself."""
 
 from __future__ import annotations
 

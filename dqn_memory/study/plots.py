@@ -96,7 +96,7 @@ SAME = {
 
 
 def looks(series: Sequence[str]) -> dict[str, Look]:
-    """A look for each series, the same in every study for all names that shipped studies use.
+    """Give each series a look, the same in every study for all names that shipped studies use.
 
     A variant ("dgfqn as published") has its architecture's colour with another dash. Other names take what is free, in
     the order of the study's file, and from the beginning again where all is taken; so does a name whose own look
@@ -117,13 +117,13 @@ def _architecture(name: str) -> bool:
 
 
 def _base(name: str) -> str:
-    """What a name begins with, up to the first space, comma or hyphen, by the registry's name."""
+    """Give what a name begins with, up to the first space, comma or hyphen, by the registry's name."""
     word = re.split("[ ,-]", name)[0]
     return SAME.get(word, word)
 
 
 def _own(name: str) -> Look | None:
-    """The look that is always this name's, if it has one."""
+    """Give the look that is always this name's, if it has one."""
     name, base = SAME.get(name, name), _base(name)
     if base not in ARCHITECTURES:
         return FIXED.get(name)
@@ -133,7 +133,7 @@ def _own(name: str) -> Look | None:
 
 
 def _free(name: str, taken: Collection[Look]) -> Look:
-    """A look that is not taken: first of a variant's own colour, then of colours that nothing has."""
+    """Choose a look that is not taken: first of a variant's own colour, then of colours that nothing has."""
     free = [look for look in LOOKS if look not in taken]
     if not free:
         return LOOKS[len(taken) % len(LOOKS)]
@@ -143,13 +143,13 @@ def _free(name: str, taken: Collection[Look]) -> Look:
 
 
 def single() -> tuple[Figure, list[Axes]]:
-    """One panel."""
+    """Make one panel."""
     figure = Figure(figsize=(8.4, 3.9), layout="constrained")
     return figure, [figure.subplots()]
 
 
 def multiples(count: int) -> tuple[Figure, list[Axes]]:
-    """Panels with common axes, with room left where they do not fill the last row."""
+    """Make panels with common axes, with room left where they do not fill the last row."""
     across = min(ACROSS, count)
     down = -(-count // across)
     figure = Figure(figsize=(9.6, (1.75 + 0.35 * (ACROSS - across)) * down + 0.75), layout="constrained")
@@ -162,7 +162,7 @@ def multiples(count: int) -> tuple[Figure, list[Axes]]:
 
 
 def short_steps(value: float, _: int | None = None) -> str:
-    """A number of steps in little room: 12k, 2.5M."""
+    """Write a number of steps in little room: 12k, 2.5M."""
     for size, letter in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
@@ -170,7 +170,7 @@ def short_steps(value: float, _: int | None = None) -> str:
 
 
 def titled(figure: Figure, panels: Sequence[Axes], across: str, up: str, title: str = "") -> None:
-    """Words for the axes and the whole; a legend where all series are in one panel."""
+    """Set words for the axes and the whole; a legend where all series are in one panel."""
     if len(panels) == 1:
         plain(panels[0], across, up)
         panels[0].set_title(title, fontsize=11)
@@ -182,7 +182,7 @@ def titled(figure: Figure, panels: Sequence[Axes], across: str, up: str, title: 
 
 
 def plain(panel: Axes, across: str, up: str) -> None:
-    """A grid, and words for the axes."""
+    """Set a grid, and words for the axes."""
     panel.grid(**GRID)
     panel.set_axisbelow(True)
     panel.set_xlabel(across)
@@ -193,7 +193,7 @@ def plain(panel: Axes, across: str, up: str) -> None:
 def curves_figure(
     series: Mapping[str, Sequence[Entry]], styles: Mapping[str, Look], title: str, scale: Scale | None
 ) -> Figure:
-    """Mean curves of one world with 95 % bands, between dashed lines of random and best-known play.
+    """Draw the mean curves of one environment with 95 % bands, between dashed lines of random and best-known play.
 
     More than a few series have a panel each, in which the others are thin grey lines.
     """
@@ -218,7 +218,7 @@ def curves_figure(
 
 
 def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
-    """Steps, mean, and both ends of the band."""
+    """Give steps, mean, and both ends of the band."""
     steps, values = common_curves(runs)
     return steps, *band(values)
 
@@ -244,14 +244,14 @@ def _axes_of_curves(panels: Sequence[Axes], success: bool, steps: Sequence[Float
 
 
 def _beginning(steps: Floats) -> float:
-    """Where an axis begins: at 0, but runs that long act at random first leave the greater half of it empty."""
+    """Choose where an axis begins: at 0, but runs that long act at random first leave the greater half of it empty."""
     if not len(steps) or steps.min() <= steps.max() / 2:
         return 0.0
     return float(steps.min() - 0.05 * np.ptp(steps))
 
 
 def _levels(panels: Sequence[Axes], scale: Scale, best: str) -> None:
-    """Lines in all panels, with their names in the first."""
+    """Draw lines in all panels, with their names in the first."""
     for panel in panels:
         told = panel is panels[0]
         _line(panel, scale.zero, "random" if told else "")
@@ -259,7 +259,7 @@ def _levels(panels: Sequence[Axes], scale: Scale, best: str) -> None:
 
 
 def common_curves(runs: Sequence[Entry]) -> tuple[Floats, Floats]:
-    """Steps (E,) at which all runs were evaluated, and their values there (R, E)."""
+    """Give the steps (E,) at which all runs were evaluated, and their values there (R, E)."""
     steps = set.intersection(*(set(run.curve.steps.tolist()) for run in runs))
     rows = [[value for step, value in zip(*_points(run), strict=True) if step in steps] for run in runs]
     return np.array(sorted(steps)), np.array(rows, np.float64)
@@ -270,7 +270,7 @@ def _points(run: Entry) -> tuple[list[int], list[float]]:
 
 
 def band(values: Floats, repetitions: int = REPETITIONS) -> tuple[Floats, Floats, Floats]:
-    """Mean (E,) of values (R, E) over runs, and both ends of its bootstrap interval; NaN ends with one run."""
+    """Give the mean (E,) of values (R, E) over runs, and both ends of its bootstrap interval; NaN ends with one run."""
     mean = values.mean(0)
     if len(values) < 2 or not len(mean):
         nothing = np.full_like(mean, np.nan)
@@ -293,7 +293,7 @@ def _line(panel: Axes, level: float, word: str, below: bool = False) -> None:
 
 @_styled
 def profile_figure(profiles: Mapping[str, Profile], styles: Mapping[str, Look]) -> Figure:
-    """Share of scores above each threshold, a step line a series; a panel each where there are many."""
+    """Draw the share of scores above each threshold, a step line a series; a panel each where there are many."""
     small = len(profiles) > FEW_SERIES
     figure, panels = multiples(len(profiles)) if small else single()
     for panel, name in zip(panels, profiles, strict=False):
@@ -310,7 +310,7 @@ def profile_figure(profiles: Mapping[str, Profile], styles: Mapping[str, Look]) 
 
 
 def _profile(panel: Axes, name: str, profile: Profile, look: Look | None) -> None:
-    """One series with its band, or, without a look, as a grey line behind others."""
+    """Draw one series with its band, or, without a look, as a grey line behind others."""
     steps: Any = {"where": "post", "label": name}
     if look is None:
         panel.step(profile.thresholds, profile.share, color=GREY, linewidth=0.8, zorder=1, **steps)
@@ -324,9 +324,9 @@ def _profile(panel: Axes, name: str, profile: Profile, look: Look | None) -> Non
 def parameters_figure(
     points: Sequence[tuple[str, int, Estimate]], styles: Mapping[str, Look], worlds: Sequence[str] = ()
 ) -> Figure:
-    """Normalised score over the number of parameters, a point a series; a panel a world.
+    """Draw normalised scores over numbers of parameters, a point a series; a panel an environment.
 
-    `worlds` are those of the points, in their order; without them all points are in one panel.
+    `worlds` are the environments of the points, in their order; without them all points are in one panel.
     """
     names = list(dict.fromkeys(worlds))
     figure, panels = multiples(len(names)) if len(names) > 1 else single()
@@ -344,7 +344,7 @@ def parameters_figure(
 
 
 def _sized(panel: Axes, points: Sequence[tuple[str, int, Estimate]], styles: Mapping[str, Look]) -> None:
-    """Points with their intervals."""
+    """Draw points with their intervals."""
     for name, size, score in points:
         look = styles[name]
         panel.plot([size, size], [score.low, score.high], color=look.colour, linewidth=1.4, alpha=0.5)
@@ -357,7 +357,7 @@ def _sized(panel: Axes, points: Sequence[tuple[str, int, Estimate]], styles: Map
 
 
 def _wrapped(world: str) -> str:
-    """A world's id in two lines where it is long."""
+    """Write an environment's id in two lines where it is long."""
     return world.replace("/", "/\n", 1) if len(world) > SHORT else world
 
 
@@ -365,7 +365,7 @@ def _wrapped(world: str) -> str:
 def gains_figure(
     properties: Mapping[str, Sequence[float | None]], gains: Mapping[str, Sequence[Estimate | None]]
 ) -> Figure:
-    """Gain over property, a panel each; the numbers are the worlds' places in the table, from 1."""
+    """Draw gain over property, a panel each; the numbers are the environments' rows in the table, from 1."""
     figure = Figure(figsize=(2.15 * len(properties) + 0.6, 2.5 * len(gains) + 0.4), layout="constrained")
     panels = figure.subplots(len(gains), len(properties), squeeze=False, sharey="row", sharex="col")
     for row, (gain, values) in zip(panels, gains.items(), strict=True):
@@ -399,7 +399,7 @@ def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estim
 def over_time_figure(
     lines: Mapping[str, tuple[Floats, Mapping[tuple[int, int], Floats]]], starts: Mapping[str, float], title: str
 ) -> Figure:
-    """Learned values over training, a column a name and a row a layer: the steps (E,), and (R, E) by layer and head.
+    """Draw learned values over training, a column a name, a row a layer: steps (E,), and (R, E) by layer and head.
 
     A panel of a few heads has bands of the standard deviation over R runs.
     """
@@ -433,7 +433,7 @@ def _heads(panel: Axes, steps: Floats, heads: Mapping[int, Floats]) -> None:
 
 @_styled
 def spans_figure(found: Mapping[str, tuple[Floats, float]], styles: Mapping[str, Look], title: str) -> Figure:
-    """Histograms on common axes."""
+    """Draw histograms on common axes."""
     columns = min(SPAN_COLUMNS, ceil(sqrt(len(found))))
     lines = ceil(len(found) / columns)
     figure = Figure(figsize=(2.9 * columns + 0.6, 2.1 * lines + 0.7), layout="constrained")

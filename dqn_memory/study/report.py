@@ -92,7 +92,7 @@ def find(args: Args) -> Source:
 
 
 def report_folder(args: Args, source: Source) -> Path:
-    """Where a report goes that is given no folder."""
+    """Choose where a report goes that is given no folder."""
     if len(args.study) > 1:
         raise UserError("runs of several folders need a place for their report: give --folder or --archive")
     return source.folder / "report"
@@ -170,7 +170,7 @@ def lead(data: Data) -> list[str]:
 
 
 def _commands(data: Data) -> str:
-    """What trained the runs, by the definition kept with them (a shipped one may be newer), and what wrote this."""
+    """Say what trained the runs, by the definition kept with them (a shipped one may be newer), and what wrote this."""
     cut = " --smoke" if data.source.smoke else ""
     return (
         f"run FOLDER/study.toml{cut} --folder FOLDER`, then `python -m dqn_memory.study.report FOLDER`, of the study's "

@@ -1,1 +1,1 @@
-"""The sections of a report, each a function of the collected runs."""
+"""Write the sections of a report, each from the collected runs."""

@@ -1,4 +1,4 @@
-"""What trained networks attend to: one episode of one run of each environment and series."""
+"""Show what trained networks attend to: one episode of one run of each environment and series."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEED = 0  # of the episode
 
 
 def groups(data: Data) -> Iterator[Entry]:
-    """The runs whose episodes are shown: of each world and series that with the first seed."""
+    """Choose the runs whose episodes are shown: of each environment and series that with the first seed."""
     for world in data.worlds:
         for series in data.series:
             yield from data.of(world, series)[:1]
@@ -36,7 +36,7 @@ def attention_reader(kind: str) -> Callable[[Path, int], Maps | None] | None:
 
 
 def maps_of(data: Data, entry: Entry) -> Maps | None:
-    """The maps in an archive, or from a run's checkpoint; None where its network has no attention."""
+    """Give the maps in an archive, or from a run's checkpoint; None where its network has no attention."""
     record = entry.record
     if record.summary is not None:  # its run has no checkpoint here
         return None if record.attention is None else Maps.parse(record.attention)
@@ -67,7 +67,7 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
 
 
 def archived(data: Data) -> dict[str, Any]:
-    """Maps that an archive keeps, by run; a run whose checkpoint is gone has none, and the report says why."""
+    """Give the maps that an archive keeps, by run; a run whose checkpoint is gone has none, and the report says why."""
     found = {}
     for entry in groups(data):
         with suppress(UserError):
@@ -77,7 +77,7 @@ def archived(data: Data) -> dict[str, Any]:
 
 
 def attention_section(data: Data, wanted: bool) -> Section:
-    """A picture a layer for each world and series with attention."""
+    """Draw a picture a layer for each environment and series with attention."""
     title = "Attention maps"
     if not wanted:
         return Section(title, ("Left out, as asked.",))

@@ -1,4 +1,4 @@
-"""What properties of environments have to do with gains: research questions 3 to 5 of the DBGFQN paper."""
+"""Compare properties of environments with gains: research questions 3 to 5 of the DBGFQN paper."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHANTOMS = "Hallucinated structure (RQ5)"
 
 
 def difference(pairs: Sequence[Pair], repetitions: int = REPETITIONS) -> Estimate:
-    """Mean over pairs of the first's mean less the second's, with its interval by resampling the runs of every side.
+    """Average the first's mean less the second's over pairs, with an interval by resampling the runs of every side.
 
     A sample that is a side of several pairs (the same object) is drawn once for all of them: its noise is shared, and
     drawn for each pair apart it would be averaged away.
@@ -48,7 +48,7 @@ def _means(values: Sequence[float], generator: np.random.Generator, repetitions:
 
 
 def gains(data: Data, world: str) -> dict[str, Estimate | None]:
-    """Gains in success of a world, None where the study has not the runs for them."""
+    """Compute the gains in success in an environment, None where the study lacks the runs for them."""
     scores = {name: list(data.scores(world, name).values()) for name in (*DIRECTIONS, *DIRECTIONS.values())}
     rival = next((list(found.values()) for name in FEEDFORWARD if (found := data.scores(world, name))), [])
     both = [(scores[two], scores[one]) for one, two in DIRECTIONS.items() if scores[one] and scores[two]]
@@ -57,7 +57,7 @@ def gains(data: Data, world: str) -> dict[str, Estimate | None]:
 
 
 def properties_section(data: Data) -> Section:
-    """Properties of every world against its gains, with rank correlations."""
+    """Tabulate properties of every environment and its gains, with rank correlations."""
     worlds = [world for world in data.worlds if _id(data, world) in WORLDS]
     found = {world: gains(data, world) for world in worlds}
     if not any(gain for each in found.values() for gain in each.values()):
@@ -129,7 +129,7 @@ def _correlation(places: Sequence[float | None], values: Sequence[Estimate | Non
 
 
 def hallucination_section(data: Data) -> Section:
-    """Worlds with phantom structure beside the same worlds without it."""
+    """Compare environments with phantom structure with the same ones without it."""
     twins = {world: control_twin(_id(data, world)) for world in data.worlds}
     pairs = [(world, other) for world in data.worlds for other in data.worlds if twins[world] == _id(data, other)]
     if not pairs:

@@ -1,4 +1,4 @@
-"""What temporal priors have learned: over training, at its end by head and layer, and how far spans reach."""
+"""Show what temporal priors have learned: over training, at its end by head and layer, and how far spans reach."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Learned = dict[str, dict[Place, Floats]]  # by name and place, (R, E)
 
 @dataclass(frozen=True)
 class Group:
-    """What the runs of one world and series have learned."""
+    """What the runs of one environment and series have learned."""
 
     world: str
     series: str
@@ -45,7 +45,7 @@ class Group:
 
 
 def priors_section(data: Data) -> Section:
-    """Pictures of learned mu, sigma and span of each world and series that learns any."""
+    """Draw learned mu, sigma and span of each environment and series that learns any."""
     groups = [found for world in data.worlds for series in data.series if (found := _group(data, world, series))]
     if not groups:
         return Section(PRIORS, ("No finished run has a prior that learns.",))
@@ -60,7 +60,7 @@ def priors_section(data: Data) -> Section:
 
 
 def _group(data: Data, world: str, series: str) -> Group | None:
-    """None where there is no run, or none that learns."""
+    """Gather what runs have learned; None where there is no run, or none that learns."""
     steps, learned = learned_values(data.of(world, series))
     if not learned:
         return None
@@ -71,12 +71,12 @@ def _group(data: Data, world: str, series: str) -> Group | None:
 
 
 def moves(heads: dict[Place, Floats], start: float) -> bool:
-    """Whether some head's value was ever another than the one it began with."""
+    """Tell whether some head's value was ever another than the one it began with."""
     return any(not np.allclose(values, start, rtol=0, atol=STILL) for values in heads.values())
 
 
 def _exceptions(groups: Sequence[Group]) -> list[str]:
-    """What did not move, what only its penalty moved, and why."""
+    """Say what did not move, what only its penalty moved, and why."""
     still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
     pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
     said = []
@@ -102,7 +102,7 @@ def _unit(data: Data) -> str:
 
 
 def learned_values(runs: Sequence[Entry]) -> tuple[Floats, Learned]:
-    """Steps (E,) at which all runs logged what they had learned, and the values; empty where they learn nothing."""
+    """Give the steps (E,) at which all runs logged learned values, and these; empty where they learn nothing."""
     logs = [_logged(run) for run in runs]
     if not logs or not all(logs):
         return np.zeros(0), {}
@@ -117,7 +117,7 @@ def learned_values(runs: Sequence[Entry]) -> tuple[Floats, Learned]:
 
 
 def _logged(run: Entry) -> dict[int, dict[str, float]]:
-    """What was learned by step; other lines of the same step say other things."""
+    """Give the learned values by step; other lines of the same step say other things."""
     found: dict[int, dict[str, float]] = {}
     for line in run.record.metrics:
         values = {name: value for name, value in line.items() if NAME.match(name)}
@@ -133,7 +133,7 @@ def _parts(name: str) -> tuple[int, int, str]:
 
 
 def first_values(config: Any) -> dict[str, float]:
-    """Where each learned value began, the same in every head, from the config of any trainer with priors."""
+    """Give the start of each learned value, the same in every head, by the config of a trainer with priors."""
     if hasattr(config, "network"):
         fresh = config.network.prior.build(config.network.heads, config.network.context)
     else:
@@ -155,7 +155,7 @@ def _pictures(group: Group, unit: str) -> list[Part]:
 
 
 def _ends(heads: dict[Place, Floats]) -> Floats:
-    """Values at the end by run, layer and head, (R, L, H)."""
+    """Give the values at the end by run, layer and head, (R, L, H)."""
     layers, numbers = (sorted({place[i] for place in heads}) for i in (0, 1))
     return np.array([[heads[layer, head][:, -1] for head in numbers] for layer in layers]).transpose(2, 0, 1)
 
@@ -172,7 +172,7 @@ def _rows(group: Group) -> list[tuple[str, ...]]:
 
 
 def spans_section(data: Data) -> Section:
-    """A histogram of spans for each world, a panel a series."""
+    """Draw a histogram of spans for each environment, a panel a series."""
     parts: list[Part] = []
     rows: list[tuple[str, ...]] = []
     for world in data.worlds:
@@ -189,7 +189,7 @@ def spans_section(data: Data) -> Section:
 
 
 def last_spans(data: Data, world: str, series: str) -> tuple[Floats, float] | None:
-    """Spans of all heads, layers and runs at the end, and where they began; None where there are none."""
+    """Give the spans of all heads, layers and runs at the end, and their start; None where there are none."""
     runs = data.of(world, series)
     _, learned = learned_values(runs)
     starts = first_values(runs[0].config) if "span" in learned else {}

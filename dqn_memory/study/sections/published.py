@@ -1,4 +1,4 @@
-"""Our scores beside the published ones, for environments and architectures that both have."""
+"""Set our scores beside the published ones, for environments and architectures that both have."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READINGS = ("last average", "mean average", "final")
 
 
 def published_section(data: Data) -> Section:
-    """A row for each world, series and published table that has both."""
+    """Write a row for each environment, series and published table that has both."""
     rows = [
         row
         for name, names in TABLES.get(data.source.kind, {}).items()
@@ -63,7 +63,7 @@ def published_section(data: Data) -> Section:
 
 
 def _disagreements(names: set[str]) -> tuple[Part, ...]:
-    """What the papers of these tables print of them and what their own cells do not give."""
+    """List what the papers print of these tables and their own cells do not give."""
     papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in names)]
     found = [claim for claim in verdicts.claims() if claim.paper in papers]
     wrong = [claim for claim in found if claim.verdict == "disagrees"]
@@ -89,7 +89,7 @@ def _rows(data: Data, table: str, scores: Mapping[str, Mapping[str, float]], nam
 
 
 def place(entry: Entry) -> str:
-    """A run's world as the published tables name it: an id of this suite, or ale-py's name of a game."""
+    """Name a run's environment as the published tables do: an id of this suite, or ale-py's name of a game."""
     try:
         return game(entry.env)
     except UserError:
@@ -97,7 +97,7 @@ def place(entry: Entry) -> str:
 
 
 def matching(series: str, names: Names, theirs: Mapping[str, float]) -> list[str]:
-    """The paper's names of a series; none where the table has none."""
+    """Give the paper's names of a series; none where the table has none."""
     wanted = {_letters(name) for name in names.get(series, (series,))}
     return [model for model in theirs if _letters(model) in wanted]
 

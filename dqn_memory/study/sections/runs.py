@@ -1,4 +1,4 @@
-"""The runs themselves: which are left out, which differ in more than their seed, what each came to, what all cost."""
+"""List the runs: which are left out, which differ in more than their seed, what each came to, what all cost."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ALONE = ("seed", "output.", "compute.")  # settings that a run has to itself, or
 
 
 def uneven_section(data: Data) -> Section | None:
-    """Settings that runs of one series and world do not share; None where all do.
+    """List settings that runs of one series and environment do not share; None where all do.
 
-    A record can be filled over a long time, and what a preset or a default says may have changed in between.
+    A study can be filled over a long time, and what a preset or a default says may have changed in between.
     """
     seeds: dict[tuple[str, str], set[int]] = {}
     places: dict[tuple[str, str], set[tuple[str, str]]] = {}
@@ -48,7 +48,7 @@ def uneven_section(data: Data) -> Section | None:
 
 
 def differing(configs: Sequence[Any]) -> list[str]:
-    """Paths of the settings, of those that matter, in which configs of one kind are not all the same."""
+    """Give the paths of the settings that matter in which configs of one kind are not all the same."""
     if len(configs) < 2:
         return []
     paths = [path for path in flag_names(configs[0]) if not path.startswith(ALONE)]
@@ -93,7 +93,7 @@ def _logged(run: Entry, name: str) -> Floats:
 
 
 def fluctuation(values: Floats, window: int = WINDOW) -> float:
-    """Standard deviation of values (N,) around their centred moving average, where that is whole."""
+    """Compute the standard deviation of values (N,) around their centred moving average, where that is whole."""
     half = min(window, len(values)) // 2
     trend = np.convolve(values, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
     left = values[half : len(values) - half] - trend
@@ -101,12 +101,12 @@ def fluctuation(values: Floats, window: int = WINDOW) -> float:
 
 
 def left_out_section(data: Data) -> Section:
-    """Runs that are not in the report, and why."""
+    """Name the runs that are not in the report, and why."""
     return Section("Left out", (Table(("runs", "why"), left_out_rows(data.left_out)),))
 
 
 def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """Runs and why they are left out; those that differ in their seed alone are one row."""
+    """List runs and why they are left out; those that differ in their seed alone are one row."""
     seeds: dict[tuple[str, str], list[str]] = {}
     for name, why in left_out:
         series, dash, seed = name.rpartition("seed-")
@@ -115,7 +115,7 @@ def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str],
 
 
 def cost_section(data: Data) -> Section:
-    """Wall-clock and processor time by series, and on what machines."""
+    """Tabulate wall-clock and processor time by series, and name the machines."""
     if not data.entries:
         return Section(COST, (NOTHING,))
     header = ("series", "runs", "steps of all", "minutes of a run", "processor minutes of a run", "starts")

@@ -1,4 +1,4 @@
-"""Scores: by environment with every number of the summaries, over all environments, without the memory."""
+"""Show scores: by environment with every number of the summaries, over all environments, without the memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ UNSCALED = "There is no finished run in an environment whose random and best sco
 
 
 def interval(scores: Sequence[float]) -> Estimate:
-    """Mean over runs with its bootstrap interval."""
+    """Average over runs, with the bootstrap interval."""
     return statistics.estimate(column(scores), statistics.mean, repetitions=REPETITIONS)
 
 
@@ -67,7 +67,7 @@ def table_section(data: Data) -> Section:
 
 
 def _narrow() -> str:
-    """What intervals of few seeds are worth."""
+    """Say what intervals of few seeds are worth."""
     shares = ", ".join(f"{100 * share:.0f} with {seeds}" for seeds, share in statistics.COVERAGE.items())
     return f"It is too narrow where seeds are few: of 100 such intervals of normal scores the mean lies in {shares}."
 
@@ -116,10 +116,10 @@ def _p(data: Data, world: str, series: str) -> str:
 
 
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
-    """Normalised scores (R, M) of each series over the worlds that all series share; those worlds; and remarks.
+    """Give the normalised scores (R, M) of each series over the environments that all share; these; and remarks.
 
-    A world counts if it has a scale and every series that has finished runs at all has some there; of a series count
-    the seeds that it has in all of these worlds.
+    An environment counts if it has a scale and every series that has finished runs at all has some there; of a series
+    count the seeds that it has in all of these environments.
     """
     present = [name for name in data.series if data.of(series=name)]
     scaled = [world for world in data.worlds if data.scale(world) is not None]
@@ -149,7 +149,7 @@ def _normalised(data: Data, world: str, series: str, seed: int) -> float:
 
 
 def is_game(data: Data, world: str) -> bool:
-    """Whether a world is an Atari game with a human score, which a mean above 1 wins."""
+    """Tell whether an environment is an Atari game with a human score, which a mean above 1 wins."""
     try:
         return bool(game(data.of(world)[0].env))
     except UserError:
@@ -157,7 +157,7 @@ def is_game(data: Data, world: str) -> bool:
 
 
 def _unshared(data: Data) -> str:
-    """Why there is nothing over all worlds."""
+    """Say why there is nothing over all environments."""
     if not data.entries:
         return NOTHING
     if all(data.scale(world) is None for world in data.worlds):
@@ -172,7 +172,7 @@ def _unshared(data: Data) -> str:
 
 
 def aggregate_section(data: Data) -> Section:
-    """IQM, median, mean and optimality gap of each series over all worlds."""
+    """Tabulate IQM, median, mean and optimality gap of each series over all environments."""
     found, shared, remarks = matrices(data)
     if not found:
         return Section("Over all environments", (_unshared(data),))
@@ -192,13 +192,13 @@ def aggregate_section(data: Data) -> Section:
 
 
 def _own_lines(data: Data, worlds: Sequence[str]) -> str:
-    """Which worlds' random and best play nobody but the study's author vouches for."""
+    """Name the environments whose random and best play are known from the study's definition alone."""
     own = [world for world in worlds if world in data.source.lines]
     return f"Random and best play as the study's definition says: {', '.join(own)}. " if own else ""
 
 
 def profile_section(data: Data) -> Section:
-    """Performance profiles over all worlds."""
+    """Draw performance profiles over all environments."""
     found, shared, _ = matrices(data)
     if not found:
         return Section("Performance profiles", (UNSCALED,))
@@ -217,7 +217,7 @@ def profile_section(data: Data) -> Section:
 
 
 def improvement_section(data: Data) -> Section:
-    """Probability that one series improves on another."""
+    """Tabulate the probability that one series improves on another."""
     found, _, _ = matrices(data)
     if len(found) < 2:
         why = "It needs finished runs of two series." if found else _unshared(data)
@@ -236,7 +236,7 @@ def improvement_section(data: Data) -> Section:
 
 
 def parameters_section(data: Data) -> Section:
-    """Sizes beside scores."""
+    """Draw sizes beside scores."""
     points = [
         (name, runs[0].parameters, interval([_scaled(data, run) for run in runs]), world)
         for world in data.worlds
@@ -270,7 +270,7 @@ def _scaled(data: Data, entry: Entry) -> float:
 
 
 def memory_section(data: Data) -> Section | None:
-    """Final scores with and without a memory, and what the ablation costs; None where no run was evaluated so."""
+    """Tabulate final scores with and without a memory, and the difference; None where no run was evaluated so."""
     rows = tuple(
         row
         for world in data.worlds
@@ -287,7 +287,7 @@ def memory_section(data: Data) -> Section | None:
 
 
 def _ablated(world: str, series: str, runs: list[Entry]) -> tuple[str, ...] | None:
-    """Of the runs that were evaluated so, in the measure of their own final scores."""
+    """Write the row of the runs that were evaluated so, in the measure of their own final scores."""
     measure = "success_rate" if runs and runs[0].success else "episodic_return"
     ablated = [(run.score, run.last(f"{ABLATION}{measure}")) for run in runs]
     pairs = [(score, without) for score, without in ablated if without is not None]

@@ -1,4 +1,4 @@
-"""Random and best play of worlds of one's own: the study's definition gives them, a record keeps them."""
+"""Random and best play of worlds of one's own: the study's definition gives them, an archive keeps them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_lines_of_the_definition_normalise_its_worlds(own: Path) -> None:
     assert "best known" in {text.get_text() for text in figure.axes[0].texts}
 
 
-def test_a_record_keeps_the_lines_and_makes_the_same_report(own: Path, tmp_path: Path) -> None:
+def test_an_archive_keeps_the_lines_and_makes_the_same_report(own: Path, tmp_path: Path) -> None:
     give(own, LINES)
     archive(read(own), tmp_path / "kept")
     ours = (report(own) / "report.md").read_text()
