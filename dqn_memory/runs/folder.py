@@ -33,6 +33,10 @@ from dqn_memory.runs.migration import KINDS
 from envs.files import disk_errors, write_atomic
 from envs.machine import describe_environment
 
+if TYPE_CHECKING:
+    from dqn_memory.runs.trainer import Trainer
+
+TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
 # What is kept of a finished run: small files, whole without its checkpoints.
 METRICS = "metrics.jsonl"
 RAW = ("config.toml", "environment.json", METRICS)
@@ -178,12 +182,6 @@ def run_folder(positional: str, flag: str) -> Path:
     return Path(positional or flag)
 
 
-if TYPE_CHECKING:
-    from dqn_memory.runs.trainer import Trainer
-
-TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
-
-
 def trainer_class(kind: str) -> type[Trainer[Any]]:
     """The trainer of this kind, found through the entry points of what is installed.
 
@@ -210,13 +208,17 @@ def script_of(kind: str) -> str:
 
 
 def kind_of(checkpoint: Checkpoint) -> str | None:
-    """The kind that a checkpoint's header says."""
+    """Read the kind of run in a checkpoint's header; None where it says none."""
     kind = checkpoint.header.get("kind")
     return None if kind is None else KINDS.get(kind, kind)
 
 
 def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
-    """A UserError, which names the right script, where a run's checkpoint is not of this kind."""
+    """Check that a run's checkpoint is of this kind.
+
+    Raises:
+        UserError: it is of another, whose scripts the message names.
+    """
     found = kind_of(checkpoint)
     if found == kind and "config" in checkpoint.header:
         return

@@ -1,4 +1,4 @@
-"""What every replay is made of: a ring of columns, one of N steps for each step of N parallel worlds."""
+"""What every replay is made of: a ring of columns, one for each step of N parallel environments."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class Ring:
         self.written = start + count
 
     def _cell(self, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Column and world of cells that are counted as column x N + world."""
+        """Column and environment of cells that are counted as column x N + environment."""
         drawn = drawn.to(self.device, non_blocking=True)
         return drawn // self.num_envs, drawn % self.num_envs
 
-    def _at(self, name: str, column: Tensor, world: Tensor) -> Tensor:
-        return self.cells[name][column % self.num_columns, world]
+    def _at(self, name: str, column: Tensor, row: Tensor) -> Tensor:
+        return self.cells[name][column % self.num_columns, row]

@@ -13,11 +13,14 @@ from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
-SUCCESS, POSITIVE = "success", "positive return"  # what a rate of successes is, and what it is where no world tells any
+SUCCESS, POSITIVE = (
+    "success",
+    "positive return",
+)  # names of the success rate, and of what counts where an environment reports none
 
 
 def env_reports_success(fleet: Any) -> bool:
-    """Whether the worlds played so far said themselves what a success is; else a return above 0 was counted as one."""
+    """Tell whether the environments themselves report success; else a return above 0 counts as one."""
     return bool(fleet.reports_success)
 
 

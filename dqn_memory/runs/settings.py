@@ -120,7 +120,7 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
 
 
 def load_plugins(names: Iterable[str]) -> None:
-    """Import modules that register blocks or worlds from outside the package: see `envs.cli.load_plugins`.
+    """Import modules that register blocks or environments from outside the package: see `envs.cli.load_plugins`.
 
     Raises UserError where one is missing or registers what cannot be; any other error inside a plugin keeps its
     traceback.
@@ -194,10 +194,10 @@ def _leaves(config: Any, prefix: Keys) -> Iterator[Keys]:
 
 
 def _flags(config: Any) -> dict[Keys, str]:
-    # a nested `kind` is told by its holder, so its last word says nothing
-    spoken = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
-    tails = Counter(name[-n:] for name in spoken.values() for n in range(1, len(name) + 1))
-    flags = {path: "_".join(_shortest(name, tails)) for path, name in spoken.items()}
+    # a nested `kind` is named by its holder, so its last word says nothing
+    named = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
+    tails = Counter(name[-n:] for name in named.values() for n in range(1, len(name) + 1))
+    flags = {path: "_".join(_shortest(name, tails)) for path, name in named.items()}
     twice = [flag for flag, count in Counter(flags.values()).items() if count > 1]
     if twice:
         raise TypeError(f"{type(config).__name__}: several fields share the flag --{twice[0].replace('_', '-')}")
@@ -284,7 +284,7 @@ class Bounds:
     below: float | None = None
 
     def holds(self, value: float) -> bool:
-        """Whether a value lies there."""
+        """Tell whether a value lies there."""
         return (
             (self.least is None or value >= self.least)
             and (self.most is None or value <= self.most)
@@ -293,7 +293,7 @@ class Bounds:
         )
 
     def __str__(self) -> str:
-        """What a value must do."""
+        """Say what a value must do, as in "must be at least 1"."""
         if self == Bounds(0):
             return "not be negative"
         if self == Bounds(self.least, self.most) and None not in (self.least, self.most):
@@ -304,7 +304,11 @@ class Bounds:
 
 
 def check_numbers(config: Any) -> None:
-    """A UserError for the first number of a tree of dataclasses that is not finite or lies outside its `Bounds`."""
+    """Check that every number in a tree of dataclasses is finite and lies within its `Bounds`.
+
+    Raises:
+        UserError: names the flag of the first that does not.
+    """
     for path, flag in flag_names(config).items():
         *holders, name = path.split(".")
         holder = reduce(getattr, holders, config)
