@@ -28,9 +28,17 @@ SMALL = (
     *("--episodes", "8", "--final-episodes", "8", "--target-update-every", "20", "--threads", "1"),
 )
 
+AT_LEAST_1 = """
+    time-limit final-episodes episodes width heads token-width update-every updates-per-iteration n-step
+    batch-size target-update-every
+"""
+NOT_NEGATIVE = """
+    terminal-weight-updates seed random-start-steps prepopulate log-every
+"""
+
 
 def flags(run, *more, steps=600):
-    return [*SMALL, "--total-steps", str(steps), "--run", str(run), *more]
+    return [*SMALL, "--total-steps", str(steps), "--run", str(run), *(word for text in more for word in text.split())]
 
 
 def tyro_config(*arguments):
@@ -40,36 +48,25 @@ def tyro_config(*arguments):
 @pytest.mark.parametrize(
     ("env", "more"),
     [
-        ("Gridverse/Memory-5x5-v0", ["--architecture", "dgfqn"]),
-        ("POMDP/CarFlag-v0", ["--architecture", "dbgfqn", "--n-step", "3"]),
+        ("Gridverse/Memory-5x5-v0", "--architecture dgfqn"),
+        ("POMDP/CarFlag-v0", "--architecture dbgfqn --n-step 3"),
         (
             "POMDP/MemoryCards-v0",
-            ["--architecture", "dtqn4", "--prior", "gaussian_adaptive", "--span", "5", "--mu", "3"],
+            "--architecture dtqn4 --prior gaussian_adaptive --span 5 --mu 3",
         ),
-        ("POMDP/CarFlag-v0", ["--architecture", "adrqn", "--acting-state", "episode", "--action-embedding", "4"]),
-        ("CartPole-v1", ["--architecture", "dlfqn", "--dropout", "0.1"]),
-        ("FrozenLake-v1", ["--architecture", "dqn", "--layers", "0", "--precision", "bfloat16"]),
-        ("Gridverse/Memory-7x7-v0", ["--config", "paper", "--prepopulate", "200", "--learning-starts", "200"]),
+        ("POMDP/CarFlag-v0", "--architecture adrqn --acting-state episode --action-embedding 4"),
+        ("CartPole-v1", "--architecture dlfqn --dropout 0.1"),
+        ("FrozenLake-v1", "--architecture dqn --layers 0 --precision bfloat16"),
+        ("Gridverse/Memory-7x7-v0", "--config paper --prepopulate 200 --learning-starts 200"),
         (
             "Gridverse/Memory-5x5-v0",
-            [
-                "--architecture",
-                "dbgfqn",
-                "--config",
-                "paper",
-                "--acting",
-                "padded",
-                "--prepopulate",
-                "200",
-                "--learning-starts",
-                "200",
-            ],
+            "--architecture dbgfqn --config paper --acting padded --prepopulate 200 --learning-starts 200",
         ),
     ],
 )
 def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
     run = tmp_path / "run"
-    main(flags(run, "--env", env, *more))
+    main(flags(run, "--env", env, more))
     logged = metrics(run)
     losses = [line["losses/td_loss"] for line in logged if "losses/td_loss" in line]
     assert losses and all(loss is not None and loss >= 0 for loss in losses)
@@ -84,14 +81,14 @@ def test_every_kind_of_world_trains(tmp_path, env, more, capsys):
 @pytest.mark.parametrize(
     ("package", "env", "more"),
     [
-        ("minigrid", "MiniGrid-MemoryS7-v0", ["--observation-key", "image"]),
-        ("popgym", "popgym-RepeatPreviousEasy-v0", ["--time-limit", "20"]),
+        ("minigrid", "MiniGrid-MemoryS7-v0", "--observation-key image"),
+        ("popgym", "popgym-RepeatPreviousEasy-v0", "--time-limit 20"),
     ],
 )
 def test_worlds_of_other_packages_train(tmp_path, package, env, more):
     pytest.importorskip(package)
     run = tmp_path / "run"
-    main(flags(run, "--env", f"{package}:{env}", *more, steps=200))
+    main(flags(run, "--env", f"{package}:{env}", more, steps=200))
     assert metrics(run)[-1]["final/episodes"] == 8
     assert any("losses/td_loss" in line for line in metrics(run))
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
@@ -119,64 +116,50 @@ def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--env", "Gridverse/Memory-6x6-v0"], "Gridverse/Memory-5x5-v0"),
-        (["--architecture", "dgfq"], "dgfqn"),
-        (["--prior", "gausian"], "gaussian"),
-        (["--config", "pape"], "paper"),
-        (["--architecture", "dqn"], "--layers 0 only"),
-        (["--heads", "3"], "--heads 3 does not divide --width 16"),
-        (["--prior", "local", "--local-window", "10"], "must be below --context"),
-        (["--engine", "cudagraph", "--device", "cpu"], "needs --device cuda"),
-        (["--acting", "padded"], "--no-lengths"),
-        (["--ema-decay", "1"], "--ema-decay 1.0 must be"),
-        (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
-        (["--acting-state", "episode"], "has no place in a window to encode; use --position-encoding none"),
-        (["--acting-state", "episode", "--position-encoding", "none"], "needs a recurrent network"),
-        (["--final-episodes", "0"], "--final-episodes 0 must be at least 1"),
-        (["--episodes", "0"], "--episodes 0 must be at least 1"),
+        ("--env Gridverse/Memory-6x6-v0", "Gridverse/Memory-5x5-v0"),
+        ("--architecture dgfq", "dgfqn"),
+        ("--prior gausian", "gaussian"),
+        ("--config pape", "paper"),
+        ("--architecture dqn", "--layers 0 only"),
+        ("--heads 3", "--heads 3 does not divide --width 16"),
+        ("--prior local --local-window 10", "must be below --context"),
+        ("--engine cudagraph --device cpu", "needs --device cuda"),
+        ("--acting padded", "--no-lengths"),
+        ("--ema-decay 1", "--ema-decay 1.0 must be"),
+        ("--acting-state episode", "has no place in a window to encode; use --position-encoding none"),
+        ("--acting-state episode --position-encoding none", "needs a recurrent network"),
         (
-            ["--capacity", "31"],
+            "--capacity 31",
             "--capacity 31 must hold at least one window of each environment, --num-envs 4 x --context 8",
         ),
-        (["--capacity", "1000000000000"], "not enough memory for a tensor of"),
-        (["--architecture", "dbgfqn", "--layers", "2", "--loss-positions", "prefixes"], "use --layers 1 or ends:4"),
-        (["--plugin", "no_such_module"], "no_such_module"),
-        (["--width", "0"], "--width 0 must be at least 1"),
-        (["--heads", "0"], "--heads 0 must be at least 1"),
-        (["--token-width", "0"], "--token-width 0 must be at least 1"),
-        (["--head-width", "-5"], "--head-width -5 must be at least 1"),
-        (["--action-embedding", "-1"], "--action-embedding -1 must be at least 0"),
-        (["--layers", "-1"], "--layers -1 must be at least 0"),
-        (["--update-every", "0"], "--update-every 0 must be at least 1"),
-        (["--updates-per-iteration", "0"], "--updates-per-iteration 0 must be at least 1"),
-        (["--n-step", "0"], "--n-step 0 must be at least 1"),
-        (["--tail-fraction", "0"], "--tail-fraction 0.0 must be above 0"),
-        (["--terminal-weight", "0"], "--terminal-weight 0.0 must be above 0"),
-        (["--batch-size", "0"], "--batch-size 0 must be at least 1"),
-        (["--target-update-every", "0"], "--target-update-every 0 must be at least 1"),
-        (["--terminal-weight-updates", "-1"], "--terminal-weight-updates -1 must not be negative"),
-        (["--learning-starts", "601"], "--total-steps 600 in --num-envs 4 would never update the network"),
-        (["--prepopulate", "601"], "would never update the network"),
-        (["--update-every", "151"], "every 151 iterations (--update-every)"),
-        (["--seed", "-1"], "--seed -1 must not be negative"),
-        (["--learning-rate", "0"], "--learning-rate 0.0 must be above 0"),
-        (["--max-grad-norm", "-1"], "--max-grad-norm -1.0 must be above 0"),
-        (["--prior-learning-rate", "-0.05"], "--prior-learning-rate -0.05 must not be negative"),
-        (["--gamma", "1.5"], "--gamma 1.5 must lie between 0 and 1"),
-        (["--regulariser-weight", "-1"], "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
-        (["--random-start-steps", "-1"], "--random-start-steps -1 must not be negative"),
-        (["--epsilon-ladder", "-2"], "--epsilon-ladder -2.0 must not be negative"),
-        (["--prepopulate", "-5"], "--prepopulate -5 must not be negative"),
-        (["--log-every", "-3"], "--log-every -3 must not be negative"),
-        (["--stop-at-success", "2"], "--stop-at-success 2.0 must lie between 0 and 1"),
-        (["--device", "meta"], "--device meta cannot be used here"),
-        (["--env", "POMDP/CarFlag-v0", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
-        (["--env", "ALE/Pong-v5", "--observation-key", "x"], "observation_key 'x' chooses from a dictionary"),
+        ("--capacity 1000000000000", "not enough memory for a tensor of"),
+        ("--architecture dbgfqn --layers 2 --loss-positions prefixes", "use --layers 1 or ends:4"),
+        ("--plugin no_such_module", "no_such_module"),
+        *((f"--{name} 0", f"--{name} 0 must be at least 1") for name in AT_LEAST_1.split()),
+        *((f"--{name} -1", f"--{name} -1 must not be negative") for name in NOT_NEGATIVE.split()),
+        ("--epsilon-ladder -2", "--epsilon-ladder -2.0 must not be negative"),
+        ("--head-width -5", "--head-width -5 must be at least 1"),
+        ("--action-embedding -1", "--action-embedding -1 must be at least 0"),
+        ("--layers -1", "--layers -1 must be at least 0"),
+        ("--tail-fraction 0", "--tail-fraction 0.0 must be above 0"),
+        ("--terminal-weight 0", "--terminal-weight 0.0 must be above 0"),
+        ("--learning-starts 601", "--total-steps 600 in --num-envs 4 would never update the network"),
+        ("--prepopulate 601", "would never update the network"),
+        ("--update-every 151", "every 151 iterations (--update-every)"),
+        ("--learning-rate 0", "--learning-rate 0.0 must be above 0"),
+        ("--max-grad-norm -1", "--max-grad-norm -1.0 must be above 0"),
+        ("--prior-learning-rate -0.05", "--prior-learning-rate -0.05 must not be negative"),
+        ("--gamma 1.5", "--gamma 1.5 must lie between 0 and 1"),
+        ("--regulariser-weight -1", "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
+        ("--stop-at-success 2", "--stop-at-success 2.0 must lie between 0 and 1"),
+        ("--device meta", "--device meta cannot be used here"),
+        ("--env POMDP/CarFlag-v0 --observation-key x", "observation_key 'x' chooses from a dictionary"),
+        ("--env ALE/Pong-v5 --observation-key x", "observation_key 'x' chooses from a dictionary"),
     ],
 )
 def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
     with pytest.raises(SystemExit) as stopped:
-        main(flags(tmp_path / "run", *arguments))
+        main(flags(tmp_path / "run", arguments))
     error = capsys.readouterr().err
     assert stopped.value.code == 2
     assert words in error and error.count("\n") == 1 and "Traceback" not in error
