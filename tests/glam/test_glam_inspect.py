@@ -200,7 +200,7 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
 @pytest.mark.long
 def test_losses_of_two_runs_stand_side_by_side(run, tmp_path):
     other = trained(tmp_path / "other", "--sequence", "storm", steps=64)
-    main([str(run), "--beside", str(other)])
+    main([str(run), "--compare", str(other)])
     told = json.loads((run / "inspect" / "inspect.json").read_text())["losses"]
     assert len(told) == 2 and "variation" not in told[f"{other.parent.name}/other"]
 
@@ -210,5 +210,5 @@ def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
     assert "imagine fewer" in refused(capsys, [str(run), "--imagined", "60"], main)
     assert "--imagined 65 is more than the 64" in refused(capsys, [str(run), "--imagined", "65"], main)
     assert "--imagined 0" in refused(capsys, [str(run), "--imagined", "0"], main)
-    assert "twice" in refused(capsys, [str(run), "--beside", str(run)], main)
-    assert "no run folder" in refused(capsys, [str(run), "--beside", str(tmp_path)], main)
+    assert "twice" in refused(capsys, [str(run), "--compare", str(run)], main)
+    assert "no run folder" in refused(capsys, [str(run), "--compare", str(tmp_path)], main)

@@ -144,7 +144,7 @@ def test_frames_are_one_tensor_of_bytes():
 
 def test_misuse_is_one_clear_sentence():
     with pytest.raises(
-        UserError, match="--capacity 11 is too small: 3 worlds with windows of 4 steps need at least 12"
+        UserError, match="--capacity 11 is too small: 3 environments with windows of 4 steps need at least 12"
     ):
         Replay(ReplayConfig(11), SCREEN, N, CPU, T)
     with pytest.raises(UserError, match="--recent-windows -1 must not be negative"):

@@ -120,7 +120,7 @@ def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing
 # ---- evaluation ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class PolicyScore(Score):
-    """The score of a run's policy; beside it that of the most probable actions, where both were played."""
+    """The score of a run's policy, and that of the most probable actions where both were played."""
 
     greedy: Score | None = None
 

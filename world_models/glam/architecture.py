@@ -90,26 +90,26 @@ class ModelConfig:
     bins: Annotated[int, Bounds(2)] = 255
     """Points of the two-hot code of rewards on symlog [-20, 20]."""
     prior_head: Literal["linear", "mlp"] = "linear"
-    """What says the next latent: `mlp`, as the paper says of all its predictors, with two hidden layers as wide as the
-    features, for it gives no sizes and the reward's has these; `linear`, as released, and as in runs whose config does
-    not say it. The presets `paper` and `fast` have the first."""
+    """What predicts the next latent: `mlp` as in the paper, which gives no sizes, so it has those of the reward's head
+    (two hidden layers as wide as the features); `linear` as released, and in runs whose config lacks this setting. The
+    presets `paper` and `fast` have `mlp`."""
     variation_head: Literal["shared", "own"] = "shared"
-    """`shared`: the head of the dynamics judges the variation too (Eq. 10); `own`: a second head, as released."""
+    """`shared`: the prior's head predicts from the differences too (Eq. 10); `own`: a second head, as released."""
     variation_target: Literal["posterior", "random_projection"] = "posterior"
     """`posterior`: see above; `random_projection`, as released: a random linear map, which never learns, of the
     encoder's difference between two frames, read as logits."""
     reset_at_episode_start: bool = True
-    """Whether an episode's first frame finds everything before it forgotten; the released windows run across."""
+    """Forget everything before an episode's first frame; the released windows run across episodes."""
     burn_in: int = 3
     """Positions at the beginning of a training sequence that train no head because their past was cut off: 3 as in
-    Algorithm 1, 4 as released. Positions behind an episode's first frame have their whole past and always train."""
+    Algorithm 1, 4 as released. Positions after an episode's first frame have their whole past and always train."""
     batch_length: int = 64
     """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
     imagination_memory: Literal["window", "carried"] = "window"
     """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
     goes on from the context, which sees more of the past and costs less."""
     context: Annotated[int, Bounds(1)] = 16
-    """Frames before an imagined trajectory: 16 in Table 3, 8 as released."""
+    """Frames before an imagined rollout: 16 in Table 3, 8 as released."""
     acting_context: Annotated[int, Bounds(1)] = 16
     """Frames that the acting agent's model sees where it works on windows."""
     loss: LossConfig = field(default_factory=LossConfig)

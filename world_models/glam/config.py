@@ -130,8 +130,8 @@ class ReplayConfig:
     capacity: int = 100_000
     """Environment steps kept; rounded down to whole columns of all environments."""
     recent_windows: Annotated[int, Bounds(0)] = 0
-    """How many windows of every draw are the newest ones there are (5 in the released code, which says nothing of it
-    in the paper); the others are drawn uniformly."""
+    """How many windows of every draw are the newest ones there are (5 in the released code; the paper
+    does not mention it); the others are drawn uniformly."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class ImaginationConfig:
     num_rollouts: Annotated[int, Bounds(1)] = 1024
     """Rollouts that an update of the agent imagines at once."""
     start_from: Literal["posterior", "prior"] = "posterior"
-    """Where they begin: at a real frame (`posterior`), or, as released, at the model's guess of the one behind it."""
+    """Where they start: at a real frame (`posterior`), or, as released, at the model's prediction of the next one."""
 
     def frames(self, context: int) -> int:
         """Return the length of the replay windows from which rollouts with `context` steps before them start."""
@@ -152,7 +152,7 @@ class ImaginationConfig:
 class HorizonConfig:
     """How far ahead the agent imagines, by the steps taken. The defaults are the paper's Table 3: 16, 24, at last 32.
 
-    The paper's equation 11 has the number of steps and the growth exchanged; this is what its text says.
+    The paper's equation 11 exchanges the number of steps and the growth; this follows its text.
     """
 
     kind: Literal["stepped", "smooth"] = "stepped"
@@ -241,7 +241,7 @@ class EvaluationConfig:
     """Steps after which an evaluation's episode is cut, if its own limit is not sooner (None: that limit)."""
     policy: Literal["both", "sampled", "greedy"] = "both"
     """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
-    ones. With `both` the sampled ones are the run's score and the greedy ones stand beside it."""
+    ones. With `both` the sampled ones are the run's score, and the greedy ones are logged too."""
     stop_at_return: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
@@ -328,6 +328,6 @@ class TrainConfig:
         if last < first or not _between(ratio, first, last, num_envs):
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the {who}: that begins "
-                f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps of one world "
-                f"(--batch-length, --context), with --{part}-replay-ratio {ratio:g} updates a step"
+                f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps "
+                f"(--batch-length, --context) of one environment, with --{part}-replay-ratio {ratio:g} updates a step"
             )

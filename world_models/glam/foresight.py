@@ -1,4 +1,4 @@
-"""What the world model expects of a part of an episode, beside what the world did (the paper's Figure 7)."""
+"""What the world model predicts for a part of an episode, and what really happened (the paper's Figure 7)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Episode:
     frames: Tensor  # (T + 1, 3, S, S) uint8, the last one after the last action
     action: Tensor  # (T,) int64
     reward: Tensor  # (T,), as it is learned
-    terminated: Tensor  # (T,) bool, by that step, as it is learned: at a lost life too, where the run says so
+    terminated: Tensor  # (T,) bool, by that step, as it is learned: at a lost life too, if the run asks for it
     episode_return: float
     done: bool  # whether the last step ended the episode
 
@@ -53,7 +53,7 @@ class EpisodeRollout:
         return len(self.reward)
 
     def errors(self) -> dict[str, float]:
-        """Mean squared errors of frames and rewards, beside those of a frame that stays and a reward of 0."""
+        """Compute mean squared errors of frames and rewards, and those of an unchanged frame and a reward of 0."""
         still = self.seen[-1:]
         return {
             "frame": float(np.square(self.imagined - self.real).mean()),
@@ -200,7 +200,7 @@ class MemoryComparison:
     apart: Array  # see APART
 
     def numbers(self) -> dict[str, Any]:
-        """What inspect.json says."""
+        """Return the entries of inspect.json."""
         kinds: dict[str, Any] = {
             kind: {name: values.tolist() for name, values in measures.items()} for kind, measures in self.errors.items()
         }
@@ -212,7 +212,7 @@ class MemoryComparison:
         }
 
     def table(self) -> str:
-        """A few lines for people: 1, 2, 4, ... steps ahead, and the last."""
+        """Return a few lines for people: 1, 2, 4, ... steps ahead, and the last."""
         names = [f"{measure} {kind}" for measure in MEASURES for kind in KINDS]
         columns = [self.errors[kind][measure] for measure in MEASURES for kind in KINDS]
         header = " ".join(("ahead", *(f"{name:>15}" for name in names), f"{'apart':>8}"))
@@ -237,7 +237,7 @@ def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, 
     A part begins where the model's context is full, or, in an episode too short for that, as late as it can.
     """
     model, numbers = found.model.eval(), generator(seed, next(found.model.parameters()).device)
-    rows = [row for episode in episodes for row in _stretches(model, episode, horizon, numbers)]
+    rows = [row for episode in episodes for row in _rollout_errors(model, episode, horizon, numbers)]
     if not rows:
         raise UserError(f"no episode has the --imagined {horizon} steps in which both forms are compared")
     counts = np.array([count for count, _ in rows], float)
@@ -252,32 +252,32 @@ def _mean(values: Sequence[Array], counts: Array) -> Array:
 
 
 def starts(episode: Episode, context: int, horizon: int) -> range:
-    """First imagined steps of an episode's rollouts, none of which overlap."""
+    """Return the first imagined steps of an episode's rollouts, none of which overlap."""
     first = min(context, len(episode) - horizon)
     return range(first, len(episode) - horizon + 1, horizon) if first >= 0 else range(0)
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What B rollouts of one episode began with, and what was real."""
+    """What B rollouts of one episode start from, and what was real."""
 
     context: Context
     action: Tensor  # (B, H)
     reward: Tensor  # (H, B)
     end: Tensor  # (H, B)
-    posterior: Tensor  # (H, B, G, C) of the frame behind each step
+    posterior: Tensor  # (H, B, G, C) of the frame after each step
     sample: Tensor  # (B, H, Z), drawn from it
 
 
-def _stretches(
+def _rollout_errors(
     model: WorldModel, episode: Episode, horizon: int, numbers: torch.Generator
 ) -> Iterator[tuple[int, dict[str, Array]]]:
-    """The number of an episode's rollouts, and their mean errors (H,)."""
+    """Yield the number of an episode's rollouts, and their mean errors (H,)."""
     begins = starts(episode, model.config.context, horizon)
     if begins:
         truth = _truth(model, episode, begins, horizon, numbers)
         noise = latent_noise(model, (horizon, len(begins)), numbers)
-        yield len(begins), {name: _over_dreams(value) for name, value in _errors(model, truth, noise).items()}
+        yield len(begins), {name: _mean_over_rollouts(value) for name, value in _errors(model, truth, noise).items()}
 
 
 def _truth(model: WorldModel, episode: Episode, begins: range, horizon: int, numbers: torch.Generator) -> Truth:
@@ -293,7 +293,7 @@ def _truth(model: WorldModel, episode: Episode, begins: range, horizon: int, num
 
 
 def _errors(model: WorldModel, truth: Truth, noise: Tensor) -> dict[str, Tensor]:
-    """Every measure (H, B) of both kinds, and how far apart these are."""
+    """Compute every measure (H, B) of both memories, and how far apart these are."""
     rollouts = {kind: unroll(model, truth.context, truth.action, noise, kind).h for kind in KINDS}
     measured: dict[str, Tensor] = {}
     for kind, h in rollouts.items():
@@ -303,7 +303,7 @@ def _errors(model: WorldModel, truth: Truth, noise: Tensor) -> dict[str, Tensor]
 
 
 def _measured(model: WorldModel, truth: Truth, h: Tensor, real: Tensor) -> dict[str, Tensor]:
-    """The measures of features h (H, B, D); `real` are those on the real frames."""
+    """Compute the measures of features h (H, B, D); `real` are those on the real frames."""
     return {
         "reward": (model.reward_value(model.reward(h)) - truth.reward).square(),
         "end": (upcast(model.termination(h)).sigmoid() - truth.end.to(h.dtype)).square(),
@@ -312,11 +312,11 @@ def _measured(model: WorldModel, truth: Truth, h: Tensor, real: Tensor) -> dict[
     }
 
 
-def _distance(ours: Tensor, theirs: Tensor) -> Tensor:
-    """Norm of the difference over that of `theirs`, (H, B) of (H, B, D)."""
-    return upcast(ours - theirs).norm(dim=-1) / upcast(theirs).norm(dim=-1).clamp(min=1e-12)
+def _distance(found: Tensor, reference: Tensor) -> Tensor:
+    """Divide the norm of the difference by that of `reference`: (H, B, D) -> (H, B)."""
+    return upcast(found - reference).norm(dim=-1) / upcast(reference).norm(dim=-1).clamp(min=1e-12)
 
 
-def _over_dreams(values: Tensor) -> Array:
+def _mean_over_rollouts(values: Tensor) -> Array:
     mean: Array = values.double().mean(1).cpu().numpy()
     return mean

@@ -1,10 +1,11 @@
-"""What a GLAM checkpoint foresees, and how its losses went: `python -m world_models.glam.inspect RUN`.
+"""Look into a GLAM checkpoint: what it imagines, and how its losses went: `python -m world_models.glam.inspect RUN`.
 
-Plays episodes and imagines a stretch of the first, under the actions that were really taken, from the frames before it.
-Writes into RUN/inspect: imagined beside real frames as a picture (the paper's Figure 7) and as an animation, the curve
-of every part of the loss with its fluctuation around the trend (Figure 6), alone or beside other runs, and the numbers:
-among them how far imagining on a window and with carried state are off, by the steps ahead, in all stretches of all
-episodes. The last are printed as a table too.
+Plays episodes and imagines a part of the first, under the actions that were really taken. Writes into RUN/inspect:
+
+- imagined.png and imagined.gif: imagined and real frames (the paper's Figure 7)
+- losses.png: every part of the loss with its fluctuation around the trend (Figure 6), also of other runs
+- inspect.json: the numbers, among them the errors of imagination on a window and with carried state, by the number of
+  steps ahead, over all episodes; these are printed as a table too
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from world_models.glam.foresight import (
 )
 from world_models.glam.plots import WINDOW, Curve, curves, loss_panels, rollout_strip, save_animation
 
-MOST = 16  # imagined steps, where the flag says nothing
+MOST = 16  # imagined steps by default
 MOST_DRAWN = 64
 
 
 @dataclass(frozen=True)
 class Args:
-    """Draw what a run's latest checkpoint imagines beside what the world does, and the run's losses; compare both forms
+    """Draw what a run's latest checkpoint imagines and what really happened, and the run's losses; compare both forms
     of imagination, on a window and with carried state, by the steps ahead.
     """
 
@@ -48,12 +49,12 @@ class Args:
     """Run folder."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run folder, as a flag instead."""
-    beside: Repeatable = ()
-    """Other runs whose losses are drawn beside this one's."""
+    compare: Repeatable = ()
+    """Other runs whose losses are drawn too."""
     start: int | None = None
     """Step of the episode whose frame is the last one that is seen (None: as many as the model's context)."""
     imagined: int | None = None
-    """Steps to imagine (None: 16, or as many as the episode has behind the start)."""
+    """Steps to imagine (None: 16, or as many as the episode has after the start)."""
     episodes: int = 3
     """Episodes in which both forms of imagination are compared; the first is drawn."""
     max_episode_steps: int = 500
@@ -61,7 +62,7 @@ class Args:
     greedy: bool = False
     """Play the most probable actions in place of drawn ones."""
     seed: int = 0
-    """Seed of the first world and of what is drawn; every further episode's is one more."""
+    """Seed of the first episode and of what is drawn; every further episode's is one more."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: int | None = None
@@ -88,12 +89,12 @@ def imagine(args: Args, found: Trained) -> tuple[EpisodeRollout, MemoryCompariso
     return drawn, compare_memories(found, episodes, horizon, args.seed), episode.episode_return
 
 
-def all_losses(run: Path, beside: Sequence[str]) -> dict[str, dict[str, Curve]]:
+def all_losses(run: Path, others: Sequence[str]) -> dict[str, dict[str, Curve]]:
     """The curves of all runs by their folders' names."""
-    folders = [run, *map(Path, beside)]
+    folders = [run, *map(Path, others)]
     short = {folder: f"{folder.parent.name}/{folder.name}" if len(folders) > 1 else folder.name for folder in folders}
     if len(set(short.values())) < len(folders):
-        raise UserError(f"--beside names a run twice: {', '.join(str(folder) for folder in folders)}")
+        raise UserError(f"--compare names a run twice: {', '.join(str(folder) for folder in folders)}")
     return {short[folder]: _losses(folder) for folder in folders}
 
 
@@ -117,7 +118,7 @@ def draw(folder: Path, about: str, found: EpisodeRollout, losses: dict[str, dict
 
 
 def numbers(found: EpisodeRollout, forms: MemoryComparison, losses: dict[str, dict[str, Curve]]) -> dict[str, Any]:
-    """What inspect.json says of the pictures and of both forms of imagination."""
+    """Collect what inspect.json has of the pictures and of both forms of imagination."""
     measured = {
         run: {
             part: {"last": float(curve.values[-1]), "fluctuation": _finite(curve.fluctuation())}
@@ -142,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m world_models.glam.inspect")
     args.check()
     run = run_folder(args.folder, args.run)
-    losses = all_losses(run, args.beside)
+    losses = all_losses(run, args.compare)
     device = ComputeConfig(args.device, args.threads).start()
     found = load(run, device)
     backend.log_backend(found.backend, device)

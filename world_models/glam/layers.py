@@ -152,7 +152,7 @@ class EpisodeAttention(nn.Module):
 
 
 class TransformerLayer(nn.Module):
-    """LayerNorm behind each of two residual sums: attention, then a feed-forward of twice the width."""
+    """LayerNorm after each of two residual sums: attention, then a feed-forward of twice the width."""
 
     def __init__(self, width: int, heads: int, memory: int, dropout: float) -> None:
         super().__init__()

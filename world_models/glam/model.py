@@ -56,7 +56,7 @@ class WorldModel(nn.Module):
         random = varies and config.variation_target == "random_projection"
         self.random_projection = nn.Linear(config.embedding, config.latent) if random else None
         if self.random_projection is not None:
-            self.random_projection.requires_grad_(False)  # released behind a stopped gradient: it cannot learn
+            self.random_projection.requires_grad_(False)  # the released code stops its gradient: it cannot learn
 
     def encode(self, frames: Tensor) -> Tensor:
         """Encode frames (B, T, 3, S, S) uint8 to unimixed posterior log-probabilities (B, T, G, C)."""

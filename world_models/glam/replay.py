@@ -31,7 +31,7 @@ class Replay(Ring):
     """A ring of columns x N cells; windows never reach over the index where it is being written.
 
     A window may hold the end of one episode and the beginning of the next; `first` marks the steps whose frame opened
-    an episode. At a window's first step too it says whether an episode began there, not that the window does.
+    an episode. This holds for a window's first step too: it is no episode's start by itself.
     """
 
     def __init__(self, config: ReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int) -> None:
@@ -40,8 +40,8 @@ class Replay(Ring):
         columns = config.capacity // num_envs
         if columns < longest:
             raise UserError(
-                f"--capacity {config.capacity} is too small: {num_envs} worlds with windows of {longest} steps need "
-                f"at least {num_envs * longest}"
+                f"--capacity {config.capacity} is too small: {num_envs} environments with windows of {longest} "
+                f"steps need at least {num_envs * longest}"
             )
         super().__init__(columns, num_envs, device)
         self.config = config
