@@ -129,7 +129,11 @@ def previous_action(space: Space, actions: Space) -> Transform:
     count, start = int(actions.n), int(actions.start)
     codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
     whole, encode = append_integer(space, "previous_action", codes)
-    return Transform(whole, encode, count, lambda _, taken: np.asarray(taken, np.int64) - start)
+
+    def follow(_: Array, taken: Any) -> Array:
+        return np.array(taken, np.int64) - start if start else np.array(taken, np.int64)
+
+    return Transform(whole, encode, count, follow)
 
 
 def step_count(space: Space, limit: int) -> Transform:
@@ -140,7 +144,8 @@ def step_count(space: Space, limit: int) -> Transform:
     """
     shares = np.linspace(0.0, 1.0, limit + 1, dtype=np.float32)[:, None]
     whole, encode = append_integer(space, "step_count", shares, code_in_dict=True)
-    return Transform(whole, encode, 0, lambda count, _: np.minimum(count + 1, limit))
+    following = np.minimum(np.arange(1, limit + 2), limit)
+    return Transform(whole, encode, 0, lambda count, _: following[count])
 
 
 def append_integer(
