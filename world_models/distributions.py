@@ -1,6 +1,6 @@
 """Numbers as distributions: value transforms, two-hot codes, mixed and grouped categoricals, their divergences.
 
-Expectations, logarithms and inverse transforms are formed in float32 at least, whatever precision a network ran in.
+Expectations, logarithms and inverse transforms are computed in float32 or wider, whatever the network's precision.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ FLOOR = 1e-6  # added to both sides of the group divergence, as UniZero does
 
 
 def upcast(x: Tensor) -> Tensor:
-    """The same numbers in float32, or as they are if wider."""
+    """Convert to float32; wider floats stay as they are."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -51,7 +51,7 @@ def symexp(y: Tensor) -> Tensor:
 
 
 def two_hot(x: Tensor, low: float, high: float, bins: int) -> Tensor:
-    """Weights on `bins` evenly spaced points of [low, high] whose mean is x, clamped: (...) -> (..., bins).
+    """Encode x, clamped, as weights on `bins` evenly spaced points of [low, high] with mean x: (...) -> (..., bins).
 
     Only the two neighbours of x get weight; a point that is hit exactly gets all of it.
     """
@@ -62,7 +62,7 @@ def two_hot(x: Tensor, low: float, high: float, bins: int) -> Tensor:
 
 
 def expectation(logits: Tensor, low: float, high: float) -> Tensor:
-    """Mean of the softmax over evenly spaced points of [low, high]: (..., bins) -> (...)."""
+    """Average evenly spaced points of [low, high] under the softmax: (..., bins) -> (...)."""
     logits = upcast(logits)
     points = torch.linspace(low, high, logits.shape[-1], device=logits.device, dtype=logits.dtype)
     return (logits.softmax(-1) * points).sum(-1)

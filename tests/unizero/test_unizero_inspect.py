@@ -14,7 +14,6 @@ from trained import CAR, MEMORY, contents, one_line, trained
 from unizero_models import actions, model, simplex
 
 from dqn_memory.blocks import PRIORS, Attention
-from dqn_memory.evaluate import main as evaluate_network
 from dqn_memory.inspect import main as inspect_network
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.seeding import Streams
@@ -239,12 +238,10 @@ def test_a_prior_starts_where_the_paper_starts_it_unless_told_otherwise(tmp_path
 
 def test_each_script_names_the_right_one_for_a_run_of_the_other_kind(cart, network, capsys):
     before = contents(cart), contents(network)
-    for script, argv in (
-        (inspect_network, [cart]), (evaluate_network, [cart]), (train_network, ["--resume", cart]),
-    ):  # fmt: skip
+    for script, argv in ((inspect_network, [cart]), (train_network, ["--resume", cart])):
         said = refused(capsys, script, *argv)
         assert "kind is 'unizero'" in said and "python -m world_models.unizero.train" in said
-        assert "world_models.unizero.inspect" in said and "world_models.unizero.evaluate" in said
+        assert "world_models.unizero.inspect" in said
     for script, argv in ((main, [network]), (train_model, ["--resume", network])):
         said = refused(capsys, script, *argv)
         assert "kind is 'q_network'" in said and "dqn_memory.inspect" in said and "unizero.inspect" not in said

@@ -1,4 +1,7 @@
-"""What a world model attends to: its maps over a window of tokens, and the strongest link in them."""
+"""Looks at a finished run: attention over a window of tokens, learned priors, and an episode with all predictions.
+
+Every prediction is the one that acting makes: from the same window of history, before the step is taken.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +41,12 @@ class Link:
     query: int
     key: int
     weight: float
-    lift: float  # weight times the number of visible keys: how many times an even share it is
+    lift: float  # weight times the number of visible keys: 1 if all keys had the same weight
 
 
 @torch.no_grad()
 def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
-    """Maps (L, H, 2T, 2T) of a window of T <= horizon steps of latents (T, D) and actions (T,): rows are queries.
+    """Compute maps (L, H, 2T, 2T) of a window of T <= horizon latents (T, D) and actions (T,); rows are queries.
 
     Tokens are z_0 a_0 z_1 a_1 ..., as in a training sequence. L is 0 where the dynamics have no attention.
     """
@@ -59,10 +62,12 @@ def attention_maps(model: WorldModel, latent: Tensor, action: Tensor) -> Array:
 
 
 def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: int | None = None) -> Link | None:
-    """The link between two different steps that is largest against an even share, in all maps or some of them.
+    """Find the link between two different steps with the largest lift, in all maps or those of a layer or head.
 
-    Early queries see few keys and give each much weight, so the weight itself would always choose those. None where
-    no head looks beyond its own step.
+    Early queries see few keys and give each much weight, so the weight itself would always choose those.
+
+    Returns:
+        None where no head looks beyond its own step.
     """
     layers, heads, tokens, _ = maps.shape
     for name, number, count in (("layer", layer, layers), ("head", head, heads)):
@@ -84,14 +89,14 @@ def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: in
 
 
 def learned_values(model: WorldModel) -> dict[str, Array]:
-    """What the priors have learned, among mu, sigma and span: (L, H) each, in tokens."""
+    """Give the learned mu, sigma and span of the priors, as far as they have them: (L, H) each, in tokens."""
     layers = [attention.prior.learned() for attention in model.attentions()]
     names = layers[0] if layers else {}
     return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
 
 
 def first_values(config: ModelConfig) -> dict[str, float]:
-    """Where each of them started, the same in every head."""
+    """Give the starting values of the same quantities, equal in every head."""
     if config.dynamics != "transformer":
         return {}
     fresh = config.prior.build(config.heads, 2 * config.horizon)
@@ -100,7 +105,7 @@ def first_values(config: ModelConfig) -> dict[str, float]:
 
 @torch.no_grad()
 def prior_tables(model: WorldModel) -> tuple[dict[str, Array], str]:
-    """Each layer's prior by distance in tokens, (H, 2T), and what the numbers are; empty for plain causal attention."""
+    """Tabulate each layer's prior by distance in tokens, (H, 2T), and name the numbers; empty for causal attention."""
     tables, meaning = {}, ""
     for number, attention in enumerate(model.attentions()):
         scale, bias = attention.prior.tables(2 * model.config.horizon)
@@ -115,19 +120,19 @@ def prior_tables(model: WorldModel) -> tuple[dict[str, Array], str]:
 class Trajectory:
     """T steps of one episode, on the CPU; numbers are float64."""
 
-    latent: Tensor  # (T, D) of what was acted on
+    latent: Tensor  # (T, D) of the observations acted on
     action: Array  # (T,)
-    reward: Array  # (T,) as training learns it, so perhaps its sign only
-    ended: Array  # (T,) bool: for good, as training counts it
-    done: bool  # whether the last step ended the episode, for good or by a time limit
-    episode_return: float  # of the world's own rewards
+    reward: Array  # (T,) as in training, so perhaps its sign only
+    ended: Array  # (T,) bool: terminated, as in training
+    done: bool  # whether the last step ended the episode, terminated or truncated
+    episode_return: float  # of the environment's own rewards
     predicted_reward: Array  # (T,)
     value: Array  # (T,) the network's, before the search
     prior: Array  # (T, A) probabilities before the search
     searched: Array  # (T, A) and after it
     latent_error: Array  # (T,) group KL in nats, of the predicted next latent from that of what was seen next
     latent_change: Array  # (T,) the same if the prediction were that the latent stays as it is
-    frames: tuple[Array, ...]  # T RGB pictures of what was acted on; () if not drawn
+    frames: tuple[Array, ...]  # T RGB pictures of the observations acted on; () if not drawn
 
     def __len__(self) -> int:
         return len(self.action)
@@ -135,9 +140,9 @@ class Trajectory:
 
 @dataclass(frozen=True)
 class Errors:
-    """How far predictions were off over a trajectory; a scale to read each one against stands beside it.
+    """Prediction errors over a trajectory, each with a scale to compare it with.
 
-    Values are compared with the discounted rewards up to the episode's end, so steps that no end follows count not.
+    Values are compared with the discounted rewards up to the episode's end; steps without a known end are left out.
     """
 
     steps: int
@@ -155,18 +160,20 @@ class Errors:
 
 
 def play(
-    model: WorldModel, setup: EvalSetup, collection: CollectionConfig, seed: int, longest: int, pictures: bool = True
+    model: WorldModel, setup: EvalSetup, collection: CollectionConfig, seed: int, max_steps: int, pictures: bool = True
 ) -> Trajectory:
-    """The first episode of one world without noise, or its first `longest` steps; sets the model's evaluation mode.
+    """Play one episode without noise, or its first `max_steps` steps; sets the model's evaluation mode.
 
-    With the seed of an evaluation in one world it is that evaluation's first episode. Raises UserError where a picture
-    is wanted of a world that draws none.
+    With the seed of an evaluation in one environment it is that evaluation's first episode.
+
+    Raises:
+        UserError: pictures are asked for and the environment draws none.
     """
     streams = Streams.spawn(seed)
     fleet = setup.fleet(1, streams.worlds)
     planner, numbers = Planner(model, 1, setup.device, setup.search), generator(streams.exploration, setup.device)
     observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
-    while len(moments) < longest and not (moments and bool(moments[-1]["done"])):
+    while len(moments) < max_steps and not (moments and bool(moments[-1]["done"])):
         frames += [_frame(fleet, setup)] if pictures else []
         drawn = draw(setup.search, 1, fleet.num_actions, numbers, evaluation=True)
         moment, observation = _moment(planner, fleet, collection, observation, drawn)
@@ -188,7 +195,7 @@ def _frame(fleet: Fleet, setup: EvalSetup) -> Array:
 def _moment(
     planner: Planner, fleet: Fleet, collection: CollectionConfig, observation: Tensor, numbers: SearchNumbers
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """One step in the world: what is to be kept of it, a row each, and the next observation (1, ...)."""
+    """Take one step; returns what is kept of it, a row each, and the next observation (1, ...)."""
     model, history = planner.model, planner.window
     plan = planner.plan(observation, numbers)
     action = plan.found.action
@@ -217,7 +224,7 @@ def _trajectory(moments: list[dict[str, Tensor]], frames: list[Array]) -> Trajec
 
 
 def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
-    """Discounted rewards (T,) from each step to the next end; NaN where no end follows."""
+    """Sum the discounted rewards from each step to the next end, (T,); NaN where no end follows."""
     result, following = np.empty(len(reward)), np.nan
     for t in reversed(range(len(reward))):
         following = reward[t] + (0.0 if ended[t] else gamma * following)
@@ -226,7 +233,7 @@ def returns_to_go(reward: Array, ended: Array, gamma: float) -> Array:
 
 
 def errors(trajectory: Trajectory, gamma: float) -> Errors:
-    """The prediction errors of a whole trajectory."""
+    """Measure the prediction errors of a whole trajectory."""
     off = trajectory.predicted_reward - trajectory.reward
     returns = returns_to_go(trajectory.reward, trajectory.ended, gamma)
     known = ~np.isnan(returns)
@@ -251,14 +258,14 @@ def errors(trajectory: Trajectory, gamma: float) -> Errors:
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a run is looked at."""
+    """What to look at in a run."""
 
     also: Repeatable = ()
     """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
     seed: int = 0
-    """Seed of the world and of the search's ties."""
+    """Seed of the environment and of the search's ties."""
     most_steps: int = 200
-    """Steps after which the episode is left."""
+    """Steps after which the episode is cut."""
     last_step: int | None = None
     """Step at which the drawn window ends (None: the last one whose reward is not 0, or else the last one)."""
     columns: int = 10
@@ -270,10 +277,10 @@ class Choice:
     simulations: int | None = None
     """Expansions of each search (None: as in training)."""
     frames: bool = True
-    """Show the world's pictures; --no-frames is for worlds that draw none."""
+    """Show the environment's pictures; --no-frames is for environments that draw none."""
 
     def check(self) -> None:
-        """One sentence for each number that makes no sense."""
+        """Raise UserError for a number that cannot work."""
         for name in ("most_steps", "columns", "simulations"):
             if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
@@ -283,7 +290,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Findings:
-    """All that is drawn and written about one checkpoint."""
+    """Everything that is drawn and written about one checkpoint."""
 
     config: TrainConfig
     step: int  # the checkpoint's
@@ -300,18 +307,18 @@ class Findings:
 
     @property
     def about(self) -> str:
-        """One line for the head of a picture."""
+        """One line for the title of a picture."""
         model = self.config.model
         form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
         return f"{self.config.environment.env}, {form}, checkpoint of step {self.step:,}"
 
     def action_word(self, action: int) -> str:
-        """What an action is called."""
+        """Name an action."""
         return self.names[action] if action < len(self.names) else f"action {action}"
 
 
 def investigate(run: Path, device: torch.device, choice: Choice) -> Findings:
-    """Load, play, measure; nothing is written. Raises UserError for whatever of it cannot be done."""
+    """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
     model, config, step = load_model(run, device)
     values = pooled(run, model, config, choice.also)
     setup = EvalSetup.of(config, device).with_simulations(choice.simulations)
@@ -337,7 +344,7 @@ def report_maps(run: Path, seed: int) -> Maps | None:
 
 
 def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str]) -> dict[str, Array]:
-    """Learned values (R, L, H) of a run and of further ones; a UserError where one is of another model."""
+    """Stack learned values (R, L, H) of a run and of further ones; raise UserError where one has another model."""
     found = [learned_values(model)]
     for other in also:
         their_model, theirs, _ = load_model(other)
@@ -348,20 +355,20 @@ def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str
 
 
 def visible(setup: EvalSetup) -> EvalSetup:
-    """The same world, asked for pictures where it needs to be asked."""
+    """Let an environment draw pictures where that must be asked for."""
     if setup.env.startswith("ALE/") or setup.env.removeprefix("envs:") in WORLDS:
         return setup
     return replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
 
 
 def action_names(setup: EvalSetup) -> tuple[str, ...]:
-    """Words for the action numbers, where the world has them."""
+    """Name the actions, where the environment has names."""
     ours = setup.env.removeprefix("envs:") in WORLDS
     return make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
 
 
 def chosen_step(seen: Trajectory, wanted: int | None) -> int:
-    """The last step of the drawn window."""
+    """Choose the last step of the drawn window."""
     if wanted is None:
         paid = np.flatnonzero(seen.reward)
         return int(paid[-1]) if len(paid) else len(seen) - 1

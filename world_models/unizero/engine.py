@@ -1,7 +1,7 @@
 """How planning and learning are executed: eagerly (the tested reference), compiled, or as captured CUDA graphs.
 
-What is executed is the same in all: encoding, judging the root and expanding a node for a search; for the learner, all
-of an update from stored sequences to moved weights. A search's loop over simulations, and the choices inside its
+All execute the same: for a search, encoding, evaluating the root and expanding a node; for the learner, all of an
+update from stored sequences to changed weights. A search's loop over simulations, and the choices inside its
 trees, stay where `SearchConfig.backend` puts them.
 """
 
@@ -28,7 +28,7 @@ Learn = Callable[[Sequences], Metrics]
 
 
 class Planning(NamedTuple):
-    """What acting asks of a model in evaluation mode: latents of observations, and the functions of a search."""
+    """A model's functions for acting, in evaluation mode: encoding of observations, and the queries of a search."""
 
     encode: Callable[[Tensor], Tensor]
     functions: Functions

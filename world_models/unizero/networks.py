@@ -1,4 +1,4 @@
-"""The world model: encoder, dynamics, four heads, and the two functions that a search calls."""
+"""The world model: encoder, dynamics, four heads, and the two functions that a search calls, `root` and `expand`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Expansion", "Predictions", "Window", "WorldModel", "build"]
 
 @dataclass(frozen=True)
 class Predictions:
-    """What the heads say about a training sequence; R = 2 support + 1."""
+    """The heads' outputs for a training sequence; R = 2 support + 1."""
 
     reward: Tensor  # (B, T, R) logits, at the actions
     next_latent: Tensor  # (B, T, D) probabilities in groups of 8, at the actions
@@ -35,7 +35,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Expansion:
-    """What a search learns from trying an action at B nodes, or K each: (B, K) in the place of (B,)."""
+    """The predicted outcome of an action at B nodes; (B, K) takes the place of (B,) for K actions at each."""
 
     reward: Tensor  # (B,)
     latent: Tensor  # (B, D)
@@ -73,11 +73,11 @@ class WorldModel(nn.Module):
         return self.dynamics.causal
 
     def encode(self, observation: Tensor) -> Tensor:
-        """SimNorm'd latents (B, ..., D) of observations (B, ..., observation)."""
+        """Encode observations (B, ..., observation) as SimNorm'd latents (B, ..., D)."""
         return self.encoder(observation)
 
     def forward(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> Predictions:
-        """Predictions for T <= horizon steps of latents (B, T, D) and actions (B, T); `lengths` (B,) are real."""
+        """Predict for T <= horizon steps of latents (B, T, D) and actions (B, T), of which `lengths` (B,) are real."""
         at_latent, at_action = self.dynamics(latent, action, self.predict, lengths)
         return Predictions(
             reward=self.heads["reward"](at_action),
@@ -87,18 +87,18 @@ class WorldModel(nn.Module):
         )
 
     def values(self, latent: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Values (B, T) of observed latents (B, T, D), each behind the steps before it; T <= horizon."""
+        """Estimate values (B, T) of observed latents (B, T, D), each with the steps before it; T <= horizon."""
         return self.code.decode(self.heads["value"](self.dynamics.observe(latent, action, self.predict, lengths)))
 
     def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy logits (B, A) and value (B,) of the current latent (B, D) behind its history."""
+        """Evaluate the current latent (B, D) with its history: policy logits (B, A) and value (B,)."""
         at_latent = self.dynamics.root(history, latent)
         return self.heads["policy"](at_latent), self.code.decode(self.heads["value"](at_latent))
 
     def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
-        """The outcome of action (B,) at a node: `latent` (B, D) is the node's own, `history` what lies before it.
+        """Predict the outcome of action (B,) at a node with latent (B, D) and the history before it.
 
-        Of K alternatives, action (B, K), at once: everything is then (B, K, ...).
+        With K alternative actions (B, K) everything is (B, K, ...).
         """
         if action.dim() == 1:
             only = self.expand(history, latent, action[:, None])
@@ -109,7 +109,7 @@ class WorldModel(nn.Module):
         return Expansion(reward, following, self.heads["policy"](at_latent), value)
 
     def window(self, batch: int, device: torch.device | str | None = None) -> Window:
-        """An empty history of B rows."""
+        """Make an empty history of B rows."""
         parameter = next(self.parameters())
         return Window.empty(
             batch, self.config.pairs, self.config.width, device or parameter.device,
@@ -117,15 +117,15 @@ class WorldModel(nn.Module):
         )  # fmt: skip
 
     def predict(self, at_action: Tensor) -> Tensor:
-        """Next latents (..., D) from features at actions (..., D)."""
+        """Predict next latents (..., D) from features at actions (..., D)."""
         return simnorm(self.heads["latent"](at_action), GROUP)
 
     def attentions(self) -> list[Attention]:
-        """Attention blocks, first layer first; empty where the dynamics have none."""
+        """List the attention blocks by layer; empty where the dynamics have none."""
         return [module for module in self.dynamics.modules() if isinstance(module, Attention)]
 
     def regularisation(self) -> Tensor:
-        """Penalty on the spans of all layers together, and on the heads' likeness; a scalar."""
+        """Compute the penalty on the spans of all layers and on the heads' likeness; a scalar."""
         total = next(self.parameters()).new_zeros(())
         prior, spans = self.config.prior, self._spans()
         if spans and prior.regulariser != "none":
@@ -133,10 +133,10 @@ class WorldModel(nn.Module):
         return total + self.config.span_diversity * self.likeness() if self.config.span_diversity else total
 
     def likeness(self) -> Tensor:
-        """Mean of exp(-(a - b)^2 / 2) over pairs of different heads of a layer, for each learned quantity, summed.
+        """Average exp(-(a - b)^2 / 2) over pairs of heads of a layer, for each learned quantity; the sum of all.
 
-        It is 1 where all heads are the same and 0 where they are tokens apart. At equal starting values its
-        gradient is zero: it keeps heads apart once the task has parted them.
+        A term is 1 where all heads are equal and 0 where they are many tokens apart. Its gradient is zero at equal
+        starting values: it keeps heads apart after the task has separated them.
         """
         values = [value for attention in self.attentions() for value in attention.prior.learned().values()]
         total = next(self.parameters()).new_zeros(())
@@ -153,7 +153,7 @@ class WorldModel(nn.Module):
             attention.project()
 
     def memory_scalars(self) -> dict[str, float]:
-        """What each head's prior has learned, in tokens: `memory/<layer>.<head>.<mu | sigma | span>`."""
+        """Log what each head's prior has learned, in tokens: `memory/<layer>.<head>.<mu | sigma | span>`."""
         return {
             f"memory/{layer}.{head}.{name}": value
             for layer, attention in enumerate(self.attentions())
@@ -167,7 +167,7 @@ class WorldModel(nn.Module):
 
     @torch.no_grad()
     def _initialise(self) -> None:
-        """N(0, 0.02) for linear maps, embeddings and positions, He's law for convolutions, zero last layers."""
+        """Draw linear maps, embeddings and positions from N(0, 0.02), convolutions by He's rule; last layers are 0."""
         if self.config.initialisation == "paper":
             initialise(self)
         for module in self.modules():
@@ -185,9 +185,10 @@ def _head(width: int, outputs: int) -> nn.Sequential:
 
 
 def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> WorldModel:
-    """The model for one world, drawn from the global generator: fork and seed it outside.
+    """Build the model for one environment, drawn from the global generator: the caller forks and seeds it.
 
-    A UserError says in one sentence what cannot be built.
+    Raises:
+        UserError: the config cannot be built.
     """
     config.check()
     try:

@@ -1,4 +1,4 @@
-"""How long a run spends on each phase of its algorithm, without waiting for the device on the way."""
+"""Measures the seconds of each phase of an algorithm, without waiting for the device in between."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ Mark = float | torch.cuda.Event
 
 
 class Stopwatch:
-    """Seconds of each phase since they were last read.
+    """Adds up the seconds of each phase since they were last read.
 
-    A phase begins at a mark and lasts to the next one. On a CPU a mark is the clock. On CUDA it is an event in the
-    stream of kernels: it passes when all that was asked of the device before has been done, so an update's kernels
-    count as learning although they are still running when the search behind them has been asked for. Events are read
-    with one wait for the device, at a log line.
+    A phase lasts from its mark to the next one. On a CPU a mark is the time. On CUDA it is an event in the stream of
+    kernels, which passes when all earlier kernels have finished: an update's kernels count as learning even if they
+    still run when the next search has been launched. Events are read at a log line, with one wait for the device.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -89,7 +89,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.planner = self._planner()
 
     def iterate(self) -> None:
-        """One step in every world, then this iteration's updates."""
+        """Take one step in every environment, then this iteration's updates."""
         # plan and act
         self.stopwatch.begin(SEARCH)
         action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self._plan()
@@ -118,7 +118,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stopwatch.stop()
 
     def _plan(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Searched actions (N,), the policy (N, A) that the search found, and latents (N, D)."""
+        """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
         search, rows = self.config.search, self.config.environment.num_envs
         numbers = draw(search, rows, self.num_actions, self.numbers)
         plan = self.planner.plan(self.observation, numbers)
@@ -126,7 +126,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return action, plan.found.policy, plan.latent
 
     def _random(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The same of a uniform policy, without a search."""
+        """Draw actions uniformly, without a search; returns the same as `_plan`."""
         rows = self.config.environment.num_envs
         action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
         policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
@@ -140,7 +140,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stats.count_update(metrics, self.steps)
 
     def _sequences(self) -> Sequences:
-        """What the next update learns from; in some updates with policies that are searched anew."""
+        """Sample what the next update learns from; some updates get new policy targets by reanalysis."""
         drawn = self.replay.draw(self.config.learner.batch_size, self.drawing)
         sequences = self.replay.sequences(drawn)
         if not is_due(self.updates, self.config.collection.reanalyse_fraction):
@@ -154,7 +154,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return super().scalars() | self.model.memory_scalars() | self.stopwatch.scalars()
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
-        """Episodes without noise, with the evaluation stream's own seed for this step."""
+        """Play episodes without noise, with the evaluation stream's own seed for this step."""
         config, setup = (
             self.config.evaluation,
             replace(EvalSetup.of(self.config, self.device), reset_memory=reset_memory),
