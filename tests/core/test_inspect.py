@@ -137,7 +137,9 @@ def test_the_script_beside_a_run_that_sees_the_state(tmp_path, capsys):
     text, facts = inspected(capsys, run, "--state-run", str(state))
     found = facts["observability"]
     assert "observability gap: return" in text and "learner.batch_size 8 and 4" in text
-    assert found["differences"] == ["learner.batch_size 8 and 4"] and found["episodes"] == 250 and not found["exhaustive"]
+    assert (
+        found["differences"] == ["learner.batch_size 8 and 4"] and found["episodes"] == 250 and not found["exhaustive"]
+    )
     assert found["return_gap"][0] == pytest.approx(found["state"]["return"][0] - found["observation"]["return"][0])
     assert found["return_gap"][1] < found["return_gap"][0] < found["return_gap"][2]
     assert "observability.png" in facts["pictures"]
