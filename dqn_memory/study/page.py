@@ -146,7 +146,7 @@ def filled(table: Table) -> Table:
 
 def as_html(title: str, text: str, folder: Path) -> str:
     """Turn report.md into one HTML page that holds the pictures of its folder."""
-    reader = markdown.Markdown(extensions=["tables", "toc"], extension_configs={"toc": {"toc_depth": "2"}})
+    reader = markdown.Markdown(extensions=["tables", "toc"], extension_configs={"toc": {"toc_depth": "2-2"}})
     body = reader.convert(text).replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
 
     def inlined(found: re.Match[str]) -> str:

@@ -43,8 +43,8 @@ PROBE = """<script>addEventListener("load", () => {
       .map(box => box.querySelector("th").textContent),
   });
 });</script>"""
-RECORD = Path(__file__).resolve().parents[1] / "results/studies/unizero_priors"
-SHOWN = {"causal", "adaptive", "gaussian_adaptive"}  # series of the record that are enough to see priors and attention
+ARCHIVE = Path(__file__).resolve().parents[2] / "results/studies/unizero_priors"
+SHOWN = {"causal", "adaptive", "gaussian_adaptive"}  # series of the archive that are enough to see priors and attention
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="there is no Chromium or Chrome on this machine")
 
 
@@ -63,10 +63,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a committed record, of some of its series."""
-    folder = tmp_path_factory.mktemp("recorded")
-    whole = collect(open_source(RECORD))
+def archived(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a committed archive, of some of its series."""
+    folder = tmp_path_factory.mktemp("archived")
+    whole = collect(open_source(ARCHIVE))
     data = replace(whole, entries=tuple(entry for entry in whole.entries if entry.series in SHOWN))
     write_report(folder, data.source.title, lead(data), sections(data))
     return folder / "report.html"
@@ -83,7 +83,7 @@ def probed(page: Path, tmp_path: Path) -> tuple[dict[str, Any], str]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("which", ["page", "recorded"])
+@pytest.mark.parametrize("which", ["page", "archived"])
 def test_every_picture_and_table_of_the_page_renders(
     request: pytest.FixtureRequest, tmp_path: Path, which: str
 ) -> None:
@@ -100,14 +100,14 @@ def test_every_picture_and_table_of_the_page_renders(
     assert "CONSOLE" not in said
 
 
-def test_the_page_of_a_record_has_learned_priors_and_attention(recorded: Path) -> None:
-    names = {path.name.partition("-")[0] for path in (recorded.parent / "pictures").glob("*.png")}
+def test_the_page_of_an_archive_has_learned_priors_and_attention(archived: Path) -> None:
+    names = {path.name.partition("-")[0] for path in (archived.parent / "pictures").glob("*.png")}
     assert {"learned", "learning", "spans", "attention", "curves"} <= names
 
 
 def test_a_broken_picture_would_be_seen(page: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
-    broken.write_text(page.read_text().replace("data:image/svg+xml;base64,P", "data:image/svg+xml;base64,Q", 1))
+    broken.write_text(page.read_text().replace("data:image/png;base64,iV", "data:image/png;base64,AA", 1))
     found, _ = probed(broken, tmp_path)
     assert found["drawn"] == found["images"] - 1
 

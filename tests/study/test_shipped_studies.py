@@ -37,6 +37,7 @@ def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     folder, kept = tmp_path / "study", tmp_path / "kept"
     carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
     report([str(folder), "--archive", str(kept)])
+    report([str(folder)])
     report([str(kept)])
     pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
     assert pages[0] == pages[1]
