@@ -12,7 +12,7 @@ from trained import CAR, CARDS, MEMORY, contents, one_line, trained
 
 from dqn_memory.acting import EvalSetup, evaluate
 from dqn_memory.agent import load_network
-from dqn_memory.analysis.episodes import _last_frame, _moment_before, play_in, single_fleet
+from dqn_memory.analysis.episodes import _last_frame, _state_before, play_in, single_fleet
 from dqn_memory.config import TrainConfig
 from dqn_memory.evaluate import main
 from dqn_memory.network import observation_spec
@@ -157,7 +157,7 @@ def test_the_last_picture_is_the_world_after_the_last_action(env):
     fleet = TensorFleet(make_world(env), 1, seed=4)
     fleet.reset()
     for number in range(30):
-        before, action = _moment_before(fleet), torch.tensor([number % fleet.num_actions])
+        before, action = _state_before(fleet), torch.tensor([number % fleet.num_actions])
         step = fleet.step(action)
         if not bool(step.done):  # then the fleet still shows that world, and must agree
             np.testing.assert_array_equal(_last_frame(fleet, before, action, None), fleet.frame(0))
