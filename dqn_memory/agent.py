@@ -78,7 +78,7 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
 
 
 def _device(device: torch.device | str) -> torch.device:
-    """The device, if it computes here; torch would name all its kinds of device, or fail much later."""
+    """Give the device, if it computes here; torch would name all its kinds of device, or fail much later."""
     try:
         found = torch.device(device)
         torch.zeros(1, device=found).cpu()
@@ -166,7 +166,7 @@ class Agent:
         return self._actor
 
     def _entry(self, observation: dict[str, Any]) -> Any:
-        """The entry of a dictionary that is seen."""
+        """Select the entry of a dictionary that is seen."""
         key = self.config.environment.observation_key
         if key is None or key not in observation:
             wanted = "no dictionary" if key is None else f"one with {key!r}"
@@ -176,7 +176,7 @@ class Agent:
         return observation[key]
 
     def _batch(self, observation: Any) -> tuple[Array, bool]:
-        """Encoded observations (N, ...) and whether there was one without the axis N."""
+        """Encode observations (N, ...); tell whether there was one without the axis N."""
         if isinstance(observation, dict):
             observation = self._entry(observation)
         given, wanted = _array(observation), self.interface.raw.shape or ()
@@ -193,7 +193,7 @@ class Agent:
         return batch, single
 
     def _check_numbers(self, given: Array) -> None:
-        """That there are only numbers, and only whole ones where they name something: else they would be cut off."""
+        """Check that there are only numbers, and only whole ones where they name something."""
         if given.dtype.kind not in "biuf":
             raise UserError(f"the observation is of type {given.dtype}; it must hold numbers")
         if given.dtype.kind != "f":
@@ -212,7 +212,7 @@ def _sizes(space: gymnasium.Space[Any]) -> Array | None:
 
 
 def _array(observation: Any) -> Array:
-    """The observation as one array; a UserError for what is none, above all both that `reset` returns."""
+    """Make one array of the observation; a UserError for what is none, such as the pair that `reset` returns."""
     if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
         raise UserError(
             "the observation is a pair with a dictionary: reset returns (observation, info); give the first"

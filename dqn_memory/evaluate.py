@@ -63,7 +63,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
 
 
 def as_text(folder: Path, args: Args, found: Evaluation) -> str:
-    """A few lines for people; what others reach in this environment stands beside the success rate."""
+    """Write a few lines for people; what others reach in this environment stands beside the success rate."""
     blind = ", forgetting everything before each step" if args.reset_memory else ""
     text = [f"{folder} at step {found.step:,}: {found.agent} in {found.env}{blind}"]
     for policy, score in found.scores.items():

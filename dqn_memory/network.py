@@ -185,7 +185,7 @@ class Architecture:
 
 
 def _paper(memory: str) -> Architecture:
-    """A form of the paper: attention and one memory in each of two layers."""
+    """Describe a form of the paper: attention and one memory in each of two layers."""
     return Architecture(memory=memory, published=True)
 
 

@@ -238,7 +238,7 @@ def markdown_page(rows: Sequence[Row], origin: Sequence[str], notes: Sequence[st
 
 
 def _table3_sections() -> Iterable[str]:
-    """The paper's count beside ours in every cell; then what a published count is made of."""
+    """Put the paper's count beside ours in every cell; then tell what a published count is made of."""
     printed = read_table3()
     envs = list(dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"]))  # not in the paper's table
     names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))

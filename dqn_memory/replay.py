@@ -206,7 +206,7 @@ class Replay(Ring):
         return (self._at("time", column, env) + 1).clamp(max=context)
 
     def _returns(self, column: Tensor, env: Tensor, gamma: float, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Steps taken (1 .. n), discounted reward, and whether the last of them terminated; each (B,)."""
+        """Sum up to n steps: steps taken, discounted reward, and whether the last of them terminated; each (B,)."""
         offset = torch.arange(n_step, device=self.device)
         columns = (column.unsqueeze(1) + offset).clamp(max=self.written - 1)  # (B, n)
         envs = env.unsqueeze(1)
@@ -220,7 +220,7 @@ class Replay(Ring):
     def _history(
         self, column: Tensor, env: Tensor, lengths: Tensor, size: int, with_next: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """The last `lengths` observations up to each cell, and the next one behind them, padded to (B, size, ...)."""
+        """Gather the last `lengths` observations up to each cell, and the next one, padded to (B, size, ...)."""
         offset = torch.arange(size, device=self.device)  # (S,)
         clamped = offset.minimum(lengths.unsqueeze(1) - 1)  # (B, S)
         columns, envs = (column - lengths + 1).unsqueeze(1) + clamped, env.unsqueeze(1)
@@ -237,7 +237,7 @@ class Replay(Ring):
         return observation, torch.where(real, previous, self.num_actions).long()
 
     def _like_observation(self, mask: Tensor) -> Tensor:
-        """A mask (B, S) with as many dimensions as the observations that it selects."""
+        """Give a mask (B, S) as many dimensions as the observations that it selects."""
         return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
 
     def _padding(self) -> Tensor:

@@ -135,12 +135,12 @@ class QTrainer(Trainer[TrainConfig]):
 
     # ---- what the base class asks for --------------------------------------------------------------------------------
     def networks(self) -> dict[str, QNetwork]:
-        """The online network, the target and, where the run averages its weights, their average."""
+        """List the online network, the target and, where the run averages its weights, their average."""
         named = {"network": self.network, "target": self.target}
         return named if self.greedy is self.network else named | {"average": self.greedy}
 
     def scalars(self) -> dict[str, float]:
-        """What a log line says; sums since the last line are cleared."""
+        """Give what a log line says; sums since the last line are cleared."""
         epsilon = {"charts/epsilon": self.explorer.epsilon(self.steps)}
         return super().scalars() | epsilon | self.network.memory_scalars()
 
@@ -157,7 +157,7 @@ class QTrainer(Trainer[TrainConfig]):
         return goal is not None and float(score.success.mean()) >= goal
 
     def summary(self, score: Score) -> str:
-        """What the script prints of the last evaluation."""
+        """Say what the script prints of the last evaluation."""
         low, high = score.interval()
         kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
         baselines = baseline_summary(
@@ -170,7 +170,7 @@ class QTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
-        """The name of the run's folder between environment and seed."""
+        """Name the run's folder between environment and seed."""
         return config.network.architecture
 
     @classmethod

@@ -164,7 +164,7 @@ def bars(id: str) -> dict[str, float | None]:
 
 
 def single_rate(id: str, config: BenchmarkConfig) -> float:
-    """Steps per second of `gymnasium.make(id)`, median over the repetitions."""
+    """Measure the steps per second of `gymnasium.make(id)`, median over the repetitions."""
     env = gymnasium.make(id)
     actions = _actions(env.action_space, (config.single_steps,)).tolist()
     env.reset(seed=0)
@@ -179,7 +179,7 @@ def single_rate(id: str, config: BenchmarkConfig) -> float:
 
 
 def vector_rate(id: str, config: BenchmarkConfig) -> float:
-    """Steps per second of `gymnasium.make_vec(id)`, all rows together; every step counts, a reset is in its step."""
+    """Measure the steps per second of `gymnasium.make_vec(id)`, all rows together, resets included."""
     env = gymnasium.make_vec(id, num_envs=config.num_envs, autoreset_mode="SameStep")
     actions = _actions(env.single_action_space, (config.vector_steps, config.num_envs))
     env.reset(seed=0)

@@ -113,7 +113,7 @@ class _Check:
         _require(endings > 0, f"no episode ended in {steps} steps; make the time limit shorter or take more steps")
 
     def reset_masks(self) -> None:
-        """A masked reset starts its rows over, with or without seeds, and leaves the others alone; wrong masks."""
+        """Check masked resets, with or without seeds: they start their rows over and leave the others alone."""
         self._reset("after reset the observation", self.seed)
         for given in (None, [self.seed + 50 + index for index in range(self.count)]):
             for first in range(self.count):

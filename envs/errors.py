@@ -59,7 +59,7 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
 
 
 def _memory_sentence(error: Exception) -> str | None:
-    """What to say where memory did not suffice; None where the error is about something else."""
+    """Say that memory did not suffice; None where the error is about something else."""
     if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
         return None
     size = SIZE.search(str(error))

@@ -50,11 +50,11 @@ class ReplayedFleet(ABC):
 
     @abstractmethod
     def _seeds(self) -> Tensor:
-        """The seeds (N,) that the environments were started with."""
+        """Give the seeds (N,) that the environments were started with."""
 
     @abstractmethod
     def _current(self) -> Array:
-        """The observations (N, ...) to act on next."""
+        """Give the observations (N, ...) to act on next."""
 
     @abstractmethod
     def close(self) -> None:

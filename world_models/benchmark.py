@@ -142,7 +142,7 @@ def logged(args: Args, path: Path) -> tuple[str, dict[str, Value], list[Table]]:
 
 
 def of_unizero_run(config: UniZeroConfig, lines: Lines) -> tuple[dict[str, Value], list[Table]]:
-    """What a UniZero run's speed depends on; seconds of its phases, and its evaluations."""
+    """Read what a UniZero run's speed depends on; seconds of its phases, and its evaluations."""
     settings: dict[str, Value] = {
         "engine": config.compute.engine, "precision": config.learner.precision, "tf32": config.compute.tf32
     }  # fmt: skip
@@ -151,7 +151,7 @@ def of_unizero_run(config: UniZeroConfig, lines: Lines) -> tuple[dict[str, Value
 
 
 def of_glam_run(config: GlamConfig, lines: Lines) -> tuple[dict[str, Value], list[Table]]:
-    """What a GLAM run's speed depends on; its speed, returns of training, and its evaluations."""
+    """Read what a GLAM run's speed depends on; its speed, returns of training, and its evaluations."""
     settings: dict[str, Value] = {
         "engine": config.compute.engine, "backend": config.compute.backend, "tf32": config.compute.tf32,
         "bfloat16": config.learner.bfloat16, "imagination": config.model.imagination_memory,
@@ -176,7 +176,7 @@ def progress(config: Any, lines: Lines) -> str:
 
 
 def phase_rows(lines: Lines) -> list[dict[str, Value]]:
-    """A row for each phase of UniZero's algorithm, one for the rest, one for the whole run."""
+    """Make a row for each phase of UniZero's algorithm, one for the rest, one for the whole run."""
     timed = [line for line in lines if f"time/{LEARNING}" in line]
     if not timed:
         raise UserError("the run has logged no phases yet: wait for its first log line")
@@ -195,7 +195,7 @@ def phase_rows(lines: Lines) -> list[dict[str, Value]]:
 
 
 def speed_row(lines: Lines) -> dict[str, Value]:
-    """Steps, updates and minutes of a GLAM run so far, and the milliseconds of a step."""
+    """Give the steps, updates and minutes of a GLAM run so far, and the milliseconds of a step."""
     logs = [line for line in lines if "charts/updates" in line]
     if len(logs) < 2:
         raise UserError("the run has logged too little yet: wait for its second log line")
@@ -214,7 +214,7 @@ def speed_row(lines: Lines) -> dict[str, Value]:
 
 
 def curve_rows(lines: Lines, **others: str) -> list[dict[str, Value]]:
-    """A row for each evaluation, the last one included; `others` are more columns and their names in the log."""
+    """Make a row for each evaluation, the last one included; `others` are more columns and their names in the log."""
     rows: list[dict[str, Value]] = []
     for line in lines:
         for part in ("eval", "final"):

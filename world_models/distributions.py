@@ -31,7 +31,7 @@ def value_transform(x: Tensor) -> Tensor:
 
 
 def inverse_value_transform(y: Tensor) -> Tensor:
-    """The x with h(x) = y, elementwise."""
+    """Solve h(x) = y for x, elementwise."""
     y = upcast(y)
     size = y.abs()
     root = 2 * (size + 1 + SLOPE) / (1 + (1 + 4 * SLOPE * (size + 1 + SLOPE)).sqrt())  # sqrt(|x| + 1)
@@ -45,7 +45,7 @@ def symlog(x: Tensor) -> Tensor:
 
 
 def symexp(y: Tensor) -> Tensor:
-    """The inverse of symlog."""
+    """Invert symlog."""
     y = upcast(y)
     return y.sign() * y.abs().expm1()
 

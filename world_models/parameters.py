@@ -76,13 +76,13 @@ def total(build: Callable[[int], nn.Module], actions: int) -> int:
 
 
 def formula(build: Callable[[int], nn.Module]) -> tuple[int, int]:
-    """Base and slope of a count that is linear in the number of actions."""
+    """Find base and slope of a count that is linear in the number of actions."""
     one, two = (total(build, actions) for actions in (1, 2))
     return 2 * one - two, two - one
 
 
 def as_text(line: tuple[int, int]) -> str:
-    """A formula in words of numbers."""
+    """Write a formula in numbers."""
     return f"{line[0]:,} + {line[1]:,} A"
 
 
@@ -289,14 +289,14 @@ def form_row(name: str, rows: Sequence[Size]) -> dict[str, Value]:
 
 
 def beside_released(row: Size, actions: int) -> dict[str, Value]:
-    """A part of `code` and what was counted on the released class."""
+    """Compare a part of `code` with what was counted on the released class."""
     released = sum(RELEASED.values()) if row.part == "total" else RELEASED[row.part]
     released += RELEASED_PER_ACTION * actions if row.part in ("stem", "total") else 0
     return {"part": row.part, "released": released, "ours": row.parameters, "equal": released == row.parameters}
 
 
 def parts(model: GlamModel) -> dict[str, nn.Module]:
-    """The model in the order of its forward pass; together these parts hold every parameter."""
+    """Divide the model in the order of its forward pass; together these parts hold every parameter."""
     found: dict[str, nn.Module | None] = {
         "encoder": model.encoder,
         "posterior head": model.posterior_head,
@@ -326,7 +326,7 @@ def _branches(model: GlamModel) -> dict[str, nn.Module]:
 
 
 def build(config: GlamConfig, actions: int, seed: int = 0) -> GlamModel:
-    """A model from a seed that touches nobody's generator."""
+    """Build a model from a seed without touching the global generator."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return GlamModel(config, actions)

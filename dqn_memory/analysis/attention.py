@@ -156,7 +156,7 @@ class Maps:
 
     @classmethod
     def parse(cls, content: Any) -> Maps:
-        """The maps from what `plain` gave."""
+        """Read the maps from what `plain` gave."""
         layers = {int(layer): np.array([_square(head) for head in heads]) for layer, heads in content["layers"].items()}
         success, total, first = (content.get(name) for name in ("success", "total", "first"))
         return cls(layers, int(content["length"]), success, total, first)

@@ -57,11 +57,11 @@ def log_backend(
 
 
 def facts(choice: Choice | None) -> dict[str, Any]:
-    """What environment.json, and what a script writes of a run, keep of it."""
+    """Give what environment.json, and what a script writes of a run, keep of it."""
     return {FACT: None if choice is None else choice.name}
 
 
 def recorded(environment: Mapping[str, Any]) -> str | None:
-    """The backend that an environment.json names; None where there was no Mamba."""
+    """Read the backend that an environment.json names; None where there was no Mamba."""
     name: str | None = environment.get(FACT)
     return None if name is None else BACKENDS.get(name, name)

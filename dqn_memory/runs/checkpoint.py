@@ -72,7 +72,7 @@ class Checkpoint:
     header: dict[str, str]
 
     def part(self, name: str) -> dict[str, Tensor]:
-        """The weights of one network, such as "target", by their names within it; empty where it was not saved."""
+        """Select the weights of one network, such as "target", by their names in it; empty where it was not saved."""
         named = {full.partition("."): value for full, value in self.weights.items()}
         return {rest: value for (part, _, rest), value in named.items() if part == name}
 
@@ -300,7 +300,7 @@ def _header(data: bytes) -> dict[str, str]:
 
 
 def live_start(replay: ReplaySource) -> int:
-    """Number of the oldest column that the ring still holds."""
+    """Give the number of the oldest column that the ring still holds."""
     return max(0, replay.columns_written() - replay.capacity())
 
 

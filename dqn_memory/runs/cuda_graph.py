@@ -35,7 +35,7 @@ class Captured(Generic[P, R]):
         self.graphs: dict[tuple[Any, ...], tuple[torch.cuda.CUDAGraph, Any, R]] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """What the function returns, in tensors of its own."""
+        """Run the function; return its result in tensors of its own."""
         inputs = (args, kwargs)
         key = tuple((tuple(value.shape), value.dtype) for value in tensors(inputs))
         if key not in self.graphs:
@@ -75,7 +75,7 @@ class Captured(Generic[P, R]):
 
 
 def capture(work: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
-    """A graph of what `work` launches, and its result, whose tensors every replay overwrites.
+    """Capture a graph of what `work` launches, and its result, whose tensors every replay overwrites.
 
     `work` runs three times on a side stream first; the random numbers that this takes are given back.
     """
@@ -92,7 +92,7 @@ def capture(work: Callable[[], R]) -> tuple[torch.cuda.CUDAGraph, R]:
 
 
 def mapped(function: Callable[[Tensor], Tensor], tree: Any) -> Any:
-    """The same tree with every tensor replaced by the function of it."""
+    """Apply a function to every tensor of a tree."""
     if isinstance(tree, Tensor):
         return function(tree)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):

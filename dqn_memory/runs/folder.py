@@ -176,14 +176,14 @@ class Run:
 
 
 def run_folder(positional: str, flag: str) -> Path:
-    """The run folder of a script that takes it as an argument or as --run."""
+    """Find the run folder of a script that takes it as an argument or as --run."""
     if bool(positional) == bool(flag):
         raise UserError("give one run folder, as an argument or as --run RUN")
     return Path(positional or flag)
 
 
 def trainer_class(kind: str) -> type[Trainer[Any]]:
-    """The trainer of this kind, found through the entry points of what is installed.
+    """Find the trainer of this kind through the entry points of what is installed.
 
     Raises:
         UserError: there is none, or its package cannot be imported here.

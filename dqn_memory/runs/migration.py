@@ -30,7 +30,7 @@ _SHARED = {
 
 
 def _prior(section: str) -> dict[str, str]:
-    """The renamed settings of a temporal prior."""
+    """List the renamed settings of a temporal prior."""
     names = {"weight": "regulariser_weight", "cap": "max_span", "window": "local_window"}
     return {f"{section}.prior.{old}": f"{section}.prior.{new}" for old, new in names.items()}
 
@@ -162,13 +162,13 @@ def new_path(kind: str, path: Keys) -> Keys:
 
 
 def new_value(kind: str, path: Keys, value: Any) -> Any:
-    """What a setting's value of schema 1 is called now."""
+    """Translate a setting's value of schema 1."""
     names = VALUES.get(kind, {}).get(".".join(path), {})
     return names.get(value, value) if isinstance(value, str | bool | int | float) else value
 
 
 def new_setting(kind: str, key: str, value: Any = None) -> tuple[str, Any]:
-    """The new path and value of a setting that a study of schema 1 names by its flag or its path; others stay."""
+    """Translate path and value of a setting that a study of schema 1 names by its flag or its path; others stay."""
     word = key.replace("-", "_").replace(".", "_")
     for old in (*VALUES.get(kind, {}), *PATHS.get(kind, {})):
         path = tuple(old.split("."))
@@ -178,7 +178,7 @@ def new_setting(kind: str, key: str, value: Any = None) -> tuple[str, Any]:
 
 
 def new_metric(name: str) -> str:
-    """What a metric is called now."""
+    """Translate the name of a metric."""
     for old, new in METRICS.items():
         if name.startswith(old):
             return new + name.removeprefix(old)
@@ -186,7 +186,7 @@ def new_metric(name: str) -> str:
 
 
 def migrate_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """A trainer's saved state under this version's keys."""
+    """Translate the keys of a trainer's saved state."""
     new = {STATE.get(key, key): value for key, value in state.items()}
     if isinstance(new.get("optimizers"), dict):  # schema 1 had one without a list around it
         new["optimizers"] = [new["optimizers"]]

@@ -36,7 +36,7 @@ class ResumeConfig:
 
 
 def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, Run, Backend | None]:
-    """A run of any trainer, its config as the flags of a resume change it, and the backend of mamba they ask for."""
+    """Open a run of any trainer; give it, its config as the flags change it, and the backend of mamba they ask for."""
     flags = parse(ResumeConfig, argv)
     run = Run.open(Path(flags.resume))
     if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
@@ -47,7 +47,7 @@ def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, 
 
 
 def changed(config: C, flags: ResumeConfig) -> C:
-    """A training config with what the flags of a resume change in it; `C` is any trainer's."""
+    """Change in a training config what the flags of a resume change; `C` is any trainer's."""
     if flags.backend is not None and not hasattr(config.compute, "backend"):
         raise UserError(f"--backend {flags.backend}: this kind of run has no mamba; leave the flag out")
     engines = get_args(get_type_hints(type(config.compute))["engine"])
@@ -65,7 +65,7 @@ def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
 
 
 def with_backend(config: C, run: Run, asked: str | None = None) -> C:
-    """The config with the backend of mamba that the run began on, unless another is `asked` for.
+    """Give the config the backend of mamba that the run began on, unless another is `asked` for.
 
     Raises UserError where that one cannot run on the config's device.
     """
@@ -82,7 +82,7 @@ def with_backend(config: C, run: Run, asked: str | None = None) -> C:
 
 
 def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
-    """A UserError where there is nothing to resume: neither steps nor the final evaluation."""
+    """Raise UserError where there is nothing to resume: neither steps nor the final evaluation."""
     last = (run.metrics() or [{}])[-1]
     if last.get("step") != steps or not any(name.startswith("final/") for name in last):
         return  # it was killed between its last step and its final checkpoint

@@ -25,7 +25,7 @@ def env_reports_success(fleet: Any) -> bool:
 
 
 def success_word(reported: bool) -> str:
-    """What a rate of successes is called where it is printed."""
+    """Name a rate of successes where it is printed."""
     return SUCCESS if reported else POSITIVE
 
 
@@ -132,7 +132,7 @@ def fields(score: Score) -> dict[str, float | None]:
 
 
 def lines(score: Score) -> list[str]:
-    """A line a measure, aligned: success first, by the name of what was counted."""
+    """Write a line a measure, aligned: success first, by the name of what was counted."""
     names = {name: score.word if name == SUCCESS else name for name in report(score)}
     width = max(8, *map(len, names.values()))
     return [f"{names[name]:<{width}} {_written(name, measure)}" for name, measure in report(score).items()]

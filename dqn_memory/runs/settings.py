@@ -258,7 +258,7 @@ def _pair(name: str, text: str) -> tuple[str, Any]:
 
 
 def _docs(config_class: type) -> dict[str, str]:
-    """The string below each field, in one line; tyro itself would keep its line breaks."""
+    """Read the string below each field, in one line; tyro itself would keep its line breaks."""
     docs: dict[str, str] = {}
     for owner in reversed(config_class.__mro__):
         if is_dataclass(owner):
@@ -322,7 +322,7 @@ def check_numbers(config: Any) -> None:
 
 
 def _bounds(annotation: Any) -> Iterator[Bounds]:
-    """The bounds in an annotation, inside unions and tuples too."""
+    """Find the bounds in an annotation, inside unions and tuples too."""
     yield from (item for item in getattr(annotation, "__metadata__", ()) if isinstance(item, Bounds))
     for inner in get_args(annotation):
         if inner is not Ellipsis and not isinstance(inner, str):
@@ -351,7 +351,7 @@ def flags_of(config: Any, part: str, **others: str) -> Iterator[None]:
 
 
 def _flags_by_name(config: Any, part: str) -> dict[str, str]:
-    """Flags of a part by the last word of their path; of two fields of one name, that which lies less deep."""
+    """Map the last word of each path in a part to its flag; of two fields of one name, that which lies less deep."""
     flags = {path: flag for path, flag in flag_names(config).items() if path.startswith(f"{part}.")}
     deepest_first = sorted(flags, key=lambda path: -path.count("."))
     return {path.rpartition(".")[2]: flags[path] for path in deepest_first}
@@ -432,7 +432,7 @@ class ComputeConfig:
     """How networks are executed; every engine computes the same function."""
 
     def start(self) -> torch.device:
-        """The device, after setting what float sums depend on: the number of threads and the form of products."""
+        """Set what float sums depend on (number of threads, form of products) and give the device."""
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         set_tf32(getattr(self, "tf32", False))
@@ -451,7 +451,7 @@ class ComputeConfig:
             )
 
     def torch_device(self) -> torch.device:
-        """The device, or one sentence that says why it cannot be used."""
+        """Give the device, or one sentence that says why it cannot be used."""
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:

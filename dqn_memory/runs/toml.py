@@ -73,7 +73,7 @@ def to_toml(config: Any) -> str:
 
 
 def field_types(config_class: type) -> dict[str, Any]:
-    """Resolved annotations of a dataclass's fields, `Annotated` kept."""
+    """Resolve the annotations of a dataclass's fields, `Annotated` kept."""
     hints = typing.get_type_hints(config_class, include_extras=True)
     return {field.name: hints[field.name] for field in fields(config_class) if field.init}
 

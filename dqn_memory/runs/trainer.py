@@ -104,12 +104,12 @@ class Trainer(ABC, Generic[C]):
 
     @abstractmethod
     def summary(self, score: Score) -> str:
-        """What the script prints of the last evaluation."""
+        """Say what the script prints of the last evaluation."""
 
     @classmethod
     @abstractmethod
     def variant(cls, config: C) -> str:
-        """The folder's name between environment and seed, such as the architecture's."""
+        """Name the folder between environment and seed, such as by the architecture."""
 
     @classmethod
     @abstractmethod
@@ -118,11 +118,11 @@ class Trainer(ABC, Generic[C]):
 
     @classmethod
     def resolve(cls, config: C) -> C:
-        """A fresh run's config, with all that has to be computed for it."""
+        """Complete a fresh run's config with all that has to be computed for it."""
         return config
 
     def scalars(self) -> dict[str, float]:
-        """What a log line says; sums since the last line are cleared."""
+        """Give what a log line says; sums since the last line are cleared."""
         return self.stats.scalars() | {"charts/updates": float(self.updates)}
 
     # ---- state ---------------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ class Trainer(ABC, Generic[C]):
 
     @classmethod
     def start(cls, argv: Sequence[str]) -> tuple[Self, Run]:
-        """A fresh run from flags and presets, or a stopped one at its last checkpoint."""
+        """Start a fresh run from flags and presets, or continue a stopped one at its last checkpoint."""
         if resumes(argv):
             return cls._resume(argv)
         config = cls.configure(argv)
@@ -198,7 +198,7 @@ class Trainer(ABC, Generic[C]):
 
     @classmethod
     def configure(cls, argv: Sequence[str]) -> C:
-        """The config of a fresh run, from flags and presets."""
+        """Make the config of a fresh run from flags and presets."""
         config = parse(cls.config_class, argv)
         if hasattr(config, "base"):  # what was chosen brings other defaults with it
             config = parse(cls.config_class, argv, base=config.base())
@@ -213,7 +213,7 @@ class Trainer(ABC, Generic[C]):
 
     @classmethod
     def _resume(cls, argv: Sequence[str]) -> tuple[Self, Run]:
-        """A stopped run at its last checkpoint.
+        """Continue a stopped run at its last checkpoint.
 
         Raises:
             UserError: the checkpoint is of another kind or does not fit, or the run is complete.

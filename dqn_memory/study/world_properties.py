@@ -140,7 +140,7 @@ def aliasing(world: World[Any]) -> float | None:
 
 
 def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
-    """Number observations and states, and tell whether the episode still ran, each (T, EPISODES)."""
+    """Give observations and states numbers, and tell whether the episode still ran, each (T, EPISODES)."""
     generator = torch.Generator().manual_seed(SEED)
     state = world.reset(_uniforms(EPISODES, world.reset_draws, generator))
     alive = torch.ones(EPISODES, dtype=torch.bool)

@@ -151,7 +151,7 @@ def _renamed(column: int, order: list[int]) -> int:
 
 
 def _tables(pairs: int) -> dict[Table, int]:
-    """Number every table that can come up."""
+    """Give a number to every table that can come up."""
     number: dict[Table, int] = {}
     waiting = [full(pairs)]
     while waiting:

@@ -57,7 +57,7 @@ class Plan:
 
 
 def explore(world: World[Any]) -> Graph:
-    """Number every state that can be reached from `world.initial_draws()`.
+    """Give a number to every state that can be reached from `world.initial_draws()`.
 
     Raises:
         UserError: the world has no such list, which only a deterministic world has, or too many states, or its
@@ -160,7 +160,7 @@ def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) ->
 
 
 def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
-    """Number the rows (M,), states not met before with new numbers; -1 where a row is not wanted."""
+    """Give the rows (M,) their numbers, states not met before new ones; -1 where a row is not wanted."""
     names = [field.name for field in dataclasses.fields(state) if field.name not in COUNTERS]
     parts = [getattr(state, name).cpu().numpy().reshape(len(state.steps), -1) for name in names]
     keys = np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1) for part in parts], 1)
@@ -172,7 +172,7 @@ def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None
 
 
 def _number_observations(state: State, observation_ids: dict[bytes, int]) -> Array:
-    """Number each row's observation (M,)."""
+    """Give each row's observation (M,) its number."""
     rows = np.ascontiguousarray(state.observation.cpu().numpy())
     return np.array([observation_ids.setdefault(row.tobytes(), len(observation_ids)) for row in rows], np.int64)
 

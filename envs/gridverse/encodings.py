@@ -65,7 +65,7 @@ class Encoding:
 
 
 def default(objects: Objects) -> Encoding:
-    """Number type, status and colour as everywhere; the channels share numbers."""
+    """Use the usual numbers of type, status and colour; the channels share numbers."""
     return Encoding(_raw(), tuple(high + 1 for high in _highest(objects)))
 
 
@@ -78,7 +78,7 @@ def no_overlap(objects: Objects) -> Encoding:
 
 
 def compact(objects: Objects) -> Encoding:
-    """Number types, then pairs of type and status, then colours, one after the other without a gap.
+    """Assign numbers to types, then pairs of type and status, then colours, one after the other without a gap.
 
     Objects that the task does not declare have the numbers of a hidden cell.
     """
@@ -133,7 +133,7 @@ def _raw() -> Tensor:
 
 
 def states(kind: int) -> int:
-    """Number of statuses that a type has."""
+    """Count the statuses that a type has."""
     return LOCKED + 1 if kind == DOOR else 1
 
 

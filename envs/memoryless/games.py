@@ -35,10 +35,10 @@ class Game(Protocol):
         """Mean success and mean return (2, K) of tables (K, O) int64."""
 
     def expect(self, policy: Tensor) -> Tensor:
-        """The same (2,) of one stochastic policy (O, A), in a form whose gradient leads to a better one."""
+        """Score one stochastic policy (O, A), (2,), in a form whose gradient leads to a better one."""
 
     def judge(self, policy: Tensor) -> Tensor:
-        """The same (2,) without gradient: exactly, or on episodes that no search has seen."""
+        """Score without gradient, (2,): exactly, or on episodes that no search has seen."""
 
     def first_tables(self, count: int, draws: torch.Generator) -> Tensor:
         """Tables (count, O) to begin searches with."""
@@ -130,7 +130,7 @@ class SampledGame:
         return torch.stack((success, returns)).unflatten(1, (count, -1)).mean(2)
 
     def expect(self, policy: Tensor) -> Tensor:
-        """The score function's estimate on new episodes: right in value and, in expectation, in gradient."""
+        """Estimate by the score function on new episodes: right in value and, in expectation, in gradient."""
         logs = policy.log()
         score = torch.zeros(len(self.start), dtype=torch.float64)
 
@@ -152,7 +152,7 @@ class SampledGame:
         return torch.stack(self._play(start, lambda seen: self._draw(policy, seen))).mean(1)
 
     def first_tables(self, count: int, draws: torch.Generator) -> Tensor:
-        """The best action by random linear rules of what an observation shows; an even row is uniformly random."""
+        """Choose actions by random linear rules of what an observation shows; an even row is uniformly random."""
         rules = torch.randn(count, self.points.shape[1] + 1, self.actions, generator=draws, dtype=torch.float64)
         ones = torch.ones(self.observations, 1, dtype=torch.float64)
         tables = (torch.cat((self.points, ones), 1) @ rules).argmax(2)  # (count, O)
@@ -211,7 +211,7 @@ def successes(endings: Array, reward: float | None, limit: int) -> Array:
 
 
 def identifier(world: World[Any], draws: torch.Generator) -> tuple[Identify, Tensor]:
-    """Number a world's observations; the last number is for all that random play did not meet.
+    """Assign numbers to a world's observations; the last number is for all that random play did not meet.
 
     Returns:
         The function that gives the numbers, and what each number shows, in -1 .. 1 (O, d).
@@ -229,7 +229,7 @@ def identifier(world: World[Any], draws: torch.Generator) -> tuple[Identify, Ten
 
 
 def grid_cells(world: World[Any], space: gymnasium.spaces.Box, draws: torch.Generator) -> tuple[Identify, Tensor]:
-    """Number the cells of a grid: BINS over each component, and one more for 0 alone, so that signs are told apart."""
+    """Assign numbers to the cells of a grid: BINS over each component, and one more for 0 alone."""
     high = torch.from_numpy(np.asarray(space.high, np.float64))
     power = (BINS + 1) ** torch.arange(len(high))
 
@@ -260,7 +260,7 @@ def visited(world: World[Any], key: Identify, draws: torch.Generator, episodes: 
 
 
 def index_among(key: Identify, known: Tensor) -> Identify:
-    """Number observations by where their keys stand among the known ones; all others get one more number."""
+    """Assign numbers to observations by where their keys stand among the known ones; all others get one more number."""
 
     def identify(observation: Tensor) -> Tensor:
         found = key(observation)

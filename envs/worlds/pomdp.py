@@ -248,7 +248,7 @@ class Reader:
         self.rewards: list[tuple[Index, Floats]] = []
 
     def read(self, entries: Sequence[Section], last_line: int) -> Tables:
-        """The model, from its T, O and R entries in their order."""
+        """Make the model from its T, O and R entries in their order."""
         for section in entries:
             self.entry(section)
         for name in self.tables:
@@ -402,7 +402,7 @@ class File(Tabular):
 
 
 def read(path: str | os.PathLike[str]) -> Tables:
-    """The model of a .pomdp file.
+    """Read the model of a .pomdp file.
 
     Raises:
         UserError: the file cannot be read, is no text, or breaks the format; the message names file and line.

@@ -85,7 +85,7 @@ class LearnerConfig:
     """Run the networks under bfloat16 autocast; scans, distributions and losses stay float32."""
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """The precision that the world model's networks run in."""
+        """Give the precision that the world model's networks run in."""
         return torch.autocast(device.type, torch.bfloat16, enabled=self.bfloat16)
 
 

@@ -80,7 +80,7 @@ class Args:
 
 
 def imagine(args: Args, found: Trained) -> tuple[EpisodeRollout, MemoryComparison, float]:
-    """What was imagined, both forms of imagination compared, and the return of the first episode."""
+    """Draw what was imagined, both forms of imagination compared, and the return of the first episode."""
     episodes = [play_episode(found, args.seed + i, args.max_episode_steps, args.greedy) for i in range(args.episodes)]
     episode = episodes[0]
     start = min(found.config.model.context, len(episode) - 1) if args.start is None else args.start
@@ -90,7 +90,7 @@ def imagine(args: Args, found: Trained) -> tuple[EpisodeRollout, MemoryCompariso
 
 
 def all_losses(run: Path, others: Sequence[str]) -> dict[str, dict[str, Curve]]:
-    """The curves of all runs by their folders' names."""
+    """Read the curves of all runs by their folders' names."""
     folders = [run, *map(Path, others)]
     short = {folder: f"{folder.parent.name}/{folder.name}" if len(folders) > 1 else folder.name for folder in folders}
     if len(set(short.values())) < len(folders):

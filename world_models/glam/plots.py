@@ -47,7 +47,7 @@ class Curve:
         return (sums[index + reach + 1] - sums[index - reach]) / (2 * reach + 1)
 
     def fluctuation(self, window: int = WINDOW) -> float:
-        """Standard deviation around the trend, without the lines whose window is cut short; nan where none is left."""
+        """Compute the standard deviation around the trend, without lines of cut windows; nan where none is left."""
         half = min(window, len(self.values)) // 2
         inner = slice(half, len(self.values) - half)
         left = (self.values - self.trend(window))[inner]
@@ -92,7 +92,7 @@ def varied(before: Array, after: Array) -> list[Box]:
 
 
 def _patches(mask: Array) -> Array:
-    """Number the connected patches of a mask (S, S) from 1 up: the largest index in each spreads until it fills it."""
+    """Label the connected patches of a mask (S, S) from 1 up: the largest index in each spreads until it fills it."""
     height, width = mask.shape
     labels = np.where(mask, np.arange(1, mask.size + 1).reshape(mask.shape), 0)
     while True:

@@ -68,7 +68,7 @@ class Case:
     """Imagined steps (None: as many as the preset begins with)."""
 
     def config(self) -> TrainConfig:
-        """The preset, executed in this way."""
+        """Give the preset, executed in this way."""
         config = read_config(TrainConfig, f"glam/{self.preset}")
         bfloat16 = self.precision == "bfloat16"
         start = self.horizon or config.horizon.start
@@ -92,12 +92,12 @@ class Case:
         return sorted({self.schedule.at(step) for step in range(0, STEPS, self.schedule.growth_every)})
 
     def columns(self) -> dict[str, Value]:
-        """What a row of a table says of the case."""
+        """Give what a row of a table says of the case."""
         return {name: getattr(self, name) for name in ("preset", "device", "engine", "precision")}
 
 
 def cases(device: str, engines: Sequence[str] = ()) -> list[Case]:
-    """The smoke preset on a CPU; on an accelerator the full size, as published and quick, in every way."""
+    """List the smoke preset on a CPU; on an accelerator the full size, as published and quick, in every way."""
     if device == "cpu":
         return [Case("smoke")]
     ways = [

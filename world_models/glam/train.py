@@ -187,7 +187,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         return super().state_dict() | {"actions": self.fleet.num_actions}
 
     def summary(self, score: Score) -> str:
-        """What the script prints of the last evaluation."""
+        """Say what the script prints of the last evaluation."""
         return (
             f"return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
             f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
@@ -195,7 +195,7 @@ class GlamTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
-        """The name of the run's folder between environment and seed."""
+        """Name the run's folder between environment and seed."""
         return f"glam-{config.model.sequence}"
 
     @classmethod

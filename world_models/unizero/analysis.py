@@ -336,7 +336,7 @@ def investigate(run: Path, device: torch.device, choice: Choice) -> Findings:
 
 
 def report_maps(run: Path, seed: int) -> Maps | None:
-    """What a study's report shows of a run's attention; None where its dynamics has none."""
+    """Read what a study's report shows of a run's attention; None where its dynamics has none."""
     found = investigate(run, torch.device("cpu"), Choice(seed=seed, frames=False))
     if not len(found.maps):
         return None

@@ -42,7 +42,7 @@ class Columns(NamedTuple):
         return Columns(position, torch.cat((self.branch, new), 1), self.length + 1)
 
     def reach(self, queries: int) -> Reach:
-        """What the newest Q columns see: the trunk before them, and of their own branch all up to themselves."""
+        """Mask what the newest Q columns see: the trunk before them, and of their own branch all up to themselves."""
         branch, position = self.branch[:, -queries:], self.position[:, -queries:]
         back = position[:, :, None] - self.position[:, None]  # (B, Q, T)
         kin = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
@@ -58,7 +58,7 @@ class Reach(NamedTuple):
     length: int  # all distances lie below
 
     def last(self, queries: int) -> Reach:
-        """The newest of them alone."""
+        """Keep the newest of them alone."""
         position, distance, hidden = (value[:, -queries:] for value in self[:3])
         return Reach(position, distance, hidden, self.length)
 
@@ -66,7 +66,7 @@ class Reach(NamedTuple):
 def attend(
     attention: Attention, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int
 ) -> tuple[Tensor, KeysValues]:  # fmt: skip
-    """Outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
+    """Compute the outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
 
     `memory` holds those of the columns before x (None: there are none); `reach` says what the new ones see.
     """

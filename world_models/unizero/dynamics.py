@@ -128,7 +128,7 @@ class MarkovDynamics(Dynamics):
     def forward(
         self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The loop over time is the unrolled recurrence."""
+        """Unroll the recurrence over time."""
         z = latent[:, 0]
         at_latents, at_actions = [], []
         for taken in action.unbind(1):
@@ -143,7 +143,7 @@ class MarkovDynamics(Dynamics):
         return self._at_latent(latent)
 
     def root(self, window: Window, latent: Tensor) -> Tensor:
-        """The latent itself, normalised."""
+        """Normalise the latent."""
         return self._at_latent(latent)
 
     def imagine(

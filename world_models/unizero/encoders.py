@@ -155,5 +155,5 @@ ENCODERS: dict[str, type[ImageEncoder] | type[VectorEncoder] | type[TokenEncoder
 
 
 def make_encoder(spec: ObservationSpec, width: int, config: EncoderConfig) -> Encoder:
-    """The encoder that fits the observation's kind."""
+    """Build the encoder that fits the observation's kind."""
     return ENCODERS[spec.kind](spec, width, config)

@@ -35,7 +35,7 @@ class Planning(NamedTuple):
 
 
 def make_planning(engine: Engine, model: WorldModel, backend: str = BACKEND) -> Planning:
-    """A model's functions under the chosen engine; they follow its weights. `cudagraph` needs it on a CUDA device."""
+    """Give a model's functions under the chosen engine; they follow its weights. `cudagraph` needs a CUDA device."""
     ask = partial(outcome, model)
     if engine == "cudagraph":
         return Planning(Captured(model.encode), Functions(Captured(model.root), Captured(ask), model.causal))

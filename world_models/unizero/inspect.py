@@ -95,7 +95,7 @@ def _link(found: Findings, link: Link) -> Figure:
 
 
 def reward_words(found: Errors) -> str:
-    """The error of the predicted rewards."""
+    """Describe the error of the predicted rewards."""
     return (
         f"reward: mean |error| {found.reward_mean_absolute:.3g}, largest {found.reward_largest:.3g} over all "
         f"{found.steps} steps (rewards spread by {found.reward_spread:.3g})"
@@ -103,7 +103,7 @@ def reward_words(found: Errors) -> str:
 
 
 def latent_words(found: Errors) -> str:
-    """The error of the predicted latents."""
+    """Describe the error of the predicted latents."""
     return (
         f"next latent: {found.latent_divergence:.3g} nats a group from what was seen "
         f"({found.latent_divergence_unchanged:.3g} if nothing were to change)"
@@ -129,7 +129,7 @@ def as_text(found: Findings) -> str:
 
 
 def facts(found: Findings, seed: int) -> dict[str, Any]:
-    """What inspect.json says."""
+    """Give what inspect.json says."""
     model, seen = found.config.model, found.seen
     return {
         "step": found.step, "env": found.config.environment.env, "dynamics": model.dynamics, "prior": model.prior.kind,
@@ -144,7 +144,7 @@ def facts(found: Findings, seed: int) -> dict[str, Any]:
 
 
 def steps(found: Findings) -> dict[str, Any]:
-    """What trajectory.json says: the errors, and every step's numbers."""
+    """Give what trajectory.json says: the errors, and every step's numbers."""
     seen = found.seen
     returns = returns_to_go(seen.reward, seen.ended, found.config.learner.gamma)
     numbers = {

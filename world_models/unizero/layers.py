@@ -44,12 +44,12 @@ class AttentionLayer(nn.Module):
         return self._leave(x, self.attention(self.norms[0](x), lengths))
 
     def last(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """The last real position alone, (B, D)."""
+        """Compute the last real position alone, (B, D)."""
         y, index = self.attention(self.norms[0](x), lengths), lengths - 1
         return self._leave(select(x, index)[:, None], select(y, index)[:, None])[:, 0]
 
     def branch(self, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int) -> tuple[Tensor, KeysValues]:
-        """The last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
+        """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
         y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
         return self._leave(x[:, -queries:], y), memory
 
@@ -72,7 +72,7 @@ class AttentionStack(nn.Module):
         return all(layer.attention.causal for layer in self.attention_layers())
 
     def attention_layers(self) -> list[AttentionLayer]:
-        """The layers, typed."""
+        """List the layers, typed."""
         return cast(list[AttentionLayer], list(self.layers))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -172,7 +172,7 @@ class RecurrentStack(nn.Module):
         return self._branch(following, memory)[0]
 
     def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """A step of every branch: new (B, K, D) from states (B K, D)."""
+        """Take a step in every branch: new (B, K, D) from states (B K, D)."""
         y, after = self._step(new.flatten(0, 1), states)
         return y.view_as(new), after
 

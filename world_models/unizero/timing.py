@@ -94,7 +94,7 @@ class Case:
         return self.preset == "full" and self.device == "cuda"
 
     def network(self) -> WorldModel:
-        """The same weights at every call; sets the precision of products too."""
+        """Build the model with the same weights at every call; set the precision of products too."""
         set_tf32(self.precision != "float32")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -106,7 +106,7 @@ class Case:
         return torch.randint(256, (*leading, *IMAGE.shape), generator=generator, dtype=torch.uint8).to(self.device)
 
     def columns(self) -> dict[str, Value]:
-        """What a row of a table says of the case."""
+        """Give what a row of a table says of the case."""
         names = ("preset", "device", "engine", "precision", "trees", "query_per")
         return {name: getattr(self, name) for name in names}
 
@@ -117,7 +117,7 @@ FULL = Case("full", ModelConfig(), num_envs=8, simulations=50, device="cuda")
 
 
 def cases(device: str, engines: Sequence[str] = (), quick: bool = False) -> list[Case]:
-    """The tiny preset on a CPU; on an accelerator the full one in every way."""
+    """List the tiny preset on a CPU; on an accelerator the full one in every way."""
     if device == "cpu":
         ways = [TINY, replace(TINY, query_per="action"), replace(TINY, engine="compile")]
         wanted = engines or ("eager",)  # compiling takes minutes
@@ -133,7 +133,7 @@ def cases(device: str, engines: Sequence[str] = (), quick: bool = False) -> list
 
 
 def smaller(case: Case) -> Case:
-    """The same case with sizes that take no time."""
+    """Shrink the case to sizes that take no time."""
     model = replace(TINY.model, width=16, heads=2, encoder=EncoderConfig(channels=4))
     return replace(case, model=model, num_envs=2, simulations=2, batch=2)
 
@@ -189,7 +189,7 @@ class Acting:
         return action
 
     def parts(self) -> dict[str, Work]:
-        """The step, and its parts alone: `expand` is all queries of one step, `walk` all simulations."""
+        """Time the step, and its parts alone: `expand` is all queries of one step, `walk` all simulations."""
         encode, functions = self.planning
         with torch.no_grad():
             latent = encode(self.observation)

@@ -150,7 +150,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return reanalysed(sequences, search_again(self.model, contexts, numbers, search, self.planning))
 
     def scalars(self) -> dict[str, float]:
-        """What a log line says; sums since the last line are cleared. `phases.Stopwatch` says what the times mean."""
+        """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
         return super().scalars() | self.model.memory_scalars() | self.stopwatch.scalars()
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
@@ -172,11 +172,11 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return goal is not None and float(score.returns.mean()) >= goal
 
     def networks(self) -> dict[str, WorldModel]:
-        """The model and its target."""
+        """List the model and its target."""
         return {"model": self.model, "target": self.target}
 
     def summary(self, score: Score) -> str:
-        """What the script prints of the last evaluation."""
+        """Say what the script prints of the last evaluation."""
         return (
             f"return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
             f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
@@ -184,7 +184,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
-        """The name of the run's folder between environment and seed."""
+        """Name the run's folder between environment and seed."""
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
 
     @classmethod
