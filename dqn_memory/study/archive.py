@@ -33,7 +33,7 @@ from dqn_memory.runs.folder import METRICS, RAW
 from dqn_memory.runs.metrics import read_metrics
 from dqn_memory.runs.migration import SCHEMA, migrate
 from dqn_memory.study.definition import Line, read_lines
-from dqn_memory.study.store import HASHES, RunState, Study, read_checksums, run_folder, write_checksums
+from dqn_memory.study.store import HASHES, HOME, RunState, Study, read_checksums, run_folder, write_checksums
 from envs.files import disk_errors, write_atomic
 
 FORMAT = "dqn-memory archive 1"
@@ -221,7 +221,7 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     records = {run.name: records[run.name] for run in source.runs if run.name in records}
     earlier = _earlier(source, records, folder)
     if source.recorded is None:
-        records = {name: portable(record, source.folder, source.name) for name, record in records.items()}
+        records = {name: portable(record, source.folder, f"{HOME}/{source.name}") for name, record in records.items()}
     numbers = iter(sorted(set(range(1, len(records) + len(earlier) + 1)) - set(earlier.values())))
     ids = {name: earlier[name] if name in earlier else next(numbers) for name in records}
     configs = {name: flat(record.config) for name, record in records.items()}
@@ -268,10 +268,10 @@ def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> 
     return {row["name"]: row["run"] for row in _rows(folder / RUNS) if "run" in row}
 
 
-def portable(record: RunRecord, folder: Path, name: str) -> RunRecord:
-    """Take this machine's path of a study out of a run's files, and needless digits out of its training lines."""
+def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
+    """Name a folder of this machine as `place` in what is stored of a run, and round its training lines."""
     text = _compact([record.config, record.environment])
-    config, environment = json.loads(placeless(text.encode(), folder, name))
+    config, environment = json.loads(placeless(text.encode(), folder, place))
     return replace(record, config=config, environment=environment, metrics=[rounded(row) for row in record.metrics])
 
 
@@ -282,14 +282,14 @@ def rounded(row: Tree) -> Tree:
     return {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in row.items()}
 
 
-def placeless(text: bytes, folder: Path, name: str) -> bytes:
-    """Write a study's folder as runs/studies/NAME, wherever a text names it as it is or as TOML and JSON do."""
-    old, new = str(folder.resolve()), f"runs/studies/{name}"
+def placeless(text: bytes, folder: Path, place: str) -> bytes:
+    """Name a folder of this machine as `place`, wherever a text names it as it is or as TOML and JSON do."""
+    old = str(folder.resolve())
     forms: tuple[Callable[[str], str], ...] = (
         str, lambda path: json.dumps(path, ensure_ascii=False)[1:-1], lambda path: json.dumps(path)[1:-1],
     )  # fmt: skip
     for form in forms:
-        text = text.replace(form(old).encode(), form(new).encode())
+        text = text.replace(form(old).encode(), form(place).encode())
     return text
 
 

@@ -69,8 +69,9 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     kind = kinds.pop()
     title = title or next((archive.title for archive in archives), ", ".join(dict.fromkeys(r.world for r, _ in found)))
     about = next((archive.about for archive in archives), "")
+    folder = paths[0] if len(paths) == 1 else Path(name)
     return Source(
-        folder=Path(name), name=name, title=title, about=about, kind=kind, smoke=False, axes=AXES,
+        folder=folder, name=name, title=title, about=about, kind=kind, smoke=False, axes=AXES,
         runs=tuple(run for run, _ in found), recorded={run.name: record for run, record in found},
         definition=definition_text(kind, title, about, found),
         shown={"returns": any(archive.shown.get("returns") for archive in archives)},
@@ -93,7 +94,7 @@ def _single(path: Path) -> tuple[RunState, RunRecord]:
         name=name, axes=axes, state="finished", folder=path, config=path / CONFIG, log=path / "log",
         steps=int(settings["total_steps"]), attempts=1, seconds=last.get("time/elapsed"), error="",
     )  # fmt: skip
-    return state, portable(record, path.parent, path.parent.name)
+    return state, portable(record, path.parent, f"runs/{path.parent.name}")
 
 
 def kind_of(record: RunRecord, name: str) -> str:

@@ -20,7 +20,7 @@ from dqn_memory.runs.settings import to_toml
 from dqn_memory.runs.toml import from_record
 from dqn_memory.study.archive import Source, open_source, placeless, unpack
 from dqn_memory.study.definition import Planned
-from dqn_memory.study.store import RunState, Study, finished, run_folder, study_folder, write_checksums
+from dqn_memory.study.store import HOME, RunState, Study, finished, run_folder, study_folder, write_checksums
 from envs.files import disk_errors
 
 
@@ -114,7 +114,7 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
         else:
             shutil.copytree(run.folder, partial)
         _place(partial / "config.toml", folder.resolve())
-        _rename(partial / "environment.json", source.folder, source.name)
+        _rename(partial / "environment.json", source.folder, f"{HOME}/{source.name}")
         write_checksums(partial)
         partial.replace(folder)
 
@@ -126,7 +126,7 @@ def _place(path: Path, folder: Path) -> None:
     path.write_text(tomli_w.dumps(values | {"output": output}), encoding="utf-8")
 
 
-def _rename(path: Path, folder: Path, name: str) -> None:
+def _rename(path: Path, folder: Path, place: str) -> None:
     """Take the study's folder on this machine out of a file."""
     if path.is_file():
-        path.write_bytes(placeless(path.read_bytes(), folder, name))
+        path.write_bytes(placeless(path.read_bytes(), folder, place))

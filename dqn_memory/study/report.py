@@ -160,7 +160,7 @@ def lead(data: Data) -> list[str]:
     about = [source.about + cut] if source.about + cut else []
     return [
         *about,
-        f"{len(source.runs)} runs of `{script_of(source.kind)}` ({states}): "
+        f"{counted(len(source.runs), 'run')} of `{script_of(source.kind)}` ({states}): "
         f"{counted(len(source.worlds), 'environment')}, {len(data.series)} series, {counted(seeds, 'seed')}; "
         f"{len(data.entries)} are in this report. Where one number stands for a run it is the {HEADLINE} "
         f"({meaning(data, PREFERRED)}). All "

@@ -302,6 +302,14 @@ def test_runs_are_gathered_into_an_archive_that_can_grow(finished: Path, tmp_pat
     assert (kept / "report.md").read_text().startswith("# Runs\n")
 
 
+def test_a_run_has_a_report_of_its_own(finished: Path, tmp_path: Path) -> None:
+    run, *_ = singles(finished, tmp_path / "runs")
+    main([str(run), "--no-attention"])
+    assert "\n1 run of `dqn_memory.train`" in (run / "report/report.md").read_text()
+    main([str(run), "--archive", str(tmp_path / "kept"), "--no-attention"])
+    assert str(tmp_path) not in (tmp_path / "kept/runs.csv").read_text()
+
+
 def test_the_definition_of_gathered_runs_gives_their_settings(finished: Path, tmp_path: Path) -> None:
     main([*map(str, singles(finished, tmp_path / "runs")), "--archive", str(tmp_path / "kept"), "--no-attention"])
     source = open_source(tmp_path / "kept")
