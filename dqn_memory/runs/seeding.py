@@ -44,7 +44,7 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
 
 
 def dropout_state(device: torch.device) -> dict[str, Any]:
-    """Set what all of the process shares: the number of threads, and dropout's default generators."""
+    """Read what all of the process shares: the number of threads, and dropout's default generators."""
     cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
     return {"threads": torch.get_num_threads(), "dropout": torch.get_rng_state(), "dropout_cuda": cuda}
 
