@@ -27,7 +27,8 @@ from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, check_kind
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions
 from dqn_memory.runs.settings import ComputeConfig, from_record, load_plugins
 from envs.fleet import make_fleet

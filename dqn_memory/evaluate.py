@@ -21,7 +21,8 @@ import tyro
 
 from dqn_memory.runs.backend import log_backend
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.folder import Run, kind_of, run_folder, trainer_class
+from dqn_memory.runs.folder import Run, run_folder
+from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, lines
 from dqn_memory.runs.score import fields as measures
 from dqn_memory.runs.settings import ComputeConfig, check_numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -94,3 +95,8 @@ def read_entries(path: Path, entry: Callable[[str, dict[str, Any]], Entry], what
         return {name: entry(name, values) for name, values in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no table of {what}; move it away or choose another --folder") from None
+
+
+def sha256(data: bytes) -> str:
+    """Hexadecimal SHA-256 of `data`."""
+    return hashlib.sha256(data).hexdigest()

@@ -6,7 +6,6 @@ says which files are valid, with their sizes and hashes. What it does not name i
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dqn_memory.runs.errors import UserError
-from envs.files import disk_errors, write_atomic
+from envs.files import disk_errors, sha256, write_atomic
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
@@ -323,8 +322,3 @@ def columns_from(parts: list[tuple[int, dict[str, Tensor]]], begin: int) -> Colu
     dead = begin - parts[0][0]
     joined = {name: torch.cat([part[name] for _, part in parts])[dead:] for name in parts[0][1]}
     return Columns(begin, joined)
-
-
-def sha256(data: bytes) -> str:
-    """Hexadecimal SHA-256 of `data`."""
-    return hashlib.sha256(data).hexdigest()

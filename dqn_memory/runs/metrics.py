@@ -12,20 +12,22 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.migration import new_metric
-from envs.core import Step
 from envs.files import disk_errors
 
 if TYPE_CHECKING:
     from io import BufferedWriter
 
+    import torch
+    from torch import Tensor
     from torch.utils.tensorboard import SummaryWriter
 
+    from envs.core import Step
 
+# What is kept of a finished run: small files, whole without its checkpoints.
+METRICS = "metrics.jsonl"
+RAW = ("config.toml", "environment.json", METRICS)
 TIMES = ("time/elapsed", "time/processor")
 RECENT = 100  # episodes behind charts/success_rate
 FINAL = "final/"  # how the names of a finished run's last evaluation begin
@@ -35,7 +37,7 @@ class Metrics:
     """Appends to both files; opens them with the first line, so that reading a run writes nothing."""
 
     def __init__(self, folder: Path, tensorboard: bool = True) -> None:
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS
         self._folder, self._tensorboard = folder, tensorboard
         self._purge_step: int | None = None
         self._file: BufferedWriter | None = None
@@ -138,6 +140,8 @@ class RunStats:
         norm: str = "grad/norm",
         rate: str = "--learning-rate",
     ) -> None:
+        import torch  # here, so that reading metrics needs none
+
         self.loss, self.norm = loss, norm  # the metrics that must stay finite
         self.rate = rate  # the flag of the step size behind them
         self.recent: deque[float] = deque(maxlen=RECENT)
@@ -148,8 +152,8 @@ class RunStats:
 
     def count_update(self, metrics: Mapping[str, Tensor], step: int) -> None:
         """Add one update's metrics without waiting for the device."""
-        finite = torch.isfinite(metrics[self.loss]) & torch.isfinite(metrics[self.norm])
-        self.broken_at = torch.where(finite | (self.broken_at >= 0), self.broken_at, step)
+        finite = metrics[self.loss].isfinite() & metrics[self.norm].isfinite()
+        self.broken_at = self.broken_at.where(finite | (self.broken_at >= 0), step)
         self.sums = {name: self.sums.get(name, 0) + value for name, value in metrics.items()}
         self.summed += 1
 

@@ -9,7 +9,8 @@ from typing import Any, Literal, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import Backend, recorded, refused
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, check_kind
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.settings import from_record, load_plugins, parse
 
 C = TypeVar("C", bound=Any)

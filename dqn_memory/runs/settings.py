@@ -34,16 +34,17 @@ from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
-import torch
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.toml import defaults, field_types, from_record, from_toml, members, to_toml
 from envs import cli
-from envs.atari import AtariConfig
 from envs.registry import WORLDS
+
+if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, go without torch
+    import torch
 
 __all__ = [
     "PRESETS",
@@ -400,6 +401,8 @@ class EnvironmentConfig:
         limit = "time_limit" if ours else "max_episode_steps"  # the keyword of gymnasium.make
         given = {limit: self.time_limit if training else None, "path": self.path}
         if self.env.startswith("ALE/"):
+            from envs.atari import AtariConfig
+
             frames = AtariConfig().frame_skip * (given.pop(limit) or 0)
             given["most_frames"] = frames or None
         given |= {"observe": self.observe if self.observe == "state" else None}
@@ -433,6 +436,8 @@ class ComputeConfig:
 
     def start(self) -> torch.device:
         """Set what float sums depend on (number of threads, form of products) and give the device."""
+        import torch
+
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         set_tf32(getattr(self, "tf32", False))
@@ -452,6 +457,8 @@ class ComputeConfig:
 
     def torch_device(self) -> torch.device:
         """Give the device, or one sentence that says why it cannot be used."""
+        import torch
+
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -473,5 +480,7 @@ def set_tf32(allowed: bool) -> None:
     torch by itself rounds in cuDNN's convolutions and recurrent layers and not in matrix products, so that neither
     "float32" nor "tf32" would be true of a whole network.
     """
+    import torch
+
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed

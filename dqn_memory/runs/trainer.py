@@ -19,7 +19,8 @@ from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import one_line_errors
-from dqn_memory.runs.folder import Run, check_kind
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due

@@ -27,14 +27,12 @@ from typing import Any
 
 import tomli_w
 
-from dqn_memory.runs.checkpoint import sha256
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import METRICS, RAW
-from dqn_memory.runs.metrics import read_metrics
+from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
 from dqn_memory.runs.migration import SCHEMA, migrate
 from dqn_memory.study.definition import Line, read_lines
 from dqn_memory.study.store import HASHES, HOME, RunState, Study, read_checksums, run_folder, write_checksums
-from envs.files import disk_errors, write_atomic
+from envs.files import disk_errors, sha256, write_atomic
 
 FORMAT = "dqn-memory archive 1"
 INDEX, RUNS, MACHINES, ROWS = "archive.json", "runs.csv", "machines.json", "metrics.csv"

@@ -11,7 +11,8 @@ import numpy as np
 
 from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, trainer_class
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.settings import from_record, load_plugins
 from dqn_memory.study.archive import CONFIG, DEFINITION, ROWS, RunRecord, Source
 from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise

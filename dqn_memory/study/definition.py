@@ -50,7 +50,7 @@ import gymnasium
 import tomli_w
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.folder import trainer_class
+from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
 from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config, study_files, to_toml
 from dqn_memory.runs.toml import defaults

@@ -18,7 +18,7 @@ from typing import Any
 import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.folder import script_of
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.study.archive import INDEX, Source, open_source, write_archive
 from dqn_memory.study.collect import HEADLINE, PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.find import find_study

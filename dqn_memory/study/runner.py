@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import script_of
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.study import child
 from dqn_memory.study.definition import Resources
 from dqn_memory.study.store import (

@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from dqn_memory.runs.checkpoint import sha256
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import RAW
+from dqn_memory.runs.metrics import RAW
 from dqn_memory.runs.migration import KINDS
 from dqn_memory.runs.toml import from_record
 from dqn_memory.study.definition import Definition, Label, Planned
-from envs.files import disk_errors, write_atomic
+from envs.files import disk_errors, sha256, write_atomic
 
 State = Literal["waiting", "running", "finished", "failed", "stopped"]
 FORMAT = "dqn-memory study 1"

@@ -15,7 +15,8 @@ from run_folders import assert_same_run, metrics, refused
 
 from dqn_memory.evaluate import main as evaluate
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, trainer_class
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import trainer_class
 
 MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"
 SMALL = (

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from dqn_memory.config import TrainConfig
-from dqn_memory.runs import folder
+from dqn_memory.runs import kinds
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import from_toml, preset_names
 from dqn_memory.study import definition
@@ -174,10 +174,10 @@ def test_a_setting_has_several_names_and_none_for_two(monkeypatch):
     assert find_setting("twins", "left-size") == ("left", "size")
     with pytest.raises(UserError, match=r"the setting 'size' may be left\.size or right\.size"):
         find_setting("twins", "size")
-    gone = EntryPoint("gone", "gone_away:Trainer", folder.TRAINERS)
-    monkeypatch.setattr(folder, "entry_points", lambda group: [gone])
+    gone = EntryPoint("gone", "gone_away:Trainer", kinds.TRAINERS)
+    monkeypatch.setattr(kinds, "entry_points", lambda group: [gone])
     with pytest.raises(UserError, match="the trainer gone is not installed here: there is no module gone_away"):
-        folder.trainer_class("gone")
+        kinds.trainer_class("gone")
 
 
 def test_a_prior_of_the_world_model_starts_where_its_own_command_line_starts_it():

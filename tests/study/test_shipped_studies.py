@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from studies import carry_out, kill_trainer, results, start, wait_for
 
-from dqn_memory.runs.folder import script_of
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import main as report
 from dqn_memory.study.store import Study, last_step

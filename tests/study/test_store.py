@@ -185,3 +185,8 @@ def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(stu
 def test_times_and_sizes_in_words():
     assert [in_words(x) for x in (None, 3.2, 200, 7_200, 300_000)] == ["unknown", "3 s", "3.33 min", "2 h", "3.47 days"]
     assert [size_in_words(x) for x in (None, 12.3, 2_500)] == ["unknown", "12.3 MB", "2.5 GB"]
+
+
+def test_study_run_and_its_workers_load_no_torch_before_they_need_it():
+    code = "import sys, dqn_memory.study.run, dqn_memory.study.cluster; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

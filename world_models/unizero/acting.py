@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run, check_kind
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins

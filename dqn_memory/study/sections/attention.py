@@ -13,7 +13,7 @@ import numpy as np
 from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import script_of, trainer_class
+from dqn_memory.runs.kinds import script_of, trainer_class
 from dqn_memory.study.collect import Data, Entry
 from dqn_memory.study.page import Part, Picture, Section, slug
 from envs.tables import Table

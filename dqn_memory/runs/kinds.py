@@ -1,0 +1,63 @@
+"""Kinds of runs: the trainers that what is installed names as its entry points."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.migration import KINDS
+
+if TYPE_CHECKING:
+    from dqn_memory.runs.checkpoint import Checkpoint
+    from dqn_memory.runs.trainer import Trainer
+
+TRAINERS = "dqn_memory.trainers"  # the group of entry points that a distribution names its trainers in
+
+
+def trainer_class(kind: str) -> type[Trainer[Any]]:
+    """Find the trainer of this kind through the entry points of what is installed.
+
+    Raises:
+        UserError: there is none, or its package cannot be imported here.
+    """
+    kind = KINDS.get(kind, kind)
+    found = {point.name: point for point in entry_points(group=TRAINERS)}
+    if kind not in found:
+        raise UserError(near_names("kind of run", kind, found))
+    try:
+        trainer: type[Trainer[Any]] = found[kind].load()
+    except ModuleNotFoundError as error:
+        raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
+    return trainer
+
+
+def script_of(kind: str) -> str:
+    """Name the module that trains runs of this kind, such as dqn_memory.train; nothing of it is imported."""
+    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
+    if kind not in modules:
+        raise UserError(near_names("kind of run", kind, modules))
+    return modules[kind]
+
+
+def kind_of(checkpoint: Checkpoint) -> str | None:
+    """Read the kind of run in a checkpoint's header; None where it says none."""
+    kind = checkpoint.header.get("kind")
+    return None if kind is None else KINDS.get(kind, kind)
+
+
+def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
+    """Check that a run's checkpoint is of this kind.
+
+    Raises:
+        UserError: it is of another, whose scripts the message names.
+    """
+    found = kind_of(checkpoint)
+    if found == kind and "config" in checkpoint.header:
+        return
+    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
+    right = ""
+    if found in modules:
+        right = f"; use python -m {modules[found]} or {modules[found].rpartition('.')[0]}.inspect"
+    raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")
