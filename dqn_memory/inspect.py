@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from dqn_memory.acting import EvalSetup
 from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
-from dqn_memory.analysis.attention import episode_attention, prior_tables
+from dqn_memory.analysis.attention import attention_priors, episode_attention, prior_tables
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.analysis.recall import Recall, RecallConfig, recall
@@ -137,12 +137,9 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
         )
         for layer, maps in found.attention.items()
     }
-    tables = prior_tables(network)
+    tables, meaning = prior_tables(attention_priors(network), context)
     if tables:
-        gate = any(kind == "scale" for kind, _ in tables.values())
-        ylabel = "factor on the scores" if gate else "prior weight"
-        priors = {name: table for name, (_, table) in tables.items()}
-        figures["priors.png"] = plots.prior_tables(priors, "Attention priors", ylabel)
+        figures["priors.png"] = plots.prior_tables(tables, "Attention priors", meaning)
     title = f"Q-values of one greedy episode, return {episode.episode_return:.2f}"
     figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names)
     figures["recall.png"] = recall_figure(found, agent)

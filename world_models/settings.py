@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
@@ -32,41 +30,7 @@ def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool)
     return reward, step.terminated
 
 
-def check_counts(config: object, names: Iterable[str]) -> None:
-    """Raise UserError for the first of these settings that is less than 1."""
-    _check(config, names, lambda value: value >= 1, "must be at least 1")
-
-
-def check_not_negative(config: object, names: Iterable[str]) -> None:
-    """Raise UserError for the first of these settings that is below 0."""
-    _check(config, names, lambda value: value >= 0, "must not be negative")
-
-
-def check_positive(config: object, names: Iterable[str]) -> None:
-    """Raise UserError for the first of these settings that is 0 or below."""
-    _check(config, names, lambda value: value > 0, "must be above 0")
-
-
-def check_fractions(config: object, names: Iterable[str]) -> None:
-    """Raise UserError for the first of these settings that is outside 0 .. 1."""
-    _check(config, names, lambda value: 0 <= value <= 1, "must lie between 0 and 1")
-
-
-def _check(config: object, names: Iterable[str], good: Callable[[float], bool], sentence: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not good(value):
-            raise UserError(f"--{name.replace('_', '-')} {value} {sentence}")
-
-
-def check_run(config: Any) -> None:
-    """Raise UserError for what no run of either trainer can have."""
-    check_counts(config, ("total_steps",))
-    check_not_negative(config, ("seed",))
-    _check_environment(config.environment)
-
-
-def _check_environment(environment: settings.EnvironmentConfig) -> None:
+def check_environment(environment: settings.EnvironmentConfig) -> None:
     """Raise UserError for an option that this environment does not have."""
     environment.kwargs()
     env, path, key = environment.env, environment.path, environment.observation_key

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -99,22 +99,23 @@ def sensitivity(network: QNetwork, observation: Tensor, previous_action: Tensor)
 
 
 @torch.no_grad()
-def prior_tables(network: QNetwork) -> dict[str, tuple[str, Array]]:
-    """Each attention layer's prior by distance, (H, K): its weight exp(bias), or its factor on the scores.
+def prior_tables(priors: Mapping[int, Prior], context: int) -> tuple[dict[str, Array], str]:
+    """Tabulate each layer's prior by distance, (H, K), and name the numbers: weights exp(bias), or factors.
 
     Plain causal attention has no table and is left out.
     """
-    tables = {}
-    for index, prior in _priors(network).items():
-        scale, bias = prior.tables(network.config.context)
+    tables, meaning = {}, "prior weight"
+    for layer, prior in priors.items():
+        scale, bias = prior.tables(context)
         if bias is not None:
-            tables[f"layer {index}"] = "bias", bias.exp().double().cpu().numpy()
+            tables[f"layer {layer}"] = bias.exp().double().cpu().numpy()
         elif scale is not None:
-            tables[f"layer {index}"] = "scale", scale.double().cpu().numpy()
-    return tables
+            tables[f"layer {layer}"], meaning = scale.double().cpu().numpy(), "factor on the scores"
+    return tables, meaning
 
 
-def _priors(network: QNetwork) -> dict[int, Prior]:
+def attention_priors(network: QNetwork) -> dict[int, Prior]:
+    """Find the prior of each layer that has attention."""
     return {
         index: layer.attention.prior
         for index, layer in enumerate(network.layers)

@@ -9,7 +9,7 @@ from helpers import NUM_ACTIONS, TOKENS, network
 from PIL import Image
 from trained import contents, one_line, trained
 
-from dqn_memory.analysis.attention import attention_maps, episode_attention, prior_tables, sensitivity
+from dqn_memory.analysis.attention import attention_maps, attention_priors, episode_attention, prior_tables, sensitivity
 from dqn_memory.blocks import Attention, PriorConfig
 from dqn_memory.inspect import main
 
@@ -76,14 +76,16 @@ def test_sensitivity_lies_where_a_network_can_look():
 
 
 def test_prior_tables_tell_weights_from_factors():
-    assert prior_tables(network("dgfqn")) == {} and prior_tables(network("drqn")) == {}
-    gaussian = prior_tables(network("dgfqn", prior=PriorConfig(kind="gaussian", mu=2.0, sigma=1.0)))
-    kind, table = gaussian["layer 1"]
-    assert kind == "bias" and len(gaussian) == 2
-    np.testing.assert_allclose(table[0], np.exp(-((np.arange(6) - 2.0) ** 2) / 2), rtol=1e-5)
-    kind, table = prior_tables(network("dgfqn", prior=PriorConfig(kind="adaptive_gate", span=4.0)))["layer 0"]
-    assert kind == "scale"
-    np.testing.assert_allclose(table[1], np.maximum(0, 1 - np.arange(6) / 4), rtol=1e-5, atol=1e-6)
+    def tables(architecture, **changes):
+        return prior_tables(attention_priors(network(architecture, **changes)), 6)
+
+    assert tables("dgfqn")[0] == {} and tables("drqn")[0] == {}
+    gaussian, meaning = tables("dgfqn", prior=PriorConfig(kind="gaussian", mu=2.0, sigma=1.0))
+    assert meaning == "prior weight" and len(gaussian) == 2
+    np.testing.assert_allclose(gaussian["layer 1"][0], np.exp(-((np.arange(6) - 2.0) ** 2) / 2), rtol=1e-5)
+    gate, meaning = tables("dgfqn", prior=PriorConfig(kind="adaptive_gate", span=4.0))
+    assert meaning == "factor on the scores"
+    np.testing.assert_allclose(gate["layer 0"][1], np.maximum(0, 1 - np.arange(6) / 4), rtol=1e-5, atol=1e-6)
 
 
 def inspected(capsys, run, *argv, episodes=3):

@@ -23,8 +23,8 @@ from world_models.unizero.acting import EvalSetup, evaluate, load_model
 from world_models.unizero.analysis import (
     attention_maps,
     first_values,
+    learned_values,
     play,
-    prior_tables,
     returns_to_go,
     strongest_link,
 )
@@ -183,7 +183,7 @@ def test_other_dynamics_have_no_maps():
     for dynamics in ("recurrent", "gru"):
         net = model(dynamics=dynamics)
         assert attention_maps(net, simplex(1, 3)[0], actions(1, 3)[0]).shape == (0, 0, 6, 6)
-        assert first_values(net.config) == {} and prior_tables(net)[0] == {}
+        assert first_values(net.config) == {} == learned_values(net)
 
 
 def test_the_strongest_link_is_measured_against_an_even_share():

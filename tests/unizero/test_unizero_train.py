@@ -247,7 +247,7 @@ def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
         (["--plugin", "no_such_module"], "no_such_module"),
         (["--segment-length", "-5"], "--segment-length -5 must not be negative"),
         (["--c2", "0"], "--c2 0.0 must be above 0"),
-        (["--betas", "1.5", "0.9"], "--betas 1.5 0.9 must both be at least 0 and below 1"),
+        (["--betas", "1.5", "0.9"], "--betas 1.5 must be at least 0 and below 1"),
         (["--channels", "-1"], "--channels -1 must be at least 1"),
         (["--hidden", "0"], "--hidden 0 must be at least 1"),
         (["--token-width", "0"], "--token-width 0 must be at least 1"),

@@ -27,11 +27,7 @@ from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import settings
 from world_models.glam.architecture import ModelConfig
-from world_models.settings import (
-    check_run,
-    shorter,
-    training_signal,
-)
+from world_models.settings import check_environment, shorter, training_signal
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Engine = Literal["eager", "cudagraph"]
@@ -306,7 +302,7 @@ class TrainConfig:
         if self._plays_catch:
             with flags_of(self, "catch", size="screen"):
                 check_catch(self.model.screen, **asdict(self.catch))
-        check_run(self)
+        check_environment(self.environment)
         self._check_updates()
 
     @property

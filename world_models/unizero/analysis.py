@@ -8,17 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.analysis.attention import Maps
+from dqn_memory.analysis.attention import Maps, prior_tables
+from dqn_memory.blocks import Prior
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.settings import Repeatable
+from dqn_memory.runs.settings import Bounds, Repeatable
 from envs.fleet import Fleet
 from envs.registry import WORLDS, make_world
 from world_models.distributions import group_kl
@@ -88,9 +89,14 @@ def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: in
     return Link(layer, head, query, key, weight=float(maps[where]), lift=float(lift[where]))
 
 
+def priors(model: WorldModel) -> list[Prior]:
+    """List the prior of each attention layer."""
+    return [attention.prior for attention in model.attentions()]
+
+
 def learned_values(model: WorldModel) -> dict[str, Array]:
     """Give the learned mu, sigma and span of the priors, as far as they have them: (L, H) each, in tokens."""
-    layers = [attention.prior.learned() for attention in model.attentions()]
+    layers = [prior.learned() for prior in priors(model)]
     names = layers[0] if layers else {}
     return {name: torch.stack([layer[name] for layer in layers]).detach().double().cpu().numpy() for name in names}
 
@@ -101,19 +107,6 @@ def first_values(config: ModelConfig) -> dict[str, float]:
         return {}
     fresh = config.prior.build(config.heads, 2 * config.horizon)
     return {name: float(values.detach()[0]) for name, values in fresh.learned().items()}
-
-
-@torch.no_grad()
-def prior_tables(model: WorldModel) -> tuple[dict[str, Array], str]:
-    """Tabulate each layer's prior by distance in tokens, (H, 2T), and name the numbers; empty for causal attention."""
-    tables, meaning = {}, ""
-    for number, attention in enumerate(model.attentions()):
-        scale, bias = attention.prior.tables(2 * model.config.horizon)
-        if bias is not None:
-            tables[f"layer {number}"], meaning = bias.exp().double().cpu().numpy(), "prior weight"
-        elif scale is not None:
-            tables[f"layer {number}"], meaning = scale.double().cpu().numpy(), "factor on the scores"
-    return tables, meaning
 
 
 @dataclass(frozen=True)
@@ -262,30 +255,22 @@ class Choice:
 
     also: Repeatable = ()
     """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0)] = 0
     """Seed of the environment and of the search's ties."""
-    most_steps: int = 200
+    most_steps: Annotated[int, Bounds(1)] = 200
     """Steps after which the episode is cut."""
     last_step: int | None = None
     """Step at which the drawn window ends (None: the last one whose reward is not 0, or else the last one)."""
-    columns: int = 10
+    columns: Annotated[int, Bounds(1)] = 10
     """Steps in the picture of the trajectory; maps show as many as a training sequence has."""
     layer: int | None = None
     """Layer of the map that is linked to its frames, counted from 0 (None: where the strongest link is)."""
     head: int | None = None
     """Head of that map, counted from 0 (None: where the strongest link is)."""
-    simulations: int | None = None
+    simulations: Annotated[int, Bounds(1)] | None = None
     """Expansions of each search (None: as in training)."""
     frames: bool = True
     """Show the environment's pictures; --no-frames is for environments that draw none."""
-
-    def check(self) -> None:
-        """Raise UserError for a number that cannot work."""
-        for name in ("most_steps", "columns", "simulations"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)} must be at least 1")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -331,7 +316,8 @@ def investigate(run: Path, device: torch.device, choice: Choice) -> Findings:
     return Findings(
         config=config, step=step, seen=seen, errors=errors(seen, config.learner.gamma), values=values, maps=maps,
         first=first, last=last, shown=max(0, last + 1 - choice.columns),
-        link=strongest_link(maps, model.causal, choice.layer, choice.head), tables=prior_tables(model), names=names,
+        link=strongest_link(maps, model.causal, choice.layer, choice.head), names=names,
+        tables=prior_tables(dict(enumerate(priors(model))), 2 * config.model.horizon),
     )  # fmt: skip
 
 

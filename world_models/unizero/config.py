@@ -14,26 +14,26 @@ an error, the paper's is the default. Five differences have no flag:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import asdict, dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.settings import Engine, EnvironmentConfig, OutputConfig, Repeatable, check_numbers, check_parts
+from dqn_memory.runs.settings import (
+    Bounds,
+    Engine,
+    EnvironmentConfig,
+    OutputConfig,
+    Repeatable,
+    check_numbers,
+    check_parts,
+)
 from envs.atari import AtariConfig
 from envs.core import Step
 from world_models import settings
-from world_models.settings import (
-    check_counts,
-    check_fractions,
-    check_not_negative,
-    check_positive,
-    check_run,
-    shorter,
-    training_signal,
-)
+from world_models.settings import check_environment, shorter, training_signal
 
 GROUP = 8  # probabilities of one SimNorm group
 FIRST_SPAN = {"gaussian_adaptive": 10.0}  # where a paper's span starts, by the beginning of its prior's name
@@ -44,7 +44,7 @@ OTHER_SPAN = 6.0
 class EncoderConfig:
     """Encodes observations. Images use `channels` and `norm`, all others `hidden` and `token_width`."""
 
-    channels: int = 32
+    channels: Annotated[int, Bounds(1)] = 32
     """Channels of the first convolutions of an image encoder; later ones have twice as many."""
     norm: Literal["batch", "group"] = "batch"
     """`batch` as in the published encoder (then training and search normalise differently); `group` does not depend
@@ -52,9 +52,9 @@ class EncoderConfig:
     activation: Literal["leaky_relu", "gelu"] = "leaky_relu"
     """Between an encoder's layers: `leaky_relu` in the paper, which is the default; `gelu` in the released code.
     Everything behind the encoder has gelu in both."""
-    hidden: int = 256
+    hidden: Annotated[int, Bounds(1)] = 256
     """Hidden width of the encoder of vectors and tokens."""
-    token_width: int = 16
+    token_width: Annotated[int, Bounds(1)] = 16
     """Width of the embedding of one discrete observation component."""
 
 
@@ -68,17 +68,17 @@ class ModelConfig:
     dynamics: Literal["transformer", "recurrent", "gru"] = "transformer"
     """`transformer` is UniZero; `recurrent` is MuZero's, whose next state depends on state and action alone and which
     is unrolled from the first observation; `gru` reads the transformer's tokens with a recurrence in its place."""
-    width: int = 768
+    width: Annotated[int, Bounds(1)] = 768
     """Width D of latents and tokens."""
-    heads: int = 8
+    heads: Annotated[int, Bounds(1)] = 8
     """Attention heads H; must divide the width."""
-    layers: int = 2
+    layers: Annotated[int, Bounds(1)] = 2
     """Layers of the dynamics."""
-    horizon: int = 10
+    horizon: Annotated[int, Bounds(1)] = 10
     """Environment steps T of a training sequence, two tokens each."""
     context: int = 8
     """Tokens of the search window: values and policies see at most context - 1 tokens, rewards context - 2."""
-    dropout: float = 0.1
+    dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Dropout of tokens, attention weights and sublayer outputs."""
     gate: str = "residual"
     """How a sublayer joins the stream: residual or gru."""
@@ -87,11 +87,11 @@ class ModelConfig:
     initialisation: Literal["paper", "torch"] = "paper"
     """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default
     initialisation, with which small models start with more signal. The heads' last layers are zero in both."""
-    support: int = 50
+    support: Annotated[int, Bounds(1)] = 50
     """Rewards and values are distributions over the integers -support .. support, after the value transform."""
     prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=OTHER_SPAN, regulariser_weight=0.025))
     """Temporal prior of the attention."""
-    span_diversity: float = 0.0
+    span_diversity: Annotated[float, Bounds(0)] = 0.0
     """Weight of a penalty on the similarity of the heads' learned mu, sigma and span within a layer (the thesis names
     such a coefficient, sets it to 0 and gives no formula; see `WorldModel.likeness` for ours)."""
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
@@ -113,13 +113,9 @@ class ModelConfig:
                 raise UserError(near_names(what, name, table))
         if self.dynamics not in ("transformer", "recurrent", "gru"):
             raise UserError(near_names("dynamics", self.dynamics, ("transformer", "recurrent", "gru")))
-        check_counts(self, ("width", "heads", "layers", "horizon", "support"))
-        check_counts(self.encoder, ("channels", "hidden", "token_width"))
-        check_not_negative(self, ("span_diversity",))
+        check_numbers(self)
         if self.width % GROUP:
             raise UserError(f"--width {self.width} must be a multiple of {GROUP}, the size of a SimNorm group")
-        if not 0 <= self.dropout < 1:
-            raise UserError(f"--dropout {self.dropout} must be at least 0 and below 1")
         self._check_context()
         if self.dynamics == "transformer":
             self._check_attention()
@@ -158,7 +154,8 @@ class ModelConfig:
         if self.rotary and self.width // self.heads % 2:
             raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
         prior, tokens = self.prior, 2 * self.horizon
-        check_not_negative(prior, ("regulariser_weight",))
+        if prior.regulariser_weight < 0:
+            raise UserError(f"--regulariser-weight {prior.regulariser_weight} must not be negative")
         used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
         used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
         used |= {"span": prior.span} if "adaptive" in prior.kind else {}
@@ -174,15 +171,15 @@ class ModelConfig:
 class LossConfig:
     """Weights of the losses, as in the paper's Table 4; each loss is a mean over the real steps."""
 
-    latent_weight: float = 10.0
+    latent_weight: Annotated[float, Bounds(0)] = 10.0
     """Next latent: group KL from the target encoder's."""
-    reward_weight: float = 1.0
+    reward_weight: Annotated[float, Bounds(0)] = 1.0
     """Reward: cross-entropy with its two-hot code."""
-    policy_weight: float = 1.0
+    policy_weight: Annotated[float, Bounds(0)] = 1.0
     """Policy: cross-entropy with the visit shares."""
-    value_weight: float = 0.5
+    value_weight: Annotated[float, Bounds(0)] = 0.5
     """Value: cross-entropy with the two-hot code of the n-step target."""
-    entropy_weight: float = 1e-4
+    entropy_weight: Annotated[float, Bounds(0)] = 1e-4
     """Entropy of the policy, which is subtracted."""
 
 
@@ -190,26 +187,26 @@ class LossConfig:
 class LearnerConfig:
     """The optimiser, the target network and the value targets."""
 
-    batch_size: int = 64
+    batch_size: Annotated[int, Bounds(1)] = 64
     """Sequences per update."""
-    gamma: float = 0.997
+    gamma: Annotated[float, Bounds(0, 1)] = 0.997
     """Discount per environment step."""
-    n_step: int = 5
+    n_step: Annotated[int, Bounds(1)] = 5
     """Steps of reward before the bootstrap."""
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
     """AdamW's step size."""
-    prior_learning_rate: float | None = None
+    prior_learning_rate: Annotated[float, Bounds(0)] | None = None
     """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
     prior by 2.5 tokens at most)."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Annotated[float, Bounds(0, below=1)], Annotated[float, Bounds(0, below=1)]] = (0.9, 0.95)
     """AdamW's moments."""
-    weight_decay: float = 1e-4
+    weight_decay: Annotated[float, Bounds(0)] = 1e-4
     """Decay of tensors with two dimensions or more; biases, norms and priors have none."""
-    max_grad_norm: float = 5.0
+    max_grad_norm: Annotated[float, Bounds(above=0)] = 5.0
     """Largest global L2 norm of the gradient (5 in the paper, which is the default; 20 in the released code)."""
-    target_update_rate: float = 0.05
+    target_update_rate: Annotated[float, Bounds(0, 1)] = 0.05
     """Fraction by which the target's parameters move towards the model's after every update (0: they do not)."""
-    target_update_every: int = 0
+    target_update_every: Annotated[int, Bounds(0)] = 0
     """Updates between whole copies of the model's parameters into the target (0: none). The paper's table has 100
     beside the moving average of 0.05, the released code never copies. The default is the moving average alone, which
     both have. `--target-update-rate 0 --target-update-every 100` copies only."""
@@ -219,19 +216,11 @@ class LearnerConfig:
 
     def check(self) -> None:
         """Raise UserError for a value that cannot work."""
-        check_counts(self, ("batch_size", "n_step"))
-        check_not_negative(self, ("prior_learning_rate", "weight_decay"))
-        check_not_negative(self.loss, (weight.name for weight in fields(self.loss)))
-        check_positive(self, ("learning_rate", "max_grad_norm"))
-        check_fractions(self, ("target_update_rate", "gamma"))
-        if self.target_update_every < 0:
-            raise UserError(f"--target-update-every {self.target_update_every} must be 0 (no copies) or more")
+        check_numbers(self)
         if self.target_update_rate == self.target_update_every == 0:
             raise UserError(
                 "--target-update-rate 0 and --target-update-every 0 never change the target; give one of them"
             )
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise UserError("--betas {} {} must both be at least 0 and below 1".format(*self.betas))
 
     def copies_after(self, updates: int) -> bool:
         """Decide whether the target becomes a copy of the model after update number `updates` = 1, 2, ..."""
@@ -243,30 +232,25 @@ class ReplayConfig:
     """What is kept and which sequences are drawn."""
 
     capacity: int = 1_000_000
-    """Environment steps kept; rounded down to whole columns of all worlds."""
-    segment_length: int = 400
+    """Environment steps kept; rounded down to whole columns of all environments."""
+    segment_length: Annotated[int, Bounds(0)] = 400
     """Steps after which a sequence is cut, counted from the episode's start (0: only at its end)."""
     final_observations: bool = True
     """Keep a second observation per step, the true next one, which is needed at a time limit only: with it the value of
     the final observation ends a target there; without it 0 does, as in the released code, at half the memory."""
-    terminal_fraction: float = 0.0
+    terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Share of a batch's sequences that are drawn to end at a terminal step (0: as often as they happen)."""
-
-    def check(self) -> None:
-        """Raise UserError for a value that cannot work."""
-        check_fractions(self, ("terminal_fraction",))
-        check_not_negative(self, ("segment_length",))
 
 
 @dataclass(frozen=True)
 class TreeConfig:
     """How a tree weighs exploration (Schrittwieser et al. 2020, appendix B; LightZero's constants)."""
 
-    discount: float = 0.997
+    discount: Annotated[float, Bounds(above=0, most=1)] = 0.997
     """Discount per environment step."""
-    c1: float = 1.25
+    c1: Annotated[float, Bounds(0)] = 1.25
     """Weight of the prior in pUCT."""
-    c2: float = 19652.0
+    c2: Annotated[float, Bounds(above=0)] = 19652.0
     """Visits at which that weight starts to grow."""
     first_visit: Literal["random", "prior"] = "random"
     """The first child taken below a node: `random`, as in the reference, where the prior's factor sqrt(N) is still 0
@@ -277,33 +261,28 @@ class TreeConfig:
 class GumbelConfig:
     """The constants of Danihelka et al., section 3.4 (used for root = gumbel only)."""
 
-    max_considered_actions: int = 16
+    max_considered_actions: Annotated[int, Bounds(1)] = 16
     """Largest number m of actions that are tried at the root."""
-    visit_offset: float = 50.0
+    visit_offset: Annotated[float, Bounds(0)] = 50.0
     """c_visit of sigma(q) = (c_visit + largest number of visits) c_scale q."""
-    value_scale: float = 1.0
+    value_scale: Annotated[float, Bounds(0)] = 1.0
     """c_scale of the same; q is normalised to 0 .. 1 by the range of the tree."""
-
-    def check(self) -> None:
-        """Raise UserError for a value that cannot be searched with."""
-        check_counts(self, ("max_considered_actions",))
-        check_not_negative(self, ("visit_offset", "value_scale"))
 
 
 @dataclass(frozen=True)
 class SearchConfig:
     """A search. The defaults are UniZero's for Atari."""
 
-    simulations: int = 50
+    simulations: Annotated[int, Bounds(1)] = 50
     """Expansions per root."""
     root: Literal["puct", "gumbel"] = "puct"
     """How the root's actions are tried: by pUCT as everywhere in the tree, or by sequential halving of Gumbel-perturbed
     actions (Danihelka et al. 2022), which improves the policy at 16 simulations and fewer."""
     tree: TreeConfig = field(default_factory=TreeConfig)
     gumbel: GumbelConfig = field(default_factory=GumbelConfig)
-    dirichlet_fraction: float = 0.25
+    dirichlet_fraction: Annotated[float, Bounds(0, 1)] = 0.25
     """Share of Dirichlet noise in the root's prior (pUCT only; none in evaluation)."""
-    dirichlet_alpha: float = 0.3
+    dirichlet_alpha: Annotated[float, Bounds(above=0)] = 0.3
     """Concentration of that noise."""
     backend: Literal["auto", "torch", "compiled"] = "auto"
     """What walks the tree: `torch` operations on the model's device, some hundred small ones per simulation; `compiled`
@@ -316,23 +295,16 @@ class SearchConfig:
 
     def check(self) -> None:
         """Raise UserError for a value that cannot be searched with."""
-        check_counts(self, ("simulations",))
-        check_fractions(self, ("dirichlet_fraction",))
-        check_positive(self, ("dirichlet_alpha",))
-        if not 0 < self.tree.discount <= 1:
-            raise UserError(f"--discount {self.tree.discount} must be above 0 and at most 1")
-        check_positive(self.tree, ("c2",))
-        check_not_negative(self.tree, ("c1",))
+        check_numbers(self)
         if self.backend == "torch" and self.query_per == "node":
             raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
-        self.gumbel.check()
 
 
 @dataclass(frozen=True)
 class CollectionConfig:
     """How experience is collected, and how often the model learns from it."""
 
-    temperature: float = 0.25
+    temperature: Annotated[float, Bounds(0)] = 0.25
     """Actions are drawn with probability visits^(1/temperature); 0 takes the most visited one."""
     reset_history: Literal["episode", "released"] = "episode"
     """When the history that a search sees is emptied: at the start of each environment's `episode`; or, as in the
@@ -343,16 +315,16 @@ class CollectionConfig:
     terminal_on_life_loss: bool = False
     """Let a lost life end an episode in training (usual in Atari): no value after it, no history from before it. The
     game goes on, and evaluations play all lives."""
-    prepopulate: int = 0
+    prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniformly random actions before the first search. They cost no search, and where rewards are
     rare they show the model what to search for. Their stored policy is uniform."""
-    learning_starts: int = 2_000
+    learning_starts: Annotated[int, Bounds(0)] = 2_000
     """Environment steps before the first update."""
-    replay_ratio: float = 0.25
+    replay_ratio: Annotated[float, Bounds(0)] = 0.25
     """Updates per environment step."""
-    update_every: int = 1
+    update_every: Annotated[int, Bounds(1)] = 1
     """Iterations of --num-envs environment steps between groups of updates; --replay-ratio stays the same."""
-    reanalyse_fraction: float = 0.02
+    reanalyse_fraction: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th update). The paper's
     table has a "buffer reanalyze frequency" of 1/50 without saying what it counts; this reading is the default. The
     released Atari configuration has 0; in the library that it uses the number has another meaning."""
@@ -360,12 +332,6 @@ class CollectionConfig:
     def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
         """Give the rewards (N,) to learn, and where (N,) an episode terminates in training."""
         return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
-
-    def check(self) -> None:
-        """Raise UserError for a value that cannot work."""
-        check_not_negative(self, ("temperature", "replay_ratio", "learning_starts", "prepopulate"))
-        check_counts(self, ("update_every",))
-        check_fractions(self, ("reanalyse_fraction",))
 
     def updates_due(self, iteration: int, num_envs: int) -> int:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
@@ -387,30 +353,25 @@ class CollectionConfig:
 class EvaluationConfig:
     """Evaluation without noise; all environments play as many episodes, so that short ones are not favoured."""
 
-    evaluate_every: int = 10_000
+    evaluate_every: Annotated[int, Bounds(0)] = 10_000
     """Environment steps between evaluations (0: only at the end). 10,000 in the paper, which is the default; 5,000,
     10,000 or 20,000 in the released configurations."""
-    evaluate_from: int = 20_000
+    evaluate_from: Annotated[int, Bounds(0)] = 20_000
     """Environment steps before the first evaluation (20,000 in the paper, which is the default; the released code
     begins with the untrained agent, here 0 begins with the first --evaluate-every)."""
-    num_eval_envs: int = 20
+    num_eval_envs: Annotated[int, Bounds(1)] = 20
     """Environments that an evaluation plays in at once."""
-    episodes_per_env: int = 1
+    episodes_per_env: Annotated[int, Bounds(1)] = 1
     """Episodes in each of them."""
-    final_episodes_per_env: int = 5
+    final_episodes_per_env: Annotated[int, Bounds(1)] = 5
     """The same for the last evaluation."""
-    max_episode_steps: int | None = None
+    max_episode_steps: Annotated[int, Bounds(1)] | None = None
     """Steps after which an evaluation cuts an episode, if the environment's own limit is not lower (None: that one)."""
     stop_at_return: float | None = None
     """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
     plays other episodes, so it does not inherit the luck of the one that ended the run."""
     memory_ablation: bool = False
     """Evaluate the final agent once more without memory, its history emptied before each step."""
-
-    def check(self) -> None:
-        """Raise UserError for a value that cannot work."""
-        check_counts(self, ("num_eval_envs", "episodes_per_env", "final_episodes_per_env", "max_episode_steps"))
-        check_not_negative(self, ("evaluate_every", "evaluate_from"))
 
 
 @dataclass(frozen=True)
@@ -437,9 +398,9 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     compute: ComputeConfig = field(default_factory=ComputeConfig)
-    seed: int = 1
+    seed: Annotated[int, Bounds(0)] = 1
     """Seed of every random stream: environments, search, replay, evaluation, network, dropout."""
-    total_steps: int = 100_000
+    total_steps: Annotated[int, Bounds(1)] = 100_000
     """Environment steps of the run (100,000 in the paper, which is the default; 115,000 in most of the released
     configurations, whose curves are cut at 100,000)."""
     plugin: Repeatable = ()
@@ -472,8 +433,8 @@ class TrainConfig:
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "atari", "model", "learner", "search", "replay", "collection", "evaluation", "compute")
-        check_run(self)
+        check_parts(self, "atari", "model", "learner", "search", "compute")
+        check_environment(self.environment)
         self.model.check_used()
         if self.search.tree.discount != self.learner.gamma:
             raise UserError(

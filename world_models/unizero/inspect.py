@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 from dqn_memory.analysis import plots, prior_plots
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import run_folder
+from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import disk_errors, write_atomic
-from world_models.settings import check_counts
 from world_models.unizero import plots as model_plots
 from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
 from world_models.unizero.config import ComputeConfig
@@ -39,13 +39,12 @@ class Args:
     choice: tyro.conf.OmitArgPrefixes[Choice] = field(default_factory=Choice)
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-    threads: int | None = None
+    threads: Annotated[int, Bounds(1)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
 
     def check(self) -> None:
-        """One sentence for each number that makes no sense."""
-        self.choice.check()
-        check_counts(self, ("threads",))
+        """Raise UserError for a number that cannot work."""
+        check_numbers(self)
 
 
 def draw(folder: Path, found: Findings) -> list[Path]:
