@@ -27,7 +27,7 @@ from dqn_memory.study.page import MADE, Section, check_folder, counted, page_tex
 from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import attention, environments, priors, runs, scores
 from dqn_memory.study.sections.published import published_section
-from envs.baselines import report as baselines
+from envs.baselines import known as baselines
 from envs.files import write_atomic
 from envs.tables import is_page, remake_page
 

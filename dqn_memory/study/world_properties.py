@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from envs import baselines
-from envs.baselines.players import signpost_player
-from envs.baselines.shortest import walk
+from envs.baselines.players import signpost_player, walk
 from envs.core import World, where
 from envs.errors import UserError
 from envs.gridverse.layouts import Scattered

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import tyro
 
-from envs.baselines import report
+from envs.baselines import known
 from envs.baselines.bounds import SCRIPTED, Best, Budget, best, random_level
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines, as_toml
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
@@ -128,13 +128,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(1)
     command = shlex.join(["python", "-m", "envs.baselines", *argv])
     folder = Path(args.folder)
-    rows = report.read(folder / "baselines.json")
+    rows = known.read(folder / "baselines.json")
     worlds = args.worlds()
     if args.write:
         make_folder(folder)
     for id, world in worlds.items():
         rows[id] = lines = compute(id, world, args, command)
-        print(f"{id:<48} random {report.show(lines.random.success):<16} best {report.best(lines)}", flush=True)
+        print(f"{id:<48} random {known.show(lines.random.success):<16} best {known.best(lines)}", flush=True)
         if args.write:
             write(folder, ordered(rows), args.ship)
 
@@ -146,9 +146,9 @@ def ordered(rows: Mapping[str, Lines]) -> dict[str, Lines]:
 
 def write(folder: Path, rows: dict[str, Lines], ship: bool) -> None:
     """Write the three files, and with `ship` the one in the package."""
-    write_text(folder / "baselines.json", report.as_json(rows))
-    write_text(folder / "baselines.csv", report.as_csv(rows))
-    write_text(folder / "baselines.md", report.markdown(rows))
+    write_text(folder / "baselines.json", known.as_json(rows))
+    write_text(folder / "baselines.csv", known.as_csv(rows))
+    write_text(folder / "baselines.md", known.markdown(rows))
     if ship:
         own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
         write_text(SHIPPED, as_toml(own))

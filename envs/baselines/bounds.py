@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from envs.baselines import cards, maps, players, search, shortest, tabular
+from envs.baselines import cards, maps, players, search, tabular
 from envs.baselines.known import Level
 from envs.baselines.playing import crowd, exactly, level, play, random_player
 from envs.baselines.tabular import full_state
@@ -150,13 +150,13 @@ def _rooms_bounds(world: GridWorld, layout: Scattered, budget: Budget) -> Best:
         play(world, crowd(partial(players.Seeker, drawn, bold)), budget.scripted, budget.seed) for bold in (True, False)
     )
     lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
-    return Best(lower, level(shortest.way_out(world, budget.episodes, budget.seed), FULL_STATE))
+    return Best(lower, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
 def _keydoor_bounds(world: GridWorld, layout: LockedRoom, budget: Budget) -> Best:
     drawn = maps.keydoor_maps(layout)
     outcomes = play(world, crowd(partial(players.Opener, drawn)), budget.scripted, budget.seed)
-    return Best(level(outcomes, SCRIPTED), exactly(*shortest.keydoor(world.height), FULL_STATE))
+    return Best(level(outcomes, SCRIPTED), exactly(*players.keydoor(world.height), FULL_STATE))
 
 
 BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {

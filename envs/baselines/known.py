@@ -5,16 +5,21 @@ The numbers were computed by `python -m envs.baselines` and are shipped in `line
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import json
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+
+from envs.files import read_entries
+from envs.tables import Table, Value
 
 SHIPPED = Path(__file__).parent / "lines.toml"
 LEVELS = ("random", "lower", "upper")
@@ -132,3 +137,173 @@ def plain(lines: Lines) -> dict[str, Any]:
 
 def _level(entry: Mapping[str, Any]) -> Level:
     return Level(Measure(**entry["success"]), Measure(**entry["returns"]), entry["kind"])
+
+
+FILE = Path(__file__).parent / "published.csv"
+Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
+
+HEAD = """# How good is good?
+
+A score says little before it stands between two lines: what uniformly random actions reach, and the best that is
+known. `x ± e` is a mean with its standard error; a number without one was computed and not sampled, or came out the
+same in every episode. Where the best is not known exactly, two numbers enclose it, and the kinds say what they are.
+The best success and the best return need not be one player's. Success is the environment's own verdict; returns are
+undiscounted.
+
+- exact: the optimum over all policies. Car Flag: the signpost player wins from all of 4,002 starts on a grid that holds
+  both ends of the line and both sides of heaven, and no return is above 1. Memory Cards: dynamic program over what a
+  player with a perfect memory can know.
+- belief-optimal: the optimum over all policies, by search among sets of states that fit what was seen.
+- lower by scripted player: a player who gets the registered observation and knows the map, nothing else.
+- lower by point-based player: the policy of the discounted lower bound below, played with exact beliefs.
+- upper by full-state player: what could be reached by seeing everything.
+"""
+
+PUBLISHED = f"""
+## Published scores beside random actions
+
+Table 1 of "Bi-directional Recurrence Improves Transformer in POMDPs": mean over training of the greedy policy's
+success. **Bold with ▼**: below the success of random actions by more than {DOUBT:g} of its standard errors; ≈: not told
+apart from it. Rows with three values have lost one in the text; it is assumed to be DRQN's. The construction of the
+hallucinated environment was not published; its row stands beside ours.
+"""
+
+DISCOUNTED = """
+## Discounted value of the tabular environments
+
+Bounds on the best expected discounted return without a time limit, by heuristic search value iteration.
+"""
+
+AllLines = Mapping[str, Lines]  # by id
+
+
+def read(path: Path) -> dict[str, Lines]:
+    """Read all lines; none where there is no file yet.
+
+    Raises:
+        UserError: the file is something else.
+    """
+    return read_entries(path, from_plain, "baselines")
+
+
+def as_json(all_lines: AllLines) -> str:
+    """Write the text that `read` reads."""
+    return json.dumps({id: plain(lines) for id, lines in all_lines.items()}, indent=1) + "\n"
+
+
+def as_csv(all_lines: AllLines) -> str:
+    """Write one flat row per environment."""
+    return Table.from_records([_flat(lines) for lines in all_lines.values()]).csv()
+
+
+def _flat(lines: Lines) -> dict[str, Value]:
+    row: dict[str, Value] = {"id": lines.id, "time_limit": lines.time_limit}
+    for name in LEVELS:
+        level = getattr(lines, name)
+        for measured in ("success", "returns"):
+            value: Measure = getattr(level, measured)
+            known = not math.isnan(value.mean)
+            row[f"{name}_{measured}"] = value.mean if known else None
+            row[f"{name}_{measured}_error"] = value.error if known else None
+        row[f"{name}_kind"] = level.kind
+    found = lines.discounted or {}
+    row |= {"discount": found.get("discount")}
+    row |= {f"discounted_{name}": found.get(name) for name in ("lower", "upper")}
+    names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
+    return row | {name: getattr(lines, name) for name in names}
+
+
+def markdown(by_id: AllLines) -> str:
+    """Write the whole page."""
+    all_lines = list(by_id.values())
+    columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
+    parts = [HEAD, Table(columns, [_level_row(lines) for lines in all_lines]).markdown()]
+    parts += [PUBLISHED, published_table(all_lines).markdown()]
+    discounted = [
+        (lines.id, f"{found['discount']:g}", f"{found['lower']:.4f}", f"{found['upper']:.4f}")
+        for lines in all_lines
+        if (found := lines.discounted)
+    ]
+    if discounted:
+        parts += [DISCOUNTED, Table(("environment", "discount", "lower", "upper"), discounted).markdown()]
+    return "\n".join([*parts, *_origin(all_lines)]) + "\n"
+
+
+def _level_row(lines: Lines) -> tuple[str, ...]:
+    kinds = dict.fromkeys((lines.lower.kind, lines.upper.kind))
+    returns = _range(lines.lower.returns, lines.upper.returns)
+    shown = (show(lines.random.success), best(lines), show(lines.random.returns), returns)
+    return lines.id, *shown, "; ".join(kinds), str(lines.time_limit)
+
+
+def _origin(all_lines: Sequence[Lines]) -> list[str]:
+    """Say what made the rows: commands, machine, and what each row took."""
+    commands = list(dict.fromkeys(lines.command for lines in all_lines))
+    machines = "; ".join(sorted({lines.machine for lines in all_lines}))
+    columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
+    rows = [
+        (
+            lines.id,
+            lines.episodes,
+            lines.scripted_episodes or None,
+            lines.seed,
+            lines.revision,
+            f"{lines.seconds / 60:.1f}",
+            commands.index(lines.command) + 1,
+        )
+        for lines in all_lines
+    ]
+    text = ["", "## How the rows were made", ""]
+    text += [f"{number}. `{command}`" for number, command in enumerate(commands, 1)]
+    text += ["", f"Machine: {machines}; other work ran on it. A + behind a revision: with uncommitted changes.", ""]
+    return [*text, Table(columns, rows).markdown()]
+
+
+@cache
+def published() -> Mapping[str, Scores]:
+    """Read the published scores of Table 1 of "Bi-directional Recurrence Improves Transformer in POMDPs", by id.
+
+    They are means over a whole training of the greedy policy's success. Some rows have lost a value in the text; the
+    three that are left are taken for the last three columns, which nobody has confirmed.
+    """
+    with FILE.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    return {row.pop("id"): {name: float(value) if value else None for name, value in row.items()} for row in rows}
+
+
+def published_table(all_lines: Sequence[Lines]) -> Table:
+    """Set the published scores beside our lines, with a mark on those that random actions beat."""
+    known = {lines.id: lines for lines in all_lines}
+    names = list(next(iter(published().values())))
+    rows = [
+        (id, show(known[id].random.success), *(_marked(scores[name], known[id]) for name in names), best(known[id]))
+        for id, scores in published().items()
+        if id in known
+    ]
+    return Table(("environment", "random", *names, "best known"), rows)
+
+
+def _marked(score: float | None, lines: Lines) -> str:
+    """Write a published score, with a mark where it is not above random."""
+    if score is None:
+        return ""
+    if score < lines.random.success.mean - DOUBT * lines.random.success.error:
+        return f"**{score:.4f}** ▼"
+    return f"{score:.4f}{'' if above(score, lines) else ' ≈'}"
+
+
+def show(value: Measure) -> str:
+    """Write three decimals, and the error where there is one; a dash for what nobody knows."""
+    if math.isnan(value.mean):
+        return "-"
+    return f"{value.mean:.3f}" + (f" ± {value.error:.3f}" if value.error else "")
+
+
+def best(lines: Lines) -> str:
+    """Write the best success, or what encloses it."""
+    return _range(lines.lower.success, lines.upper.success)
+
+
+def _range(lower: Measure, upper: Measure) -> str:
+    same = f"{lower.mean:.3f}" == f"{upper.mean:.3f}"
+    return show(lower) if same else f"{show(lower)} to {show(upper)}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,28 +30,20 @@ CUE_VALUE = 0  # observed value of a floor that is marked by nothing at all
 KEY_VALUE = 10  # and of a key; beacons are greater, and all of them can be walked on
 ON_THE_WAY = 0.1  # worth of seeing a cell that holds nothing and leads on
 NEVER, ALWAYS, PERHAPS = 0, 1, 2  # whether a cell looks like a wall
-ACTIONS = (FORWARD, LEFT, RIGHT, BACKWARD, LEFT_TURN, RIGHT_TURN)
-CHANGES = {
-    action: tuple((STEPS[(h + turn) % 4] if turn is not None else 0, (h + spin) % 4) for h in range(4))
-    for action, turn, spin in (
-        (FORWARD, 0, 0), (RIGHT, 1, 0), (BACKWARD, 2, 0), (LEFT, 3, 0), (LEFT_TURN, None, 3), (RIGHT_TURN, None, 1),
-    )
-}  # by action and heading: change of cell, new heading  # fmt: skip
-FOLLOWERS = tuple(tuple((action, *CHANGES[action][h]) for action in ACTIONS) for h in range(4))  # the same by heading
-
-
-def _window(heading: int) -> tuple[int, ...]:
-    """List the offsets of the six cells of a window, in the order of the observation."""
-    ahead, right = STEPS[heading], STEPS[(heading + 1) % 4]
-    return ahead - right, ahead, ahead + right, -right, 0, right
-
-
-WINDOWS = tuple(_window(heading) for heading in range(4))
+CHANGES = tuple(
+    {FORWARD: (ahead, h), LEFT: (-right, h), RIGHT: (right, h), BACKWARD: (-ahead, h)}
+    | {LEFT_TURN: (0, (h - 1) % 4), RIGHT_TURN: (0, (h + 1) % 4)}
+    for h, (ahead, right) in enumerate(zip(STEPS, (*STEPS[1:], STEPS[0]), strict=True))
+)  # by heading and action: change of cell, new heading
+WINDOWS = tuple(
+    (ahead - right, ahead, ahead + right, -right, 0, right)
+    for ahead, right in zip(STEPS, (*STEPS[1:], STEPS[0]), strict=True)
+)  # by heading: offsets of the six cells of a window, in the order of the observation
 
 
 def moved(pose: Pose, action: int) -> Pose:
     """Return the pose after an action that meets no wall."""
-    change, heading = CHANGES[action][pose[1]]
+    change, heading = CHANGES[pose[1]][action]
     return pose[0] + change, heading
 
 
@@ -99,7 +91,8 @@ def room_maps(layout: Scattered, phantoms: Phantoms | None) -> Maps:
     wall = np.where(real | (lines & porous_walls(phantoms)), ALWAYS, NEVER)
     worth = np.where(real, 0.0, ON_THE_WAY)
     worth[floor] = 1.0
-    for first, stride, count in zip(*_segments(layout), strict=True):
+    segments = zip(layout.first.tolist(), layout.stride.tolist(), layout.counts.tolist(), strict=False)
+    for first, stride, count in segments:  # the wall segments that have an opening
         opening = first + stride * np.arange(count)
         wall[opening], worth[opening] = PERHAPS, 1.0 / count
     if len(layout.first) and porous_walls(phantoms):
@@ -123,12 +116,6 @@ def keydoor_maps(layout: LockedRoom) -> Maps:
     marks = {"key": left, "door": kind == DOOR, "exit": kind == EXIT}
     wall = np.where(kind == WALL, ALWAYS, NEVER)
     return Maps(wall, left, np.zeros_like(left), {name: mark.astype(float) for name, mark in marks.items()})
-
-
-def _segments(layout: Scattered) -> tuple[list[int], list[int], list[int]]:
-    """List first cell, stride and number of cells of every wall segment that has an opening."""
-    first, stride, counts = layout.first.tolist(), layout.stride.tolist(), layout.counts.tolist()
-    return first, stride, counts[: len(first)]
 
 
 class Whereabouts:
@@ -165,14 +152,6 @@ class Whereabouts:
             self.known[mark, cell] = float(self.tables[mark][self.candidates(cell)].mean())
         return self.known[mark, cell]
 
-    def porous(self, cell: int) -> float:
-        """Return the chance that a cell that looks like a wall lets pass."""
-        return self.worth("porous", cell)
-
-    def clear(self, cell: int) -> bool:
-        """Tell whether a cell is certainly no wall."""
-        return self.worth("clear", cell) == 1.0
-
     def certain(self, mark: str) -> int | None:
         """Return the one cell of a mark, which each candidate has once; None where the candidates differ."""
         size = 3 * self.maps.wall.shape[1] * self.maps.row  # of one map's table
@@ -193,16 +172,17 @@ class Whereabouts:
 class Chart:
     """What has been seen so far, and ways through it."""
 
-    def __init__(self, clear: Callable[[int], bool]) -> None:
-        self.clear = clear  # whether a cell never seen is certainly free
+    def __init__(self, whereabouts: Whereabouts) -> None:
+        self.whereabouts = whereabouts
         self.seen: dict[int, int] = {}  # observed value of each cell
-        self.cell, self.heading = 0, 0
+        self.pose: Pose = (0, 0)
         self.open: set[int] = set()  # cells to walk on
         self.doubtful: set[int] = set()  # cells that look like walls and may let pass, which shows from a floor only
 
     def add(self, observation: Sequence[int]) -> list[tuple[int, int]]:
         """Enter the window (6,) seen from where the player stands; returns cell and value of what is new."""
-        shown = ((self.cell + offset, value) for offset, value in zip(WINDOWS[self.heading], observation, strict=True))
+        here, heading = self.pose
+        shown = ((here + offset, value) for offset, value in zip(WINDOWS[heading], observation, strict=True))
         new = [(cell, value) for cell, value in shown if self.seen.get(cell) != value]
         self.seen.update(new)
         self.open.update(cell for cell, value in new if value in (CUE_VALUE, FLOOR) or value >= KEY_VALUE)
@@ -210,19 +190,7 @@ class Chart:
 
     def move(self, action: int) -> None:
         """Follow one's own action, which must be possible."""
-        self.cell, self.heading = moved((self.cell, self.heading), action)
-
-    def end(self, route: Route) -> Pose:
-        """Return where a route ends."""
-        return reduce(moved, route, (self.cell, self.heading))
-
-    def is_wall(self, cell: int) -> bool:
-        """Tell whether a cell was seen to be a wall."""
-        return self.seen.get(cell) == WALL
-
-    def ahead(self, pose: Pose) -> int:
-        """Return the cell in front of a pose."""
-        return pose[0] + STEPS[pose[1]]
+        self.pose = moved(self.pose, action)
 
     def possible(self, pose: Pose, action: int, also: int | None = None) -> bool:
         """Tell whether an action leads from a pose where it should, as far as one knows.
@@ -233,17 +201,16 @@ class Chart:
         if target == pose[0] or target == also or target in self.open:
             return True
         if target not in self.seen:
-            return action != BACKWARD and self.clear(target)
-        return target in self.doubtful and not self.is_wall(pose[0])
+            return action != BACKWARD and self.whereabouts.worth("clear", target) == 1.0
+        return target in self.doubtful and self.seen.get(pose[0]) != WALL
 
     def route(self, wanted: Callable[[Pose], float], also: int | None = None, slack: int = 0) -> Route | None:
         """Find the way to a near pose that is wanted more than 0, over free cells and perhaps the cell `also`.
 
         Poses up to `slack` steps beyond the first wanted one are compared by what they are worth a step.
         """
-        start = (self.cell, self.heading)
-        before: dict[Pose, tuple[Pose, int]] = {start: (start, -1)}
-        level, found, distance, last = [start], (0.0, start), 0, 1_000_000
+        before: dict[Pose, tuple[Pose, int]] = {self.pose: (self.pose, -1)}
+        level, found, distance, last = [self.pose], (0.0, self.pose), 0, 1_000_000
         while level and distance <= last:
             best = max((wanted(pose), pose) for pose in level)
             if best[0] > 0.0:
@@ -256,7 +223,7 @@ class Chart:
         """List poses one action away from those of the level, not met before."""
         ahead = []
         for pose in level:
-            for action, change, heading in FOLLOWERS[pose[1]]:
+            for action, (change, heading) in CHANGES[pose[1]].items():
                 new = (pose[0] + change, heading)
                 if new not in before and (new[0] in self.open or self.possible(pose, action, also)):
                     before[new] = (pose, action)

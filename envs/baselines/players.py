@@ -1,22 +1,25 @@
 """Scripted players: what somebody who knows the environment, but sees only the observation, would do.
 
 Car Flag and Blinking Catch need one number of memory. In rooms and in Keydoor a player draws a map (see
-`envs.baselines.maps`) and goes where something new may be seen until it knows enough.
+`envs.baselines.maps`) and goes where something new may be seen until it knows enough. At the end stands what a player
+could do who sees the whole state: an upper bound on what anybody can do who does not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.maps import WINDOWS, Chart, Maps, Pose, Route, Whereabouts
-from envs.baselines.playing import Outcomes, Player, finish
+from envs.baselines.maps import WINDOWS, Chart, Maps, Pose, Route, Whereabouts, moved
+from envs.baselines.playing import Outcomes, Player, draws, finish
 from envs.core import World
-from envs.gridverse.objects import WALL
-from envs.gridverse.rules import ACTUATE, LEFT_TURN, PICK_N_DROP
+from envs.gridverse.objects import EXIT, WALL, blocks_movement, colours, kinds
+from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, PICK_N_DROP
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 PUSH_LEFT, PUSH_RIGHT = 0, 2  # actions of Car Flag
@@ -43,8 +46,8 @@ def signpost_player() -> Player:
 def every_start(world: World[Any]) -> Outcomes:
     """Play the signpost player from a grid of starts that has both ends of the line and both sides of heaven."""
     u = torch.linspace(0.0, 1.0, STARTS, dtype=torch.float64, device=world.device)
-    draws = torch.cartesian_prod(torch.tensor([0.25, 0.75], dtype=u.dtype, device=u.device), u)  # (2 * STARTS, 2)
-    return finish(world, world.reset(draws), signpost_player())
+    starts = torch.cartesian_prod(torch.tensor([0.25, 0.75], dtype=u.dtype, device=u.device), u)  # (2 * STARTS, 2)
+    return finish(world, world.reset(starts), signpost_player())
 
 
 def read_picture(world: BlinkingCatch, observation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,7 +78,7 @@ class Explorer:
 
     def __init__(self, maps: Maps) -> None:
         self.whereabouts = Whereabouts(maps)
-        self.chart = Chart(self.whereabouts.clear)
+        self.chart = Chart(self.whereabouts)
 
     def worth(self, pose: Pose, mark: str) -> float:
         """Rate what the window of a pose may show of a mark in cells never seen."""
@@ -113,9 +116,9 @@ class Seeker(Explorer):
         self._arrive(observation)
         self._look(observation)
         action = (self._way_out() or self._news() or self._resign())[0]
-        before, self.steps = (self.chart.cell, self.chart.heading), self.steps + 1
+        before, self.steps = self.chart.pose, self.steps + 1
         self.chart.move(action)
-        if self.chart.is_wall(self.chart.cell):
+        if self.chart.seen.get(self.chart.pose[0]) == WALL:
             self.tried = before
         return action
 
@@ -124,10 +127,9 @@ class Seeker(Explorer):
         if self.tried is None:
             return
         through = observation[WINDOWS[0].index(0)] == WALL
-        self.whereabouts.passed(self.chart.cell, through)
+        self.whereabouts.passed(self.chart.pose[0], through)
         if not through:
-            self.chart.cell, self.chart.heading = self.tried
-            self.route = []
+            self.chart.pose, self.route = self.tried, []
         self.tried = None
 
     def _look(self, observation: Sequence[int]) -> None:
@@ -145,7 +147,8 @@ class Seeker(Explorer):
 
     def _try_walls(self) -> None:
         """Walk through walls that are known to let pass, and try those that may."""
-        walls = {cell: self.whereabouts.porous(cell) for cell, value in self.chart.seen.items() if value == WALL}
+        seen, worth = self.chart.seen.items(), self.whereabouts.worth
+        walls = {cell: worth("porous", cell) for cell, value in seen if value == WALL}
         self.chart.open.update(cell for cell, porous in walls.items() if porous == 1.0)
         self.chart.doubtful = {cell for cell, porous in walls.items() if 0.0 < porous < 1.0}
 
@@ -176,10 +179,9 @@ class Seeker(Explorer):
     def _news(self) -> Route | None:
         """Go on along the last route while its end still shows something new, else along a new one."""
         self.route = self.route[1:]
-        here = (self.chart.cell, self.chart.heading)
-        if not self.route or not self._new(self.goal) or not self.chart.possible(here, self.route[0]):
+        if not self.route or not self._new(self.goal) or not self.chart.possible(self.chart.pose, self.route[0]):
             self.route = self.chart.route(self._new, slack=SEEKER_SLACK) or []
-            self.goal = self.chart.end(self.route)
+            self.goal = reduce(moved, self.route, self.chart.pose)
         return self.route
 
     def _new(self, pose: Pose) -> float:
@@ -220,8 +222,8 @@ class Opener(Explorer):
         cell = self.found.get(mark)
         if cell is None:
             return self._go(self._search(mark))
-        if self.chart.ahead((self.chart.cell, self.chart.heading)) != cell:
-            return self._go(self.chart.route(lambda pose: float(self.chart.ahead(pose) == cell)))
+        if moved(self.chart.pose, FORWARD)[0] != cell:
+            return self._go(self.chart.route(lambda pose: float(moved(pose, FORWARD)[0] == cell)))
         if mark == "door":
             self.opened = True
             self.chart.open.add(cell)
@@ -235,3 +237,86 @@ class Opener(Explorer):
         action = route[0] if route else LEFT_TURN
         self.chart.move(action)
         return action
+
+
+GOOD, BAD, LIVING = 5.0, -5.0, -0.05  # rewards of the memory task
+PICKED, UNLOCKED, CLOSER = 1.0, 1.0, 0.2  # and of Keydoor, besides
+
+
+def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
+    """Find the shortest ways to the good exit around the bad ones in freshly drawn memory worlds.
+
+    Where the bad exit bars every way, or the good one is too far for the time limit, the cheaper of the bad exit and of
+    staying till the end. `world` is a grid world of the memory task.
+    """
+    state = world.reset(draws(torch.Generator(world.device).manual_seed(seed), episodes, world.reset_draws))
+    cells = state.cells.long().view(episodes, world.height, world.width)  # type: ignore[attr-defined]
+    start = torch.zeros_like(cells, dtype=torch.bool)
+    start.view(episodes, -1)[torch.arange(episodes), state.position] = True
+    good = (kinds(cells) == EXIT) & (colours(cells) == state.good[:, None, None])
+    bad = (kinds(cells) == EXIT) & ~good
+    free = ~blocks_movement(cells)
+    to_good, to_bad = walk(free & ~bad, start, good), walk(free & ~good, start, bad)
+    reached = (to_good >= 0) & (to_good <= world.time_limit)
+    in_time = (to_bad >= 0) & (to_bad <= world.time_limit)
+    leaving = in_time & (BAD + LIVING * to_bad > LIVING * world.time_limit)
+    lengths = torch.where(reached, to_good, torch.where(leaving, to_bad, world.time_limit))
+    returns = LIVING * lengths + GOOD * reached + BAD * (leaving & ~reached)
+    return Outcomes(reached & (returns > 0.0), returns, lengths)
+
+
+def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
+    """Count the steps (N,) from start to goal over free cells, all (N, H, W) bool; -1 where there is no way."""
+    steps = torch.full((len(free),), -1, dtype=torch.int64, device=free.device)
+    reached, before = start, torch.zeros_like(start)
+    for step in range(free[0].numel()):
+        steps = torch.where((steps < 0) & (reached & goal).flatten(1).any(1), step, steps)
+        if torch.equal(reached, before):
+            break
+        reached, before = (reached | _neighbours(reached)) & (free | start), reached
+    return steps
+
+
+def _neighbours(cells: Tensor) -> Tensor:
+    """Return cells (N, H, W) next to the given ones; the border of a grid is never left."""
+    return cells.roll(1, 1) | cells.roll(-1, 1) | cells.roll(1, 2) | cells.roll(-1, 2)
+
+
+def keydoor(size: int) -> tuple[float, float]:
+    """Compute success and expected return of the shortest way to key, door and exit, over all initial states.
+
+    Both rooms are free of obstacles, so a way is as long as its steps and quarter turns. The rewards for coming
+    closer add up to the same on every way, so the shortest is the best.
+    """
+    returns, weights = [], []
+    for wall in range(2, size - 2):
+        y, x, room = np.arange(1, size - 1), np.arange(1, wall), (size - 2) * (wall - 1)
+        grid = np.meshgrid(y, y, x, y, x, range(4), indexing="ij")  # door, key, agent, heading
+        door, key_y, key_x, agent_y, agent_x, heading = (each.ravel() for each in grid)
+        lengths = _to_key(size, wall, (door, key_y, key_x), (agent_y, agent_x, heading))
+        distance = 2 * (size - 2) - agent_y - agent_x
+        gains = GOOD + PICKED + UNLOCKED + CLOSER * distance + LIVING * lengths
+        returns.append(gains)
+        weights.append(np.full(len(gains), 1.0 / ((size - 4) * (size - 2) * 4 * room * room)))
+    gains, weight = np.concatenate(returns), np.concatenate(weights)
+    return float(weight @ (gains > 0.0)), float(weight @ gains)
+
+
+def _to_key(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, Any, Any]) -> Any:
+    """Measure the whole way (M,), by the best of the four sides of the key."""
+    door, key_y, key_x = plan
+    best = np.full(len(door), np.inf)
+    for side, (dy, dx) in enumerate(((-1, 0), (0, 1), (1, 0), (0, -1))):  # clockwise: the heading that faces the key
+        y, x = key_y - dy, key_x - dx
+        there = (y >= 1) & (y <= size - 2) & (x >= 1) & (x < wall)
+        picked = _ride(agent, (y, x, side)) + 1
+        opened = picked + _ride((y, x, side), (door, wall - 1, 1)) + 1
+        out = opened + abs(size - 2 - door) + (size - 2 - (wall - 1))
+        best = np.where(there, np.minimum(best, out), best)
+    return best
+
+
+def _ride(start: tuple[Any, Any, Any], end: tuple[Any, Any, Any]) -> Any:
+    """Count steps and quarter turns between two poses (y, x, clockwise heading) of a free room."""
+    turn = (end[2] - start[2]) % 4
+    return abs(end[0] - start[0]) + abs(end[1] - start[1]) + np.minimum(turn, 4 - turn)

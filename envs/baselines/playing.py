@@ -42,26 +42,31 @@ def exactly(success: float, returns: float, kind: str) -> Level:
     return Level(Measure(success), Measure(returns), kind)
 
 
-@torch.no_grad()
 def play(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
     """Play one episode in each of `episodes` rows.
 
     Every row counts exactly once, however long it takes: what ends early is not counted more often.
     """
     generator = torch.Generator(world.device).manual_seed(seed)
-    return finish(world, world.reset(_draws(generator, episodes, world.reset_draws)), player, generator)
+    start = world.reset(draws(generator, episodes, world.reset_draws))
+    return finish(world, start, player, lambda: draws(generator, episodes, world.step_draws))
 
 
-@torch.no_grad()
-def finish(world: World[Any], state: State, player: Player, generator: torch.Generator | None = None) -> Outcomes:
-    """Play all rows of a state to their ends; without a generator the world's steps must be deterministic."""
+def finish(world: World[Any], state: State, player: Player, chance: Callable[[], Tensor] | None = None) -> Outcomes:
+    """Play all rows of a state to their ends.
+
+    Args:
+        world: the world.
+        state: N rows of it.
+        player: chooses the actions.
+        chance: gives the uniforms (N, step_draws) of the next step; none: the world's steps must be deterministic.
+    """
     rows = len(state.steps)
     running = torch.ones(rows, dtype=torch.bool, device=world.device)
     success = torch.zeros_like(running)
     while running.any():
-        action = player(state.observation, running)
-        u = no_chance(world, rows) if generator is None else _draws(generator, rows, world.step_draws)
-        after, _, _, terminated, won = world.step(state, action, u)
+        u = no_chance(world, rows) if chance is None else chance()
+        after, _, _, terminated, won = world.step(state, player(state.observation, running), u)
         success |= won & running
         state = where(running, after, state)  # an ended episode stands still
         running = running & ~(terminated | world.truncated(after, terminated))
@@ -95,5 +100,6 @@ def no_chance(world: World[Any], rows: int) -> Tensor:
     return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)
 
 
-def _draws(generator: torch.Generator, rows: int, count: int) -> Tensor:
+def draws(generator: torch.Generator, rows: int, count: int) -> Tensor:
+    """Draw uniforms (rows, count)."""
     return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)

@@ -70,19 +70,20 @@ def explore(world: World[Any]) -> Graph:
     numbers: dict[bytes, int] = {}
     observation_ids: dict[bytes, int] = {}
     initial = _number(wave, numbers)
-    observation, followers, rewards, verdicts = [_number_observations(wave, observation_ids)], [], [], []
+    observation = [_number_observations(wave, observation_ids)]
+    columns: tuple[list[Array], ...] = ([], [], [])  # followers, rewards, verdicts of each wave
     while len(wave.steps):
         known = len(numbers)
         after, reward, ended, verdict = _every_action(world, wave)
         names = _number(after, numbers, ~ended)
-        followers.append(names.reshape(len(wave.steps), -1))
-        rewards.append(reward.reshape(len(wave.steps), -1))
-        verdicts.append(verdict.reshape(len(wave.steps), -1))
-        wave = _pick(after, _first(names, known))
+        for column, each in zip(columns, (names, reward, verdict), strict=True):
+            column.append(each.reshape(len(wave.steps), -1))
+        found, first = np.unique(names, return_index=True)
+        wave = _pick(after, first[found >= known])  # states not met before, in the order of their numbers
         observation.append(_number_observations(wave, observation_ids))
         if len(numbers) > MOST_STATES:
             raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
-    seen, follower, reward, verdict = map(np.concatenate, (observation, followers, rewards, verdicts))
+    seen, follower, reward, verdict = map(np.concatenate, (observation, *columns))
     return Graph(initial, seen, follower, reward, verdict, observation_ids)
 
 
@@ -161,9 +162,9 @@ def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) ->
 
 def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
     """Give the rows (M,) their numbers, states not met before new ones; -1 where a row is not wanted."""
-    names = [field.name for field in dataclasses.fields(state) if field.name not in COUNTERS]
-    parts = [getattr(state, name).cpu().numpy().reshape(len(state.steps), -1) for name in names]
-    keys = np.concatenate([np.ascontiguousarray(part).view(np.uint8).reshape(len(part), -1) for part in parts], 1)
+    rows = len(state.steps)
+    parts = [value.cpu().numpy().reshape(rows, -1) for name, value in vars(state).items() if name not in COUNTERS]
+    keys = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], 1)
     result = np.full(len(keys), -1)
     for row, key in enumerate(keys):
         if wanted is None or wanted[row]:
@@ -177,20 +178,13 @@ def _number_observations(state: State, observation_ids: dict[bytes, int]) -> Arr
     return np.array([observation_ids.setdefault(row.tobytes(), len(observation_ids)) for row in rows], np.int64)
 
 
-def _first(names: Array, known: int) -> Array:
-    """Return the first row of every number from `known` on, in the order of the numbers."""
-    numbers, rows = np.unique(names, return_index=True)
-    return rows[numbers >= known]
-
-
 def _pick(state: State, rows: Array) -> State:
-    chosen = torch.from_numpy(rows)
-    values = {f.name: getattr(state, f.name)[chosen.to(state.steps.device)] for f in dataclasses.fields(state)}
-    return type(state)(**values)
+    chosen = torch.from_numpy(rows).to(state.steps.device)
+    return type(state)(**{name: value[chosen] for name, value in vars(state).items()})
 
 
 def _split(graph: Graph, states: Iterable[int]) -> dict[int, Belief]:
-    """Sort possible states by how they seen."""
+    """Sort possible states by the observation that they show."""
     groups: dict[int, list[int]] = {}
     for state in states:
         groups.setdefault(int(graph.observation[state]), []).append(state)

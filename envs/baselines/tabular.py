@@ -6,7 +6,7 @@ value functions are linear in it and an ended episode simply drops out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -165,18 +165,12 @@ def _worth(model: Model, belief: Floats, after: Floats, bound: Upper) -> Floats:
     return model.reward @ belief + model.discount * values.reshape(actions, observations).sum(1)
 
 
-@dataclass
 class Lower:
     """The largest of linear functions."""
 
-    model: Model
-    vectors: Floats = field(init=False)  # (K, S)
-    actions: np.ndarray = field(init=False)  # (K,)
-    pruned: int = 0
-
-    def __post_init__(self) -> None:
-        self.vectors = blind(self.model)
-        self.actions = np.arange(len(self.vectors))
+    def __init__(self, model: Model) -> None:
+        self.model, self.vectors, self.pruned = model, blind(model), 0  # (K, S)
+        self.actions = np.arange(len(self.vectors))  # (K,)
 
     def __call__(self, beliefs: Floats) -> Floats:
         """Evaluate joint beliefs (B, S): (B,)."""
@@ -205,26 +199,20 @@ class Lower:
         self.pruned = len(self.vectors)
 
 
-@dataclass
 class Upper:
     """The fast informed bound and the sawtooth below it."""
 
-    model: Model
-    planes: Floats = field(init=False)  # (A, S)
-    corners: Floats = field(init=False)  # (S,)
-    points: Floats = field(init=False)  # (P, S), beliefs
-    depths: Floats = field(init=False)  # (P,), how far the value there lies below the corners' plane; > 0
-    pruned: int = 0
-
-    def __post_init__(self) -> None:
-        self.planes = informed(self.model)
-        self.corners = self.planes.max(0)
-        self.points, self.depths = np.empty((0, len(self.corners))), np.empty(0)
+    def __init__(self, model: Model) -> None:
+        self.planes, self.pruned = informed(model), 0  # (A, S)
+        self.corners = self.planes.max(0)  # (S,)
+        self.points = np.empty((0, len(self.corners)))  # (P, S), beliefs
+        self.depths = np.empty(0)  # (P,), how far the value there lies below the corners' plane; > 0
 
     def __call__(self, beliefs: Floats) -> Floats:
         """Evaluate joint beliefs (B, S): (B,)."""
         values = (beliefs @ self.planes.T).max(1)
-        return np.minimum(values, beliefs @ self.corners - _sunk(beliefs, self.points, self.depths))
+        sunk = (_shares(beliefs, self.points) * self.depths).max(1, initial=0.0)  # by the sawtooth
+        return np.minimum(values, beliefs @ self.corners - sunk)
 
     def improve(self, belief: Floats, value: float) -> bool:
         """Remember a value at one belief (S,), if it is lower."""
@@ -241,13 +229,6 @@ class Upper:
         keep = _kept(_shares(self.points, self.points) * self.depths >= self.depths[:, None] - TINY)
         self.points, self.depths = self.points[keep], self.depths[keep]
         self.pruned = len(self.depths)
-
-
-def _sunk(beliefs: Floats, points: Floats, depths: Floats) -> Floats:
-    """Compute how far the sawtooth over points (P, S) lies below the corners' plane at beliefs (B, S): (B,)."""
-    if len(points) == 0:
-        return np.zeros(len(beliefs))
-    return np.asarray((_shares(beliefs, points) * depths).max(1))
 
 
 def _shares(beliefs: Floats, points: Floats) -> Floats:

@@ -8,13 +8,14 @@ plays the batched world from the same initial states, with the same random numbe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
+from envs.baselines.playing import draws, finish
 from envs.baselines.search import PAID, WON, Array, Graph, explore
 from envs.core import State, World, where
 
@@ -22,26 +23,6 @@ BINS = 8  # of each component of a continuous observation
 
 Identify = Callable[[Tensor], Tensor]
 """From observations (N, ...) to their numbers (N,)."""
-
-
-class Game(Protocol):
-    """What a search needs to know of a world: K tables have one action for each of O observations, (K, O)."""
-
-    observations: int
-    actions: int
-    exact: bool
-
-    def score(self, tables: Tensor) -> Tensor:
-        """Mean success and mean return (2, K) of tables (K, O) int64."""
-
-    def expect(self, policy: Tensor) -> Tensor:
-        """Score one stochastic policy (O, A), (2,), in a form whose gradient leads to a better one."""
-
-    def judge(self, policy: Tensor) -> Tensor:
-        """Score without gradient, (2,): exactly, or on episodes that no search has seen."""
-
-    def first_tables(self, count: int, draws: torch.Generator) -> Tensor:
-        """Tables (count, O) to begin searches with."""
 
 
 class ExactGame:
@@ -65,7 +46,10 @@ class ExactGame:
         self.observation, self.initial = torch.from_numpy(graph.observation), torch.from_numpy(graph.initial)
 
     def score(self, tables: Tensor) -> Tensor:
-        """By doubling: where 2 t steps lead, what they bring and how many they are, follows from what t steps do."""
+        """Return mean success and mean return (2, K) of tables (K, O) int64, an action for each observation.
+
+        By doubling: where 2 t steps lead, what they bring and how many they are, follows from what t steps do.
+        """
         action = tables[:, self.observation]  # (K, S)
         ends = self.states + torch.arange(len(self.wins)).expand(len(tables), -1)  # (K, E)
         leads = torch.cat((self.follower.gather(1, action.T).T, ends), 1)  # (K, S + E)
@@ -85,7 +69,10 @@ class ExactGame:
         return torch.stack((won.mean(1), total.mean(1)))
 
     def expect(self, policy: Tensor) -> Tensor:
-        """By as many steps of dynamic programming as an episode has, from its last one back."""
+        """Score one stochastic policy (O, A), (2,), in a form whose gradient leads to a better one.
+
+        By as many steps of dynamic programming as an episode has, from its last one back.
+        """
         chance = policy[self.observation]  # (S, A)
         gain = (chance * self.reward).sum(1)
         value = torch.zeros(2, self.states, dtype=torch.float64)
@@ -97,12 +84,12 @@ class ExactGame:
 
     @torch.no_grad()
     def judge(self, policy: Tensor) -> Tensor:
-        """Exactly."""
+        """Score without gradient, (2,)."""
         return self.expect(policy)
 
-    def first_tables(self, count: int, draws: torch.Generator) -> Tensor:
-        """Uniformly random actions."""
-        return torch.randint(self.actions, (count, self.observations), generator=draws)
+    def first_tables(self, count: int, generator: torch.Generator) -> Tensor:
+        """Return tables (count, O) of uniformly random actions to begin searches with."""
+        return torch.randint(self.actions, (count, self.observations), generator=generator)
 
 
 class SampledGame:
@@ -112,22 +99,20 @@ class SampledGame:
 
     def __init__(self, world: World[Any], episodes: int, seed: int, fresh: int) -> None:
         self.world, self.actions, self.fresh = world, world.num_actions, fresh
-        self.draws = torch.Generator().manual_seed(seed)
-        self.start = self._uniforms(episodes, world.reset_draws)
-        self.chance = [self._uniforms(episodes, world.step_draws) for _ in range(world.time_limit)]
-        self.identify, self.points = identifier(world, self.draws)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.start = draws(self.generator, episodes, world.reset_draws)
+        self.chance = [draws(self.generator, episodes, world.step_draws) for _ in range(world.time_limit)]
+        self.identify, self.points = identifier(world, self.generator)
         self.observations = len(self.points)
 
     def score(self, tables: Tensor) -> Tensor:
-        """All tables at once, from the same initial states."""
+        """Play all tables at once, from the same initial states; see `ExactGame.score`."""
         count = len(tables)
         row = torch.arange(count).repeat_interleave(len(self.start))
 
-        def act(seen: Tensor) -> Tensor:
-            return tables[row, seen]
-
-        success, returns = self._play(self.start.repeat(count, 1), act, [u.repeat(count, 1) for u in self.chance])
-        return torch.stack((success, returns)).unflatten(1, (count, -1)).mean(2)
+        chance = (u.repeat(count, 1) for u in self.chance)
+        outcome = self._play(self.start.repeat(count, 1), lambda seen: tables[row, seen], chance.__next__)
+        return outcome.unflatten(1, (count, -1)).mean(2)
 
     def expect(self, policy: Tensor) -> Tensor:
         """Estimate by the score function on new episodes: right in value and, in expectation, in gradient."""
@@ -140,46 +125,37 @@ class SampledGame:
             score = score + logs[seen, action]
             return action
 
-        start = self._uniforms(len(self.start), self.world.reset_draws)
-        outcome = torch.stack(self._play(start, act))
+        outcome = self._play(draws(self.generator, len(self.start), self.world.reset_draws), act)
         apart = outcome - outcome.mean(1, keepdim=True)
         return outcome.mean(1) + (apart * (score - score.detach())).mean(1)
 
     @torch.no_grad()
     def judge(self, policy: Tensor) -> Tensor:
-        """On new episodes."""
-        start = self._uniforms(self.fresh, self.world.reset_draws)
-        return torch.stack(self._play(start, lambda seen: self._draw(policy, seen))).mean(1)
+        """Score without gradient, (2,), on episodes that no search has seen."""
+        start = draws(self.generator, self.fresh, self.world.reset_draws)
+        return self._play(start, lambda seen: self._draw(policy, seen)).mean(1)
 
-    def first_tables(self, count: int, draws: torch.Generator) -> Tensor:
+    def first_tables(self, count: int, generator: torch.Generator) -> Tensor:
         """Choose actions by random linear rules of what an observation shows; an even row is uniformly random."""
-        rules = torch.randn(count, self.points.shape[1] + 1, self.actions, generator=draws, dtype=torch.float64)
+        rules = torch.randn(count, self.points.shape[1] + 1, self.actions, generator=generator, dtype=torch.float64)
         ones = torch.ones(self.observations, 1, dtype=torch.float64)
         tables = (torch.cat((self.points, ones), 1) @ rules).argmax(2)  # (count, O)
-        tables[::2] = torch.randint(self.actions, tables[::2].shape, generator=draws)
+        tables[::2] = torch.randint(self.actions, tables[::2].shape, generator=generator)
         return tables
 
-    def _play(self, start: Tensor, act: Identify, chance: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        """Success and return (N,) of one episode a row; without numbers of chance, new ones."""
-        state: State = self.world.reset(start)
-        running = torch.ones(len(start), dtype=torch.bool)
-        success = torch.zeros_like(running)
-        for step in range(self.world.time_limit):
-            u = self._uniforms(len(start), self.world.step_draws) if chance is None else chance[step]
-            after, _, _, terminated, won = self.world.step(state, act(self.identify(state.observation)), u)
-            success |= won & running
-            state = where(running, after, state)  # an ended episode stands still
-            running = running & ~(terminated | self.world.truncated(after, terminated))
-            if not running.any():
-                break
-        return success.double(), state.returns
+    def _play(self, start: Tensor, act: Identify, chance: Callable[[], Tensor] | None = None) -> Tensor:
+        """Return success and return (2, N) of one episode a row; without numbers of chance, new ones are drawn."""
+        chance = chance or (lambda: draws(self.generator, len(start), self.world.step_draws))
+        state = self.world.reset(start)
+        outcomes = finish(self.world, state, lambda observation, _: act(self.identify(observation)), chance)
+        return torch.stack((outcomes.success.double(), outcomes.returns))
 
     def _draw(self, policy: Tensor, seen: Tensor) -> Tensor:
         total = policy.detach().cumsum(1)[seen]
-        return (self._uniforms(len(seen), 1) > total).sum(1).clamp(max=self.actions - 1)
+        return (draws(self.generator, len(seen), 1) > total).sum(1).clamp(max=self.actions - 1)
 
-    def _uniforms(self, rows: int, count: int) -> Tensor:
-        return torch.rand(rows, count, dtype=torch.float64, generator=self.draws)
+
+Game = ExactGame | SampledGame
 
 
 def make_game(world: World[Any], episodes: int, seed: int, fresh: int) -> Game:
@@ -210,7 +186,7 @@ def successes(endings: Array, reward: float | None, limit: int) -> Array:
 # Observations: how they are told apart
 
 
-def identifier(world: World[Any], draws: torch.Generator) -> tuple[Identify, Tensor]:
+def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify, Tensor]:
     """Assign numbers to a world's observations; the last number is for all that random play did not meet.
 
     Returns:
@@ -218,17 +194,17 @@ def identifier(world: World[Any], draws: torch.Generator) -> tuple[Identify, Ten
     """
     space = world.observation_space
     if isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f":
-        return grid_cells(world, space, draws)
-    weights = torch.randint(2**40, (int(np.prod(space.shape or (1,))),), generator=draws)
+        return grid_cells(world, space, generator)
+    weights = torch.randint(2**40, (int(np.prod(space.shape or (1,))),), generator=generator)
 
     def hashed(observation: Tensor) -> Tensor:
         return (observation.flatten(1).long() * weights).sum(1)
 
-    known = visited(world, hashed, draws)
+    known = visited(world, hashed, generator)
     return index_among(hashed, known), torch.zeros(len(known) + 1, 1, dtype=torch.float64)
 
 
-def grid_cells(world: World[Any], space: gymnasium.spaces.Box, draws: torch.Generator) -> tuple[Identify, Tensor]:
+def grid_cells(world: World[Any], space: gymnasium.spaces.Box, generator: torch.Generator) -> tuple[Identify, Tensor]:
     """Assign numbers to the cells of a grid: BINS over each component, and one more for 0 alone."""
     high = torch.from_numpy(np.asarray(space.high, np.float64))
     power = (BINS + 1) ** torch.arange(len(high))
@@ -238,22 +214,22 @@ def grid_cells(world: World[Any], space: gymnasium.spaces.Box, draws: torch.Gene
         index = (share.abs() * (BINS // 2)).ceil().clamp(max=BINS // 2) * share.sign() + BINS // 2
         return (index.long() * power).sum(1)
 
-    known = visited(world, cell, draws)
+    known = visited(world, cell, generator)
     shown = (known[:, None] // power % (BINS + 1) - BINS // 2).double() / (BINS // 2)
     return index_among(cell, known), torch.cat((shown, torch.zeros(1, len(high), dtype=torch.float64)))
 
 
-def visited(world: World[Any], key: Identify, draws: torch.Generator, episodes: int = 2_000) -> Tensor:
+def visited(world: World[Any], key: Identify, generator: torch.Generator, episodes: int = 2_000) -> Tensor:
     """Collect all keys, sorted, that random play meets; half of the episodes repeat an action for about 20 steps."""
     keys = []
-    state: State = world.reset(torch.rand(episodes, world.reset_draws, dtype=torch.float64, generator=draws))
-    action = torch.randint(world.num_actions, (episodes,), generator=draws)
+    state: State = world.reset(torch.rand(episodes, world.reset_draws, dtype=torch.float64, generator=generator))
+    action = torch.randint(world.num_actions, (episodes,), generator=generator)
     steady = torch.arange(episodes) % 2 * 0.95
     for _ in range(world.time_limit):
         keys.append(key(state.observation).unique())
-        drawn = torch.randint(world.num_actions, (episodes,), generator=draws)
-        action = torch.where(torch.rand(episodes, generator=draws) < steady, action, drawn)
-        u = torch.rand(episodes, world.step_draws, dtype=torch.float64, generator=draws)
+        drawn = torch.randint(world.num_actions, (episodes,), generator=generator)
+        action = torch.where(torch.rand(episodes, generator=generator) < steady, action, drawn)
+        u = torch.rand(episodes, world.step_draws, dtype=torch.float64, generator=generator)
         after, _, _, terminated, _ = world.step(state, action, u)
         state = where(~terminated, after, state)
     return torch.cat(keys).unique()

@@ -8,13 +8,9 @@ import pytest
 import torch
 
 from envs import baselines
-from envs.baselines import (
-    known,
-    playing,
-    report,
-)
+from envs.baselines import known, playing
 from envs.baselines.__main__ import main
-from envs.baselines.report import published
+from envs.baselines.known import published
 from envs.core import State, World
 from envs.errors import UserError
 from envs.registry import WORLDS, make_world
@@ -148,13 +144,13 @@ def test_a_score_is_put_beside_the_two_lines():
 
 def test_published_scores_below_random_are_marked():
     assert set(published()) == set(RANDOM) - {PAIRS[1][0]}
-    page = report.published_table(list(known.shipped().values())).markdown()
+    page = known.published_table(list(known.shipped().values())).markdown()
     rows = {line.split(" | ")[0][2:]: line for line in page.splitlines()}
     assert rows["Gridverse/Memory-SixteenRooms-21x21-v0"].count("▼") == 4
     assert rows["Gridverse/Memory-5x5-v0"].count("▼") == 1 and "**0.3365** ▼" in rows["Gridverse/Memory-5x5-v0"]
     assert rows["POMDP/HeavenHell-v0"].count("▼") == 1
     assert "▼" not in rows["Gridverse/Keydoor-5x5-v0"]
-    assert "0.4400 ≈" in report._marked(0.44, example()) and report._marked(0.42, example()) == "**0.4200** ▼"
+    assert "0.4400 ≈" in known._marked(0.44, example()) and known._marked(0.42, example()) == "**0.4200** ▼"
 
 
 def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):

@@ -10,7 +10,7 @@ import torch
 from cards_player import memory_player
 from test_baselines import apart
 
-from envs.baselines import cards, maps, players, playing, search, shortest, tabular
+from envs.baselines import cards, maps, players, playing, search, tabular
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
@@ -203,7 +203,7 @@ def seekers(id, episodes, gambler=True, seed=0):
 )
 def test_the_scripted_seeker_finds_the_good_exit(id, least):
     world, outcomes = seekers(id, 60)
-    above = shortest.way_out(world, 1_000, 0)
+    above = players.way_out(world, 1_000, 0)
     assert least <= outcomes.success.double().mean() <= 1.0
     assert outcomes.returns.mean() < above.returns.mean()
     assert outcomes.lengths.double().mean() > above.lengths.double().mean()
@@ -236,10 +236,10 @@ def test_where_the_seeker_may_stand_always_holds_the_truth():
 
 
 def test_the_full_state_player_takes_the_shortest_way():
-    outcomes = shortest.way_out(make_world("Gridverse/Memory-FourRooms-13x13-v0"), 3_000, 0)
+    outcomes = players.way_out(make_world("Gridverse/Memory-FourRooms-13x13-v0"), 3_000, 0)
     lengths = playing.measure(outcomes.lengths[outcomes.success])
     assert abs(lengths.mean - 9.0) < 0.05 + 4 * lengths.error  # the originals' mean, to one decimal
-    small = shortest.way_out(make_world("Gridverse/Memory-FourRooms-7x7-v0"), 4_000, 0)
+    small = players.way_out(make_world("Gridverse/Memory-FourRooms-7x7-v0"), 4_000, 0)
     assert apart(float((~small.success).double().mean()), 4_000, 0.0146, 10_000) < 4  # resets nobody can win
 
 
@@ -251,9 +251,9 @@ def test_walking_goes_around_walls():
         cell[0, y, x] = True
         return cell
 
-    assert shortest.walk(free, at(1, 1), at(1, 3)).tolist() == [4]
-    assert shortest.walk(free, at(1, 1), at(1, 1)).tolist() == [0]
-    assert shortest.walk(free & ~at(2, 2), at(1, 1), at(1, 3)).tolist() == [-1]
+    assert players.walk(free, at(1, 1), at(1, 3)).tolist() == [4]
+    assert players.walk(free, at(1, 1), at(1, 1)).tolist() == [0]
+    assert players.walk(free & ~at(2, 2), at(1, 1), at(1, 3)).tolist() == [-1]
 
 
 # Keydoor
@@ -273,7 +273,7 @@ def test_the_full_state_keydoor_player_is_the_best_of_all():
     for _ in range(40):  # no good way is longer
         after = np.where(graph.follower >= 0, values[graph.follower], 0.0)
         values = (graph.reward + after).max(1)
-    success, returns = shortest.keydoor(5)
+    success, returns = players.keydoor(5)
     assert len(graph.initial) == 108 and success == pytest.approx(1.0)
     assert returns == pytest.approx(float(values[graph.initial].mean()), abs=1e-9)
 
@@ -283,7 +283,7 @@ def test_the_scripted_opener_always_gets_out(size):
     world = make_world(f"Gridverse/Keydoor-{size}x{size}-v0")
     drawn = maps.keydoor_maps(world.task.layout)
     outcomes = playing.play(world, playing.crowd(lambda: players.Opener(drawn)), 100, 0)
-    above = shortest.keydoor(size)[1]
+    above = players.keydoor(size)[1]
     measure = playing.measure(outcomes.returns)
     assert outcomes.success.all()
     assert 0.9 * above < measure.mean < above + 4 * measure.error

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from envs.baselines.shortest import walk
+from envs.baselines.players import walk
 from envs.gridverse.layouts import distinct
 from envs.gridverse.objects import BEACON, DOOR, EXIT, KEY, blocks_movement, colours, kinds
 from envs.registry import make_world

@@ -10,7 +10,7 @@ import pytest
 from world_keywords import DATA
 
 from envs import UserError
-from envs.baselines import bounds, known, report
+from envs.baselines import bounds, known
 from envs.baselines.__main__ import main as baselines
 from envs.cli import keywords, load_plugins
 from envs.memoryless.__main__ import main as memoryless
@@ -111,10 +111,10 @@ def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugi
 
 def test_what_was_written_without_bounds_is_read_back(plugin, tmp_path):
     baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
-    read = report.read(tmp_path / "baselines.json")[ID]
+    read = known.read(tmp_path / "baselines.json")[ID]
     assert not read.bounded and read.words == f"random {read.random.success.mean:.2f}"
     assert known.plain(read) == known.plain(known.from_plain(ID, known.plain(read)))
-    assert report.as_json(report.read(tmp_path / "baselines.json")) == (tmp_path / "baselines.json").read_text()
+    assert known.as_json(known.read(tmp_path / "baselines.json")) == (tmp_path / "baselines.json").read_text()
     full = known.shipped()["POMDP/CarFlag-v0"]
     half = {name: value for name, value in known.plain(full).items() if name != "upper"}
     with pytest.raises(TypeError, match="upper"):  # a row that has lost one bound is a damaged one
@@ -163,7 +163,7 @@ def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
     shipped = known.parse((tmp_path / "lines.toml").read_text())
     assert list(shipped) == ["POMDP/CarFlag-v0"]
-    written = report.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"]
+    written = known.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"]
     assert shipped["POMDP/CarFlag-v0"] == replace(written, command="", machine="", seconds=0.0)
 
 

@@ -15,7 +15,7 @@ from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.measures import Figure, Given, recompute, relative_gains
 from dqn_memory.study.papers.tables import FOLDER, TABLES, half_unit, load, number, scores
 from dqn_memory.study.statistics import HUMAN, game
-from envs.baselines import report as shipped
+from envs.baselines import known as shipped
 
 RESULTS = Path(__file__).parents[2] / "results"
 SIZES = {
