@@ -11,6 +11,7 @@ modes, seeds and `reset_mask`. The first difference is raised as one sentence.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -105,8 +106,11 @@ class _Check:
         for step in range(steps):
             where = f"{self.mode.value}: at step {step}"
             result, done = self._step(where)
-            _require(_equal(last, kept), f"{where} arrays that the step before had returned are written into")
-            last, kept = result[:4], _copy(result[:4])
+            _require(
+                _equal(last, kept),
+                f"{where} arrays that the step before had returned are written into",
+            )
+            last, kept = result[:4], deepcopy(result[:4])
             endings += int(done.sum())
             if self.mode is AutoresetMode.DISABLED and done.any():
                 self._reset(where, None, done)
@@ -146,15 +150,14 @@ class _Check:
         action = self.vector.action_space.sample()
         result: Any = self.vector.step(action)
         _require(isinstance(result, tuple) and len(result) == 5, f"{where} the result is not a tuple of five")
-        observation, reward, terminated, truncated, info = result
+        names = ("the observation", "the reward", "`terminated`", "`truncated`")
+        observation, _, terminated, truncated, info = result
         _check_observation(observation, self.vector.observation_space, f"{where} the observation:")
-        _check_array(reward, np.dtype(np.float64), self.count, f"{where} the reward")
-        _check_array(terminated, np.dtype(bool), self.count, f"{where} `terminated`")
-        _check_array(truncated, np.dtype(bool), self.count, f"{where} `truncated`")
+        for name, array, dtype in zip(names[1:], result[1:], (np.float64, bool, bool), strict=False):
+            _check_array(array, np.dtype(dtype), self.count, f"{where} {name}")
         _require(not (terminated & truncated).any(), f"{where} a row is both terminated and truncated")
         _require(isinstance(info, dict), f"{where} the info is no dict")
         wanted = self.single.step(action)
-        names = ("the observation", "the reward", "`terminated`", "`truncated`")
         for name, ours, theirs in zip(names, result, wanted, strict=False):
             for index in range(self.count):
                 _check_same(row(ours, index), row(theirs, index), f"{where} {name}", index)
@@ -234,14 +237,6 @@ def _equal(ours: Any, wanted: Any) -> bool:
         return all(_equal(one, other) for one, other in zip(ours, wanted, strict=True))
     one, other = np.asarray(ours), np.asarray(wanted)
     return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(_copy(each) for each in value)
-    if isinstance(value, dict):
-        return {name: _copy(entry) for name, entry in value.items()}
-    return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _require(condition: bool, sentence: str) -> None:

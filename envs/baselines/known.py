@@ -1,6 +1,7 @@
 """The two lines that a score is read against: a uniformly random policy, and the best that is known.
 
 The numbers were computed by `python -m envs.baselines` and are shipped in `lines.toml`; reading them computes nothing.
+All rows that were ever computed, with their origin, make a page, a CSV table, and the JSON file that keeps them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ import tomli_w
 from envs.files import read_entries
 from envs.tables import Table, Value
 
-SHIPPED = Path(__file__).parent / "lines.toml"
+SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.toml", "published.csv"))
+Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
 LEVELS = ("random", "lower", "upper")
 ORIGIN = ("command", "machine", "seconds")  # how the numbers came about; not shipped
 DOUBT = 2.0  # standard errors within which two numbers are not told apart
@@ -139,8 +141,8 @@ def _level(entry: Mapping[str, Any]) -> Level:
     return Level(Measure(**entry["success"]), Measure(**entry["returns"]), entry["kind"])
 
 
-FILE = Path(__file__).parent / "published.csv"
-Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
+# The files
+
 
 HEAD = """# How good is good?
 
@@ -174,8 +176,6 @@ DISCOUNTED = """
 Bounds on the best expected discounted return without a time limit, by heuristic search value iteration.
 """
 
-AllLines = Mapping[str, Lines]  # by id
-
 
 def read(path: Path) -> dict[str, Lines]:
     """Read all lines; none where there is no file yet.
@@ -186,12 +186,12 @@ def read(path: Path) -> dict[str, Lines]:
     return read_entries(path, from_plain, "baselines")
 
 
-def as_json(all_lines: AllLines) -> str:
+def as_json(all_lines: Mapping[str, Lines]) -> str:
     """Write the text that `read` reads."""
     return json.dumps({id: plain(lines) for id, lines in all_lines.items()}, indent=1) + "\n"
 
 
-def as_csv(all_lines: AllLines) -> str:
+def as_csv(all_lines: Mapping[str, Lines]) -> str:
     """Write one flat row per environment."""
     return Table.from_records([_flat(lines) for lines in all_lines.values()]).csv()
 
@@ -200,11 +200,10 @@ def _flat(lines: Lines) -> dict[str, Value]:
     row: dict[str, Value] = {"id": lines.id, "time_limit": lines.time_limit}
     for name in LEVELS:
         level = getattr(lines, name)
-        for measured in ("success", "returns"):
-            value: Measure = getattr(level, measured)
+        for measured, value in (("success", level.success), ("returns", level.returns)):
             known = not math.isnan(value.mean)
-            row[f"{name}_{measured}"] = value.mean if known else None
-            row[f"{name}_{measured}_error"] = value.error if known else None
+            row |= {f"{name}_{measured}": value.mean if known else None}
+            row |= {f"{name}_{measured}_error": value.error if known else None}
         row[f"{name}_kind"] = level.kind
     found = lines.discounted or {}
     row |= {"discount": found.get("discount")}
@@ -213,7 +212,7 @@ def _flat(lines: Lines) -> dict[str, Value]:
     return row | {name: getattr(lines, name) for name in names}
 
 
-def markdown(by_id: AllLines) -> str:
+def markdown(by_id: Mapping[str, Lines]) -> str:
     """Write the whole page."""
     all_lines = list(by_id.values())
     columns = ("environment", "random success", "best success", "random return", "best return", "kind", "time limit")
@@ -241,18 +240,11 @@ def _origin(all_lines: Sequence[Lines]) -> list[str]:
     commands = list(dict.fromkeys(lines.command for lines in all_lines))
     machines = "; ".join(sorted({lines.machine for lines in all_lines}))
     columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
-    rows = [
-        (
-            lines.id,
-            lines.episodes,
-            lines.scripted_episodes or None,
-            lines.seed,
-            lines.revision,
-            f"{lines.seconds / 60:.1f}",
-            commands.index(lines.command) + 1,
-        )
-        for lines in all_lines
-    ]
+    rows = []
+    for lines in all_lines:
+        minutes, number = f"{lines.seconds / 60:.1f}", commands.index(lines.command) + 1
+        sampled = (lines.episodes, lines.scripted_episodes or None, lines.seed)
+        rows.append((lines.id, *sampled, lines.revision, minutes, number))
     text = ["", "## How the rows were made", ""]
     text += [f"{number}. `{command}`" for number, command in enumerate(commands, 1)]
     text += ["", f"Machine: {machines}; other work ran on it. A + behind a revision: with uncommitted changes.", ""]
@@ -266,7 +258,7 @@ def published() -> Mapping[str, Scores]:
     They are means over a whole training of the greedy policy's success. Some rows have lost a value in the text; the
     three that are left are taken for the last three columns, which nobody has confirmed.
     """
-    with FILE.open(newline="", encoding="utf-8") as file:
+    with PUBLISHED_SCORES.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return {row.pop("id"): {name: float(value) if value else None for name, value in row.items()} for row in rows}
 

@@ -20,6 +20,9 @@ from envs.worlds.tabular import Tables
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 SETTLED = 1e-9  # change of a sweep, as a share of the largest value, at which a bound is taken as settled
+TINY = 1e-12  # a joint belief with less mass is taken as impossible
+PRUNED_EVERY = 1.3  # growth after which bounds are pruned
+DEEPEST = 200  # steps of a trial
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,6 @@ def full_state(model: Model, horizon: int) -> float:
     for _ in range(horizon):
         values = (model.reward + model.transition @ values).max(0)
     return float(model.start @ values)
-
-
-TINY = 1e-12  # a joint belief with less mass is taken as impossible
-PRUNED_EVERY = 1.3  # growth after which bounds are pruned
-DEEPEST = 200  # steps of a trial
 
 
 @dataclass(frozen=True)

@@ -380,9 +380,6 @@ def listed_start(section: Section, states: Names, include: bool) -> Floats:
     return chosen / chosen.sum()
 
 
-__all__ = ["File", "parse", "read", "write"]
-
-
 class File(Tabular):
     """The model of a .pomdp file, with the observations and episodes of `Tabular`.
 
