@@ -13,8 +13,18 @@ from envs.baselines.playing import finish, play, random_player
 from envs.baselines.search import explore
 from envs.core import State, World
 from envs.errors import UserError
-from envs.memoryless.__main__ import Args, as_policy, main, search, search_tables
-from envs.memoryless.games import BINS, ExactGame, SampledGame, grid_cells, make_game
+from envs.memoryless import (
+    BINS,
+    Args,
+    ExactGame,
+    SampledGame,
+    as_policy,
+    grid_cells,
+    main,
+    make_game,
+    search,
+    search_tables,
+)
 from envs.registry import make_world
 from envs.tables import read_tables
 
@@ -227,7 +237,7 @@ def test_wrong_input_is_one_sentence(tmp_path):
 
 
 def test_a_folder_that_cannot_be_is_told_before_the_search(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("envs.memoryless.__main__.compute", lambda *_: pytest.fail("the search came first"))
+    monkeypatch.setattr("envs.memoryless.compute", lambda *_: pytest.fail("the search came first"))
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="choose another --folder"):
         main(["POMDP/CarFlag-v0", "--folder", str(tmp_path / "file" / "results")])

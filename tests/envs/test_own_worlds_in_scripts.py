@@ -13,7 +13,7 @@ from envs import UserError
 from envs.baselines import bounds, known
 from envs.baselines.__main__ import main as baselines
 from envs.cli import keywords, load_plugins
-from envs.memoryless.__main__ import main as memoryless
+from envs.memoryless import main as memoryless
 from envs.registry import WORLDS, make_world
 from envs.tables import read_tables
 from envs.worlds.tabular import Tabular
