@@ -10,8 +10,8 @@ import torch
 from yaml_helpers import CPU, LIMIT, score, uniform, uniforms
 
 from envs.gridverse.objects import EAST, EXIT, FLOOR, KEY, OBSTACLE, RED, SOUTH, TELEPOD, WALL, YELLOW, kinds, pack
-from envs.gridverse.yaml.functions import RESETS
 from envs.gridverse.yaml.parts import WalkingDistance, pick, pick_distinct
+from envs.gridverse.yaml.world import RESETS
 
 COUNT = 20_000
 

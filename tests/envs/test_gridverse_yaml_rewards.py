@@ -11,9 +11,8 @@ from yaml_helpers import CPU, grid, ground, uniforms
 from envs.gridverse.objects import BEACON, EXIT, FLOOR, KEY, OBSTACLE, RED, Transition, blocks_movement, kinds, pack
 from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml.functions import ENDINGS, REWARDS
 from envs.gridverse.yaml.parts import WalkingDistance
-from envs.gridverse.yaml.world import stock_files
+from envs.gridverse.yaml.world import ENDINGS, REWARDS, stock_files
 from envs.registry import make_world
 
 

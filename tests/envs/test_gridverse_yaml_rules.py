@@ -27,9 +27,8 @@ from envs.gridverse.objects import (
 )
 from envs.gridverse.rules import ACTUATE, FORWARD, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml.functions import RULES
 from envs.gridverse.yaml.parts import ActuateBox, MoveObstacles, Teleport
-from envs.gridverse.yaml.world import stock_files
+from envs.gridverse.yaml.world import RULES, stock_files
 from envs.registry import make_world
 
 NAMES = sorted(stock_files())

@@ -22,7 +22,7 @@ from envs.gridverse.objects import (
     Scene,
     pack,
 )
-from envs.gridverse.yaml.functions import Ground
+from envs.gridverse.yaml.world import Ground
 
 CPU, LIMIT = torch.device("cpu"), 4.0  # a score beyond 4 has a chance of about 1 in 10,000
 

@@ -1,7 +1,7 @@
 """What a gridverse YAML file may say: the form of its functions, and the values that their parameters may have.
 
 A file is a tree of functions, `{name: ..., parameter: value, ...}`. `PARAMETERS` says how a parameter of a given name
-is checked, the same in all functions; `envs.gridverse.yaml.functions` lists the functions and their parameters.
+is checked, the same in all functions; `envs.gridverse.yaml.world` lists the functions and their parameters.
 """
 
 from __future__ import annotations
@@ -167,14 +167,12 @@ def pair(value: Any, location: Location) -> Pair:
 def area(value: Any, location: Location) -> Area:
     """Check the rows and columns of a window, both relative to the agent, which has to be inside."""
     example = "must be [[rows ahead, rows behind], [columns left, right]] around the agent, as in [[-6, 0], [-3, 3]]"
-    if not isinstance(value, list) or len(value) != 2:
+    pairs = isinstance(value, list) and len(value) == 2 and all(isinstance(entry, list) for entry in value)
+    if not pairs or not all(len(entry) == 2 and all(type(each) is int for each in entry) for entry in value):
         raise location.error(f"{example}, not {value!r:.60}.")
-    for entry in value:
-        if not isinstance(entry, list) or len(entry) != 2 or not all(type(each) is int for each in entry):
-            raise location.error(f"{example}, not {value!r:.60}.")
-        if not -FAR <= entry[0] <= 0 <= entry[1] <= FAR:
-            raise location.error(f"{example}, at most {FAR} cells away, not {value!r:.60}.")
     (top, bottom), (left, right) = value
+    if not (-FAR <= top <= 0 <= bottom <= FAR and -FAR <= left <= 0 <= right <= FAR):
+        raise location.error(f"{example}, at most {FAR} cells away, not {value!r:.60}.")
     return (top, bottom), (left, right)
 
 
