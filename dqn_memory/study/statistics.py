@@ -6,9 +6,11 @@ task anew, with replacement and independently of the other tasks, so the tasks t
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,23 +20,11 @@ from dqn_memory.runs.errors import UserError, near_names
 from envs import baselines
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-
-
 Statistic = Callable[[Floats], Floats]  # (..., R, M) -> (...) or (..., S)
-
-
 REPETITIONS = 50_000
-
-
 LEVEL = 0.95
-
-
 _CHUNK = 1_000  # resamples held in memory at a time
-
-
 # Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
 COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
@@ -104,16 +94,6 @@ AGGREGATES: dict[str, Statistic] = {
     "mean": mean,
     "optimality gap": optimality_gap,
 }  # the order in which tables show them
-
-
-def score_matrix(by_task: Mapping[str, Mapping[int, float]]) -> Floats:
-    """Arrange scores by task and seed as a matrix (R, M), seeds ascending; a UserError names a task without a seed."""
-    seeds = sorted(set().union(*by_task.values()))
-    for task, runs in by_task.items():
-        missing = [str(seed) for seed in seeds if seed not in runs]
-        if missing:
-            raise UserError(f"{task} has no run with seed {', '.join(missing)}, which other tasks have")
-    return checked(np.array([[runs[seed] for runs in by_task.values()] for seed in seeds], np.float64))
 
 
 def checked(scores: Floats) -> Floats:
@@ -321,36 +301,10 @@ class Scale(NamedTuple):
 
 # Random play and a human tester's mean score (Mnih et al. 2015; Wang et al. 2016) in the games of the Atari 100k
 # benchmark, under ale-py's names.
-HUMAN: Mapping[str, Scale] = {
-    "alien": Scale(227.8, 7127.7),
-    "amidar": Scale(5.8, 1719.5),
-    "assault": Scale(222.4, 742.0),
-    "asterix": Scale(210.0, 8503.3),
-    "bank_heist": Scale(14.2, 753.1),
-    "battle_zone": Scale(2360.0, 37187.5),
-    "boxing": Scale(0.1, 12.1),
-    "breakout": Scale(1.7, 30.5),
-    "chopper_command": Scale(811.0, 7387.8),
-    "crazy_climber": Scale(10780.5, 35829.4),
-    "demon_attack": Scale(152.1, 1971.0),
-    "freeway": Scale(0.0, 29.6),
-    "frostbite": Scale(65.2, 4334.7),
-    "gopher": Scale(257.6, 2412.5),
-    "hero": Scale(1027.0, 30826.4),
-    "jamesbond": Scale(29.0, 302.8),
-    "kangaroo": Scale(52.0, 3035.0),
-    "krull": Scale(1598.0, 2665.5),
-    "kung_fu_master": Scale(258.5, 22736.3),
-    "ms_pacman": Scale(307.3, 6951.6),
-    "pong": Scale(-20.7, 14.6),
-    "private_eye": Scale(24.9, 69571.3),
-    "qbert": Scale(163.9, 13455.0),
-    "road_runner": Scale(11.5, 7845.0),
-    "seaquest": Scale(68.4, 42054.7),
-    "up_n_down": Scale(533.4, 11693.2),
-}
-
-
+with (Path(__file__).parent / "human.csv").open(encoding="utf-8") as _file:
+    HUMAN: Mapping[str, Scale] = {
+        row["game"]: Scale(float(row["random"]), float(row["human"])) for row in csv.DictReader(_file)
+    }
 # Of Gymnasium's own worlds: random play (10,000 episodes with seed 0), and what an episode can give at most.
 OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 

@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy import ndimage
+from scipy.sparse import csgraph
 from torch import Tensor
 
 from envs import baselines
@@ -105,24 +107,7 @@ def rooms(world: GridWorld) -> float:
 
 def regions(free: Tensor) -> int:
     """Count regions of free cells (H, W) bool that are connected over their sides."""
-    left, found = free.clone(), 0
-    while left.any():
-        start = torch.zeros_like(left)
-        start.view(-1)[int(left.flatten().int().argmax())] = True
-        reached = _flooded(left, start)
-        left, found = left & ~reached, found + 1
-    return found
-
-
-def _flooded(free: Tensor, start: Tensor) -> Tensor:
-    """Mark all cells (H, W) that can be reached from the given ones over free cells."""
-    reached, before = start, torch.zeros_like(start)
-    while not torch.equal(reached, before):
-        before = reached
-        grown = torch.nn.functional.pad(reached, (1, 1, 1, 1))
-        neighbours = grown[:-2, 1:-1] | grown[2:, 1:-1] | grown[1:-1, :-2] | grown[1:-1, 2:]
-        reached = (reached | neighbours) & free
-    return reached
+    return int(ndimage.label(free.numpy())[1])
 
 
 def aliasing(world: World[Any]) -> float | None:
@@ -193,7 +178,7 @@ def tabular_delay(tables: Tables) -> float | None:
     of its observations is never seen in another part.
     """
     follows: Array = np.any((tables.T > 0) & ~tables.reset[..., None], axis=0)  # (S, S')
-    part = _parts(follows)
+    _, part = csgraph.connected_components(follows, directed=False)  # (S,)
     if len(np.unique(part[tables.start > 0])) < 2:
         return None
     seen: Array = np.any(tables.O > 0, axis=0)  # (S', Z)
@@ -201,28 +186,14 @@ def tabular_delay(tables: Tables) -> float | None:
     tells = (seen & (parts_of_observation == 1)).any(1)  # (S,)
     expected = (tables.T * (tables.O[:, None] * tables.R).sum(-1)).sum(-1)  # (A, S)
     goal: Array = np.any(tables.reset & (expected > 0), axis=0)  # (S,)
-    steps = [_nearest(follows, tells & (part == each), goal) for each in np.unique(part[tables.start > 0])]
-    known = [step for step in steps if step is not None]
+    steps = []
+    for each in np.unique(part[tables.start > 0]):
+        cues = np.flatnonzero(tells & (part == each))
+        if len(cues):
+            ways = csgraph.dijkstra(follows, indices=cues, unweighted=True, min_only=True)  # (S,), inf where is none
+            steps.append(ways[goal].min(initial=np.inf))
+    known = [step for step in steps if np.isfinite(step)]
     return float(np.mean(known)) if known else None
-
-
-def _parts(follows: Array) -> Array:
-    """Give a number (S,) to each state, the same for states that are joined by steps in either direction."""
-    joined = follows | follows.T | np.eye(len(follows), dtype=bool)
-    while not np.array_equal(wider := (joined.astype(np.int64) @ joined) > 0, joined):
-        joined = wider
-    return np.asarray(joined.argmax(1))
-
-
-def _nearest(follows: Array, start: Array, goal: Array) -> int | None:
-    """Count the fewest steps (S, S') from some start to some goal, both (S,) bool."""
-    reached, steps = start, 0
-    while not (reached & goal).any():
-        wider = reached | follows[reached].any(0)
-        if np.array_equal(wider, reached):
-            return None
-        reached, steps = wider, steps + 1
-    return steps
 
 
 def _car_delay(world: CarFlag) -> float:

@@ -123,13 +123,6 @@ def test_one_run_has_no_interval():
     assert np.isnan(statistics.performance_profile(one, np.array([0.5])).low).all()
 
 
-def test_score_matrix_orders_seeds_and_names_a_missing_one():
-    matrix = statistics.score_matrix({"a": {2: 0.2, 1: 0.1}, "b": {1: 1.0, 2: 2.0}})
-    assert matrix.tolist() == [[0.1, 1.0], [0.2, 2.0]]
-    with pytest.raises(UserError, match="b has no run with seed 2"):
-        statistics.score_matrix({"a": {1: 0.1, 2: 0.2}, "b": {1: 1.0}})
-
-
 def test_scores_that_are_no_matrix_of_numbers_are_one_sentence():
     with pytest.raises(UserError, match="finite"):
         statistics.estimate(np.array([[0.1, math.nan]]), statistics.mean)
