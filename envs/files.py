@@ -71,6 +71,15 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"cannot write to {folder}: it is protected; choose another --folder")
 
 
+def read_text(path: Path, what: str = "") -> str:
+    """Read a UTF-8 text file; a UserError, which calls it `what`, says why it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UserError(f"cannot read {what}{path}: {reason}") from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a text file as `write_atomic` does, in a folder that is made where it is missing."""
     make_folder(path.parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 from dqn_memory.runs.errors import UserError
@@ -42,7 +43,7 @@ class Cluster:
 
     def submit(self, order: Order) -> None:
         # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
-        given = order if self._gpus else Order(**{**vars(order), "devices": ""})
+        given = order if self._gpus else replace(order, devices="")
         self._names[self._task.remote(given)] = order.name
 
     def outcomes(self, seconds: float) -> list[Outcome]:

@@ -54,6 +54,7 @@ from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
 from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config, study_files, to_toml
 from dqn_memory.runs.toml import defaults
+from envs.files import read_text
 from envs.registry import WORLDS
 
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
@@ -211,12 +212,7 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
         if path.suffix == ".toml" or path.exists():
             raise UserError(f"{name}: no such study file")
         raise UserError(near_names("study", name, shipped()))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read the study {path}: {reason}") from None
-    return parse_definition(text, str(path), path.stem, smoke)
+    return parse_definition(read_text(path, "the study "), str(path), path.stem, smoke)
 
 
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
@@ -386,7 +382,7 @@ def _run_config(definition: Definition, chosen: dict[str, Value], source: str) -
         load_plugins(config.plugin)
         compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
         replace(config, compute=compute).check()
-        check_environment(_environment(config))
+        check_environment(config.environment.env)
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
     if config.compute.threads is None:
@@ -454,11 +450,6 @@ def _layers(kind: str, presets: Iterable[str], settings: Mapping[Keys, Any], sou
             inner = inner.setdefault(name, {})
         inner[path[-1]] = value
     return from_toml(known, tomli_w.dumps(table), source, config)
-
-
-def _environment(config: Any) -> str:
-    """Give the id of the environment that a run trains in."""
-    return str(config.environment.env)
 
 
 def check_environment(env: str) -> None:

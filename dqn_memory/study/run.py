@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich.box import SIMPLE
@@ -26,7 +26,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.settings import Repeatable
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, read_definition, shipped
 from dqn_memory.study.find import find_study, home, kept_name
 from dqn_memory.study.import_runs import take_over, takeable
@@ -69,13 +69,13 @@ class Args:
     """`processes` of this machine, or `ray` (None: ray where it is installed, else processes; it says which)."""
     address: str | None = None
     """A Ray cluster, such as auto or 10.0.0.1:6379 (None: this machine alone, without a server to start)."""
-    workers: int | None = None
+    workers: Annotated[int, Bounds(1)] | None = None
     """Most runs at once (None: as many as the CPUs and GPUs have room for)."""
-    cpus: int | None = None
+    cpus: Annotated[int, Bounds(1)] | None = None
     """CPU threads of a run's process (None: as the study says). Sums depend on it, so it is part of a run's config."""
     gpus: float | None = None
     """Share of a GPU of a run (None: as the study says; 0: runs see no GPU)."""
-    retries: int = 5
+    retries: Annotated[int, Bounds(0)] = 5
     """Times in a row that a run may be killed without reaching a further checkpoint, before it counts as failed."""
     only: Repeatable = ()
     """Carry out those runs alone whose name one of these patterns matches, such as '*__causal__seed-?'; the others wait
@@ -92,12 +92,7 @@ class Args:
 
     def check(self) -> None:
         """Refuse each value that cannot work with one sentence."""
-        for name in ("workers", "cpus"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"--{name} {value} must be at least 1")
-        if self.retries < 0:
-            raise UserError(f"--retries {self.retries} must not be negative")
+        check_numbers(self)
         if self.address is not None and self.backend == "processes":
             raise UserError("--address is for Ray: leave out --backend processes")
         if self.all and not self.status:

@@ -20,7 +20,7 @@ import tomllib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
@@ -285,7 +285,7 @@ class Processes:
         devices = "" if self._devices is None else self._devices.take()
         self._taken[order.name] = devices
         self._running[order.name] = None
-        given = Order(**{**vars(order), "devices": devices})
+        given = replace(order, devices=devices)
         threading.Thread(target=self._work, args=(given,), name=order.name, daemon=True).start()
 
     def outcomes(self, seconds: float) -> list[Outcome]:
