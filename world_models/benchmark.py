@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -19,11 +18,11 @@ from typing import Annotated, Any, Literal
 import torch
 import tyro
 
-from dqn_memory.analysis.timing import Clock, interleaved
+from dqn_memory.analysis.timing import BenchmarkConfig, Clock
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.settings import Repeatable, from_record, set_tf32
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, from_record, set_tf32
 from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, write_page
 from world_models.glam import timing as glam
@@ -76,9 +75,9 @@ class Args:
     """Name of a run's section, behind "run" (empty: its environment and device)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A small preset on a cpu, the full size on cuda (auto: cuda where there is one)."""
-    threads: int = 1
+    threads: Annotated[int, Bounds(1)] = 1
     """Threads of every matrix product on a CPU."""
-    repetitions: int = 15
+    repetitions: Annotated[int, Bounds(2)] = 15
     """Repetitions of each measurement; medians are over these."""
     engine: Repeatable = ()
     """Engines to measure (none given: all but compile on a CPU, which takes minutes)."""
@@ -102,9 +101,7 @@ class Args:
 
     def check(self) -> None:
         """Raise UserError for what cannot be measured."""
-        for name, least in (("repetitions", 2), ("threads", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}")
+        check_numbers(self)
         known = {"table of --only": (self.only, TABLES[self.model]),
                  "--engine": (self.engine, ENGINES[self.model, self.on])}  # fmt: skip
         for what, (given, names) in known.items():
@@ -120,7 +117,7 @@ class Args:
 def measured(args: Args) -> Iterator[Table]:
     """Measure table after table; one that comes again with more rows replaces the one before."""
     repetitions, warm_up = (2, 1) if args.quick else (args.repetitions, 2 if args.model == "unizero" else 3)
-    timer = partial(interleaved, repetitions=repetitions, clock=args.clock, warm_up=warm_up)
+    timer = BenchmarkConfig(repetitions, warm_up, args.clock).compare
     wanted = args.only or TABLES[args.model]
     if args.model == "unizero":
         return unizero.tables(timer, args.on, wanted, args.engine, args.quick)
@@ -228,11 +225,6 @@ def curve_rows(lines: Lines, **others: str) -> list[dict[str, Value]]:
     return rows
 
 
-def machine(argv: Sequence[str]) -> dict[str, Value]:
-    """Name the command and the machine that the numbers depend on."""
-    return origin(MODULE, argv, **benchmark_facts())
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure or read; print and write each table as soon as it is there, so that a failure loses none before it."""
@@ -246,7 +238,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     torch.set_num_threads(args.threads)
     set_tf32(False)
-    facts = machine(argv)
+    facts = origin(MODULE, argv, **benchmark_facts())
     made: dict[str, Table] = {}
     for table in measured(args):
         made[table.title] = table

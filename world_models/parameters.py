@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 import tyro
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.machine import describe_environment
 from envs.tables import Table, Value, origin, page, write_page
 from world_models.glam.agent import Agent
@@ -49,7 +50,7 @@ class Args:
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
     """Which world model."""
-    actions: int | None = None
+    actions: Annotated[int, Bounds(1)] | None = None
     """Actions A of the game (None: Pong's 6 for UniZero, all of Atari's 18 for GLAM)."""
     format: Literal["md", "json"] = "md"
     """What is printed; messages go to standard error."""
@@ -57,11 +58,6 @@ class Args:
     """Write parameters.md and parameters.json."""
     results: str | None = None
     """Folder of the two files (None: results/unizero or results/glam)."""
-
-    def check(self) -> None:
-        """Raise UserError for what cannot be counted."""
-        if self.actions is not None and self.actions < 1:
-            raise UserError(f"--actions {self.actions} must be at least 1")
 
 
 def count(module: nn.Module) -> int:
@@ -75,15 +71,10 @@ def total(build: Callable[[int], nn.Module], actions: int) -> int:
         return count(build(actions))
 
 
-def formula(build: Callable[[int], nn.Module]) -> tuple[int, int]:
-    """Find base and slope of a count that is linear in the number of actions."""
+def formula(build: Callable[[int], nn.Module]) -> str:
+    """Write a count that is linear in the number of actions A as base and slope."""
     one, two = (total(build, actions) for actions in (1, 2))
-    return 2 * one - two, two - one
-
-
-def as_text(line: tuple[int, int]) -> str:
-    """Write a formula in numbers."""
-    return f"{line[0]:,} + {line[1]:,} A"
+    return f"{2 * one - two:,} + {two - one:,} A"
 
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
@@ -132,7 +123,7 @@ def unizero_tables(actions: int) -> list[Table]:
     games = GAMES["unizero"]
     return [
         Table(
-            [f"A = {n}" for n in games], [[total(build, n) for n in games]], f"Parameters: {as_text(formula(build))}"
+            [f"A = {n}" for n in games], [[total(build, n) for n in games]], f"Parameters: {formula(build)}"
         ),
         Table(["row", "total (M)", "transformer (M)", "MFLOP", "counted"], printed,
               'Table 3 of "Learning to Focus"', PRINTED_NOTE),
@@ -163,23 +154,30 @@ def unizero_row(model: WorldModel) -> dict[str, Value]:
 
 @torch.no_grad()
 def mflop(work: Callable[[], object]) -> float:
-    """Millions of operations that `work` performs, elementwise ones included."""
-    with sdpa_kernel(SDPBackend.MATH), Counter() as counter:
-        work()
-    return round(counter.total / 1e6, 3)
+    """Count the millions of operations that `work` performs, elementwise ones included."""
+    elements = ElementCounter()
+
+    def counted() -> None:
+        with elements:
+            work()
+
+    return 1e3 * gigaflop(counted) + elements.total / 1e6
 
 
-# What one output element costs where it is not one operation: maximum, exponential, sum and division of a softmax;
-# mean, difference, square, sum, root, quotient, scale and shift of a LayerNorm.
-ELEMENT_COST = {"_softmax": 4, "native_layer_norm": 8}
+# What one output element costs beside matrix products, where it is not one operation.
 GRU_SCAN = "dqn_memory::gru_scan"
-BESIDE_PRODUCTS = {"addmm": 1, GRU_SCAN: 10}  # a bias; five sums, three nonlinearities, two products a unit
-FREE = {"arange", "zeros", "ones", "full", "empty"}  # they create a tensor; the next ones move one
-FREE |= {"slice", "select", "where", "masked_fill", "clone", "copy_", "_to_copy", "cat", "stack"}
+ELEMENT_COST = {
+    "_softmax": 4,  # maximum, exponential, sum and division
+    "native_layer_norm": 8,  # mean, difference, square, sum, root, quotient, scale and shift
+    GRU_SCAN: 10,  # five sums, three nonlinearities, two products a unit; `addmm` has 1, its bias
+    **dict.fromkeys(("mm", "bmm", "baddbmm", "convolution"), 0),
+    **dict.fromkeys(("arange", "zeros", "ones", "full", "empty"), 0),  # they create a tensor; the next ones move one
+    **dict.fromkeys(("slice", "select", "where", "masked_fill", "clone", "copy_", "_to_copy", "cat", "stack"), 0),
+}
 
 
-class Counter(TorchDispatchMode):
-    """Adds up the operations of everything that runs inside."""
+class ElementCounter(TorchDispatchMode):
+    """Adds up the operations of everything that runs inside, matrix products left out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -187,34 +185,15 @@ class Counter(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        name = func._schema.name.removeprefix("aten::")
-        if products := _products(name, args, out):
-            self.total += products + BESIDE_PRODUCTS.get(name, 0) * _elements(out)
-        elif not (func.is_view or name in FREE):
-            self.total += ELEMENT_COST.get(name, 1) * _elements(out)
+        first = out[0] if isinstance(out, tuple | list) else out
+        if isinstance(first, Tensor) and first.is_floating_point() and not func.is_view:
+            self.total += ELEMENT_COST.get(func._schema.name.removeprefix("aten::"), 1) * first.numel()
         return out
-
-
-def _products(name: str, args: Any, out: Any) -> int:
-    """Two for each multiply-add of a matrix product or convolution: output elements times what each one sums over."""
-    if name in ("addmm", "baddbmm"):
-        return 2 * out.numel() * args[1].shape[-1]
-    if name in ("mm", "bmm"):
-        return 2 * out.numel() * args[0].shape[-1]
-    if name == "convolution":
-        return 2 * out.numel() * args[1][0].numel()
-    if name == GRU_SCAN:  # every position's state meets a matrix (H, 3H)
-        return 2 * out[0].numel() * args[1].shape[1]
-    return 0
-
-
-def _elements(out: Any) -> int:
-    first = out[0] if isinstance(out, tuple | list) else out
-    return first.numel() if isinstance(first, Tensor) and first.is_floating_point() else 0
 
 
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
 
+Size = dict[str, int]  # elements by kind, see GLAM_NOTE
 PROBE = 8  # frames of the sequence that gradients are looked for with
 
 # Counted on the released classes; the stem has 256 more for each action.
@@ -240,59 +219,47 @@ GLAM_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Size:
-    """Elements of one part."""
-
-    part: str
-    parameters: int  # the next three together
-    trained: int
-    frozen: int  # parameters that ask for no gradient
-    unreached: int  # parameters that ask for a gradient and never get one
-    buffers: int  # running statistics of batch normalisation
-
-
 def glam_tables(actions: int) -> list[Table]:
     """All tables of GLAM's size."""
     made = {name: sizes(build(config, actions)) for name, config in PRESETS.items()}
-    tables = [
-        Table.from_records(
-            map(asdict, rows), f"Preset {name}: {as_text(formula(partial(GlamModel, PRESETS[name])))}", GLAM_NOTE
-        )
-        for name, rows in made.items()
-    ]
     games = GAMES["glam"]
     totals: list[list[Value]] = [
         [name, *(total(partial(GlamModel, c), n) for n in games)] for name, c in PRESETS.items()
     ]
-    forms = [
-        form_row(name, sizes(build(replace(PRESETS["paper"], sequence=name), actions)))  # type: ignore[arg-type]
-        for name in FORMS
-    ]
-    agent = formula(lambda n: Agent(AgentConfig(), PRESETS["paper"].latent + PRESETS["paper"].width, n))
+    paper = PRESETS["paper"]
+    forms = [form_row(name, sizes(build(replace(paper, sequence=name), actions))) for name in FORMS]
+    make_agent = partial(Agent, AgentConfig(), paper.latent + paper.width)
+    with torch.device("meta"):
+        agent = make_agent(actions)
+    named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
     return [
-        *tables,
+        *(size_table(rows, f"Preset {name}: {formula(partial(GlamModel, PRESETS[name]))}", GLAM_NOTE)
+          for name, rows in made.items()),
         Table(["preset", *(f"A = {n}" for n in games)], totals, "Parameters by actions"),
-        Table.from_records([beside_released(row, actions) for row in made["code"]], "`code` and the released classes"),
+        Table.from_records(released_rows(made["code"], actions), "`code` and the released classes"),
         Table.from_records(forms, "Preset `paper` under every sequence form", "`reads`: what reads the features."),
-        Table.from_records(map(asdict, agent_sizes(actions, PRESETS["paper"])), f"Agent: {as_text(agent)}",
-                           "The slow critic is an average of the critic and is not trained."),
+        size_table({name: size(part) for name, part in named.items()}, f"Agent: {formula(make_agent)}",
+                   "The slow critic is an average of the critic and is not trained."),
     ]  # fmt: skip
 
 
-def form_row(name: str, rows: Sequence[Size]) -> dict[str, Value]:
-    """One sequence form: its readers, and the sums of the whole model."""
-    reads = sum(row.parameters for row in rows if "Mamba" in row.part or "Transformer" in row.part)
-    whole = rows[-1]
-    return {"form": name, "reads": reads, "total": whole.parameters, "trained": whole.trained, "frozen": whole.frozen,
-            "unreached": whole.unreached}  # fmt: skip
+def form_row(name: str, rows: Mapping[str, Size]) -> dict[str, Value]:
+    """Give one sequence form's readers, and the sums of the whole model."""
+    whole = rows["total"]
+    return {
+        "form": name,
+        "reads": sum(row["parameters"] for part, row in rows.items() if "Mamba" in part or "Transformer" in part),
+        "total": whole["parameters"], **{kind: whole[kind] for kind in ("trained", "frozen", "unreached")},
+    }  # fmt: skip
 
 
-def beside_released(row: Size, actions: int) -> dict[str, Value]:
-    """Compare a part of `code` with what was counted on the released class."""
-    released = sum(RELEASED.values()) if row.part == "total" else RELEASED[row.part]
-    released += RELEASED_PER_ACTION * actions if row.part in ("stem", "total") else 0
-    return {"part": row.part, "released": released, "ours": row.parameters, "equal": released == row.parameters}
+def released_rows(rows: Mapping[str, Size], actions: int) -> Iterator[dict[str, Value]]:
+    """Compare each part of `code` with what was counted on the released class."""
+    released = RELEASED | {"stem": RELEASED["stem"] + RELEASED_PER_ACTION * actions}
+    released["total"] = sum(released.values())
+    for part, row in rows.items():
+        ours = row["parameters"]
+        yield {"part": part, "released": released[part], "ours": ours, "equal": released[part] == ours}
 
 
 def parts(model: GlamModel) -> dict[str, nn.Module]:
@@ -358,32 +325,29 @@ def _random_sequence(model: GlamModel, source: torch.Generator) -> tuple[Batch, 
     return batch, torch.rand(1, PROBE, config.categoricals, config.classes, generator=source)
 
 
-def sizes(model: GlamModel) -> list[Size]:
-    """One row for each part that has parameters, and their sum."""
+def sizes(model: GlamModel) -> dict[str, Size]:
+    """Size each part that has parameters, and the whole."""
     names = unreached(model)
     silent = {id(p) for name, p in model.named_parameters() if name in names}
-    rows = [_size(name, part, silent) for name, part in parts(model).items()]
-    return [*(row for row in rows if row.parameters), _size("total", model, silent)]
+    found = {name: size(part, silent) for name, part in parts(model).items()}
+    return {name: row for name, row in found.items() if row["parameters"]} | {"total": size(model, silent)}
 
 
-def _size(name: str, module: nn.Module, silent: set[int]) -> Size:
+def size(module: nn.Module, silent: Set[int] = frozenset()) -> Size:
+    """Count elements by what becomes of them; `silent` parameters are those without a gradient, by id."""
     learning = [p for p in module.parameters() if p.requires_grad]
-    return Size(
-        part=name,
-        parameters=count(module),
-        trained=sum(p.numel() for p in learning if id(p) not in silent),
-        frozen=sum(p.numel() for p in module.parameters() if not p.requires_grad),
-        unreached=sum(p.numel() for p in learning if id(p) in silent),
-        buffers=sum(b.numel() for b in module.buffers() if b.is_floating_point()),
-    )
+    return {
+        "parameters": count(module),
+        "trained": sum(p.numel() for p in learning if id(p) not in silent),
+        "frozen": sum(p.numel() for p in module.parameters() if not p.requires_grad),
+        "unreached": sum(p.numel() for p in learning if id(p) in silent),
+        "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
+    }
 
 
-def agent_sizes(actions: int, config: GlamConfig) -> list[Size]:
-    """Actor, critic and slow critic at the published size."""
-    with torch.device("meta"):
-        agent = Agent(AgentConfig(), config.latent + config.width, actions)
-    named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
-    return [_size(name, module, set()) for name, module in named.items()]
+def size_table(rows: Mapping[str, Size], title: str, note: str) -> Table:
+    """Make a row of each part."""
+    return Table.from_records([{"part": part, **row} for part, row in rows.items()], title, note)
 
 
 # ---- the script ------------------------------------------------------------------------------------------------------
@@ -394,7 +358,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Count, write, print."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
-    args.check()
+    check_numbers(args)
     actions = args.actions or (6 if args.model == "unizero" else 18)
     tables = unizero_tables(actions) if args.model == "unizero" else glam_tables(actions)
     machine = describe_environment()

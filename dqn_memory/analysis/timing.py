@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -18,6 +18,7 @@ from envs.tables import Value
 
 Clock = Literal["wall", "cpu"]
 Work = Callable[[], object]
+Timer = Callable[[Mapping[str, Work]], dict[str, "Timing"]]
 FULL_REPLAY_ROWS = 4  # parallel environments of a random replay
 
 
@@ -140,6 +141,14 @@ def random_replay(env: str, num_envs: int, steps: int) -> Replay:
         observation = step.observation
         previous, time = torch.where(step.done, row.num_actions, action), torch.where(step.done, 0, time + 1)
     return replay
+
+
+def environment_step(env: str, num_envs: int, device: str, env_kwargs: Mapping[str, Any]) -> Work:
+    """Make a step of parallel environments under random actions, with observations on the device."""
+    fleet = make_fleet(env, num_envs, 0, torch.device(device), env_kwargs=dict(env_kwargs))
+    draws = torch.Generator().manual_seed(0)
+    fleet.reset()
+    return lambda: fleet.step(torch.randint(fleet.num_actions, (num_envs,), generator=draws).to(device))
 
 
 def _observation(spec: ObservationSpec, draws: torch.Generator) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from glam_runs import trained
 from run_folders import metrics, refused
 from torch import nn
 
-from dqn_memory.analysis.timing import interleaved
+from dqn_memory.analysis.timing import BenchmarkConfig
 from dqn_memory.runs.errors import UserError
 from world_models import benchmark
 from world_models.benchmark import main, speed_row
@@ -18,7 +17,7 @@ from world_models.glam import timing as glam
 from world_models.unizero import compiled_tree, timing, tree
 from world_models.unizero.timing import FULL, TINY, Acting, Mixing, smaller
 
-TIMER = partial(interleaved, repetitions=2, warm_up=0)
+TIMER = BenchmarkConfig(2, warm_up=0).compare
 SMALL = smaller(TINY)
 
 

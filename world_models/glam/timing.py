@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from dqn_memory.analysis.timing import Timing, Work
+from dqn_memory.analysis.timing import Timer, Work, environment_step
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.settings import read_config
-from envs.fleet import make_fleet
 from envs.tables import Table, Value
 from world_models.glam.acting import ActingNoise, build, make_player
 from world_models.glam.config import Engine, HorizonConfig, TrainConfig
@@ -21,8 +21,6 @@ from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, 
 from world_models.glam.imagination import Noise, Rollouts, uniforms
 from world_models.glam.memory import MemoryKind
 from world_models.glam.replay import Replay
-
-Timer = Callable[[Mapping[str, Work]], dict[str, Timing]]
 
 ACTIONS = 6  # Pong
 EPISODE_IN_REPLAY = 50  # steps between the starts of episodes in the replay of random frames
@@ -124,7 +122,9 @@ def tables(timer: Timer, device: str, wanted: Sequence[str], engines: Sequence[s
         rows = [imagination_row(replace(case, horizon=case.horizons[-1]), timer) for case in once]
         yield Table.from_records(rows, "Imagination", IMAGINATION_NOTE)
     if "projection" in wanted:
-        alone, evaluated = (envs_milliseconds(timer, chosen[0], games) for games in (1, GAMES))
+        config = chosen[0].config()
+        games = partial(environment_step, config.environment.env, device=device, env_kwargs=config.env_kwargs())
+        alone, evaluated = (timer({"envs": games(num_envs)})["envs"].median for num_envs in (1, GAMES))
         rows = [projected(phases, case, alone, evaluated) for case in chosen]
         yield Table.from_records(rows, "Projected run", PROJECTION_NOTE)
 
@@ -252,17 +252,3 @@ def projected(phases: Sequence[Mapping[str, Any]], case: Case, envs_ms: float, e
         **columns, "form": first["form"], **minutes, "run_min": sum(minutes.values()),
         "bar": RUN_BAR if full else None,
     }  # fmt: skip
-
-
-def envs_milliseconds(timer: Timer, case: Case, games: int) -> float:
-    """One step of so many of the preset's own games under random actions, with frames on the device."""
-    config = case.config()
-    device, kwargs = torch.device(case.device), config.env_kwargs()
-    fleet = make_fleet(config.environment.env, games, 0, device, env_kwargs=kwargs)
-    generator = torch.Generator().manual_seed(0)
-    fleet.reset()
-
-    def step() -> None:
-        fleet.step(torch.randint(fleet.num_actions, (games,), generator=generator).to(case.device))
-
-    return timer({"envs": step})["envs"].median

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from dqn_memory.analysis.timing import Timing, Work
+from dqn_memory.analysis.timing import Timer, Work, environment_step
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.settings import Engine, set_tf32
 from envs.atari import AtariConfig
-from envs.fleet import make_fleet
 from envs.tables import Table, Value
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.acting import Planner, search_again
@@ -32,8 +31,6 @@ from world_models.unizero.learner import make_optimizer, make_target
 from world_models.unizero.networks import WorldModel, build
 from world_models.unizero.replay import Replay, Sequences
 from world_models.unizero.search import SearchNumbers, draw, play
-
-Timer = Callable[[Mapping[str, Work]], dict[str, Timing]]
 
 IMAGE = ObservationSpec("image", (64, 64, 3), 0, torch.uint8)
 ACTIONS = 6
@@ -152,7 +149,8 @@ def tables(timer: Timer, device: str, wanted: Sequence[str], engines: Sequence[s
                     if case.trees == "compiled" and case.query_per == "auto"]  # fmt: skip
         yield Table.from_records(learning, "Learning", LEARNING_NOTE)
     if "projection" in wanted:
-        envs_ms = envs_milliseconds(timer, chosen[0].num_envs, device)
+        envs = environment_step(GAME, chosen[0].num_envs, device, vars(AtariConfig()))
+        envs_ms = timer({"envs": envs})["envs"].median
         yield Table.from_records(projection_rows(acting, learning, envs_ms), "Projected run", PROJECTION_NOTE)
     if "priors" in wanted:
         heads, width, batch = (2, 4, 1) if quick else (8, 96, 64 if device == "cuda" else 2)
@@ -311,18 +309,6 @@ def projection_rows(
         full = row["preset"] == "full" and row["device"] == "cuda"
         rows.append({**columns, **minutes, "run_min": sum(minutes.values()), "run_bar": RUN_BAR if full else None})
     return rows
-
-
-def envs_milliseconds(timer: Timer, num_envs: int, device: str, env: str = GAME, **options: Any) -> float:
-    """One step of `num_envs` games under random actions, observations on `device`."""
-    fleet = make_fleet(env, num_envs, 0, torch.device(device), env_kwargs=options or vars(AtariConfig()))
-    generator = torch.Generator().manual_seed(0)
-    fleet.reset()
-
-    def step() -> None:
-        fleet.step(torch.randint(fleet.num_actions, (num_envs,), generator=generator).to(device))
-
-    return timer({"envs": step})["envs"].median
 
 
 @dataclass(frozen=True)
