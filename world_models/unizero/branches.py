@@ -1,9 +1,9 @@
-"""Attention over a trunk of tokens and over branches that part behind it, none of which sees another.
+"""Attention over a trunk of tokens and the branches behind it, none of which sees another.
 
-A search asks for all actions at a node at once. What lies before the action is the same for all, so it is read once:
+A search evaluates all actions of a node at once. What lies before the action is the same for all, so it is read once:
 the trunk's S tokens stand left-aligned in columns 0 .. S-1, and each round of K branches adds K columns, one token a
-branch, all at the same position. Masks say who sees whom, so that one pass serves trunk and branches (as the trees of
-speculative decoding do). The prior must be causal.
+branch, all at the same position. Masks say which token sees which, so that one pass serves trunk and branches (like
+tree attention in speculative decoding). The prior must be causal.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ TRUNK, PADDING = -1, -2
 class Columns(NamedTuple):
     """Where the tokens of each row stand: T columns, S of the trunk and K of each round so far."""
 
-    position: Tensor  # (B, T) int64: in the sequence; a trunk's padding has those that follow
+    position: Tensor  # (B, T) int64: in the sequence; padding has the positions that follow
     branch: Tensor  # (B, T) int64: 0 .. K-1, TRUNK or PADDING
     length: int  # of the longest sequence: all positions lie below
 
     @classmethod
     def trunk(cls, length: int, real: Tensor) -> Columns:
-        """S tokens at 0 .. S-1, of which the first `real` (B,) are no padding."""
-        place = torch.arange(length, device=real.device).expand(len(real), -1)
-        return cls(place, torch.where(place < real[:, None], TRUNK, PADDING), length)
+        """Place S tokens at 0 .. S-1, of which the first `real` (B,) are no padding."""
+        position = torch.arange(length, device=real.device).expand(len(real), -1)
+        return cls(position, torch.where(position < real[:, None], TRUNK, PADDING), length)
 
     def grow(self, index: Tensor, branches: int) -> Columns:
-        """One token more in each branch, at position `index` (B,)."""
+        """Add a token to each branch, at position `index` (B,)."""
         new = torch.arange(branches, device=index.device).expand(len(index), -1)
         position = torch.cat((self.position, index[:, None].expand_as(new)), 1)
         return Columns(position, torch.cat((self.branch, new), 1), self.length + 1)
 
     def reach(self, queries: int) -> Reach:
-        """Mask what the newest Q columns see: the trunk before them, and of their own branch all up to themselves."""
+        """Tell what the newest Q columns see: the trunk before them, and their own branch up to themselves."""
         branch, position = self.branch[:, -queries:], self.position[:, -queries:]
         back = position[:, :, None] - self.position[:, None]  # (B, Q, T)
-        kin = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
-        return Reach(position, back.clamp(min=0), ~((back >= 0) & kin), self.length)
+        related = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
+        return Reach(position, back.clamp(min=0), ~((back >= 0) & related), self.length)
 
 
 class Reach(NamedTuple):
@@ -58,14 +58,14 @@ class Reach(NamedTuple):
     length: int  # all distances lie below
 
     def last(self, queries: int) -> Reach:
-        """Keep the newest of them alone."""
+        """Keep the newest `queries` of them."""
         position, distance, hidden = (value[:, -queries:] for value in self[:3])
         return Reach(position, distance, hidden, self.length)
 
 
 def attend(
     attention: Attention, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int
-) -> tuple[Tensor, KeysValues]:  # fmt: skip
+) -> tuple[Tensor, KeysValues]:
     """Compute the outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
 
     `memory` holds those of the columns before x (None: there are none); `reach` says what the new ones see.

@@ -20,37 +20,37 @@ Predict = Callable[[Tensor], Tensor]
 
 
 class Dynamics(nn.Module, ABC):
-    """Base of the forms: all features have the width D."""
+    """Base class of dynamics: all features have the width D."""
 
     @property
     def causal(self) -> bool:
-        """False when features at a token depend on later tokens."""
+        """Tell whether no feature depends on a later token."""
         return True
 
     @abstractmethod
     def forward(
         self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Features at the latents and at the actions of T steps: (B, T, D), (B, T) -> (B, T, D) twice.
+        """Compute the features at the latents (B, T, D) and at the actions (B, T) of T steps, each (B, T, D).
 
-        Steps at or after `lengths` (B,) are padding; only forms that are not causal need to know.
+        Steps at or after `lengths` (B,) are padding; only dynamics that are not causal need to know.
         """
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
-        """Features (B, T, D) at latents that were all observed, each behind the steps before it."""
+        """Compute the features (B, T, D) at latents that were all observed, each behind the steps before it."""
         return self(latent, action, predict, lengths)[0]
 
     @abstractmethod
     def root(self, window: Window, latent: Tensor) -> Tensor:
-        """Features at the current latent (B, D) behind its history: (B, D)."""
+        """Compute the features (B, D) at the current latent (B, D) behind its history."""
 
     @abstractmethod
     def imagine(
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Features at each of K actions (B, K), the next latents they predict, and the features at those latents.
+        """Compute the features at K actions (B, K), the latents predicted from them, and the features at those latents.
 
-        Each (B, K, D). The actions are alternatives at one latent (B, D); what lies before them is read once.
+        All three are (B, K, D). The actions are alternatives at one latent (B, D); what lies before them is read once.
         """
 
 
@@ -67,19 +67,19 @@ class TokenDynamics(Dynamics):
 
     @property
     def causal(self) -> bool:
-        """As the stack says."""
+        """Tell whether the stack is causal."""
         return self.stack.causal
 
     def forward(
         self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Teacher forced: every step reads the latents that are given."""
+        """Read the given latents at every step (teacher forcing)."""
         real = None if lengths is None else 2 * lengths
         features = self.stack(self.embed(self.tokens(latent, action)), real).unflatten(1, (-1, 2))  # (B, T, 2, D)
         return features[:, :, 0], features[:, :, 1]
 
     def root(self, window: Window, latent: Tensor) -> Tensor:
-        """At most 2 W + 1 tokens."""
+        """Read at most 2 W + 1 tokens."""
         trunk = self.embed(self.tokens(*window.clean()))  # (B, 2W, D)
         after = 2 * window.count
         return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
@@ -87,8 +87,8 @@ class TokenDynamics(Dynamics):
     def imagine(
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """At most 2 W tokens before the prediction and 2 W + 1 with it, oldest pair first to go."""
-        pushed = window.push(latent, action[:, 0])  # which of the actions is the same: its token is cut off
+        """Read at most 2 W tokens before the prediction and 2 W + 1 with it; the oldest pair is dropped first."""
+        pushed = window.push(latent, action[:, 0])  # any of the actions will do: its token is cut off
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
         after = 2 * pushed.count - 1
         at_action, memory = self.stack.read(trunk, self._embed_at(self.embedding(action), after), after)
@@ -105,18 +105,18 @@ class TokenDynamics(Dynamics):
         return self.dropout(self.positions(tokens))
 
     def _embed_at(self, token: Tensor, index: Tensor) -> Tensor:
-        """Alternatives (B, K, D) for the token at position `index` (B,)."""
+        """Add its position `index` (B,) to each of K alternative tokens (B, K, D)."""
         table = getattr(self.positions, "table", None)
         token = token.to(self.embedding.weight.dtype)
         return self.dropout(token if table is None else token + table[index][:, None])
 
 
 class MarkovDynamics(Dynamics):
-    """MuZero's: the next latent and the reward follow from the latent and the action alone, (z', r) = g(z, a).
+    """MuZero's dynamics: next latent and reward follow from the latent and the action alone, (z', r) = g(z, a).
 
-    Training unrolls from the first latent and never looks at the others; the gradient that goes from one step
-    into the step before is halved (Schrittwieser et al. 2020, appendix G). The history is not read: whoever
-    wants memory from this form gives it stacked observations.
+    Training unrolls from the first latent and never reads the others; the gradient from one step into the step
+    before is halved (Schrittwieser et al. 2020, appendix G). The history is not read: for memory, stack the
+    observations.
     """
 
     def __init__(self, config: ModelConfig, num_actions: int) -> None:
@@ -139,7 +139,7 @@ class MarkovDynamics(Dynamics):
         return torch.stack(at_latents, 1), torch.stack(at_actions, 1)
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
-        """Each latent by itself, as at a root."""
+        """Normalise each latent by itself, as at a root."""
         return self._at_latent(latent)
 
     def root(self, window: Window, latent: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ class MarkovDynamics(Dynamics):
     def imagine(
         self, window: Window, latent: Tensor, action: Tensor, predict: Predict
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """One step of the recurrence."""
+        """Take one step of the recurrence."""
         at_action = self._at_action(latent[:, None], action)
         following = predict(at_action)
         return at_action, following, self._at_latent(following)

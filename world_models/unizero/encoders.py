@@ -1,4 +1,4 @@
-"""Observations to latents (..., D): images of 64 x 64, vectors, and the discrete tokens of this suite's worlds.
+"""Encoders from observations to latents (..., D): 64 x 64 images, vectors, and discrete tokens.
 
 Every encoder ends in SimNorm, so that a latent is D / 8 categorical distributions of 8 outcomes.
 """
@@ -18,23 +18,21 @@ from world_models.distributions import simnorm
 from world_models.unizero.config import GROUP, EncoderConfig
 
 SIDE = 64  # pixels of an image
-
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky_relu": nn.LeakyReLU, "gelu": Gelu}
 
 
 def convolution(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    """3 x 3 without bias."""
+    """Make a 3 x 3 convolution without bias."""
     return nn.Conv2d(channels, out, 3, stride, 1, bias=False)
 
 
 def normalisation(kind: str, channels: int) -> nn.Module:
-    """2 C parameters in either form."""
+    """Make a normalisation of C channels, which has 2 C parameters in either form."""
     return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(1, channels)
 
 
 class ResidualBlock(nn.Module):
-    """act(shortcut(x) + norm(conv(act(norm(conv(x)))))); with `stride` 2 the shortcut is a convolution, unnormed."""
+    """act(shortcut(x) + norm(conv(act(norm(conv(x)))))); with `stride` 2 the shortcut is a convolution without norm."""
 
     def __init__(self, channels: int, out: int, stride: int, config: EncoderConfig) -> None:
         super().__init__()
@@ -54,7 +52,7 @@ class ResidualBlock(nn.Module):
 
 
 def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
-    """(B, colours, 64, 64) -> (B, 2 channels, 8, 8): UniZero's down-sampling network and one block more."""
+    """Make UniZero's down-sampling network and one more block: (B, colours, 64, 64) -> (B, 2 channels, 8, 8)."""
     c, wide = config.channels, 2 * config.channels
     return nn.Sequential(
         convolution(colours, c, 2),
@@ -70,7 +68,7 @@ def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
 
 
 class Encoder(nn.Module, ABC):
-    """(..., observation) -> SimNorm'd latent (..., D): any leading dimensions, in one pass."""
+    """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) behind SimNorm."""
 
     dimensions: int  # of one observation
 
@@ -85,13 +83,14 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def features(self, observation: Tensor) -> Tensor:
-        """One row per observation (N, ...) -> (N, D), before SimNorm."""
+        """Encode observations (N, ...) to (N, D), before SimNorm."""
 
 
 class ImageEncoder(Encoder):
-    """Images (64, 64, C) or (C, 64, 64), integers of 0 .. 255 or floats: 3,461,152 parameters as published.
+    """Encodes images (64, 64, C) or (C, 64, 64), integers of 0 .. 255 or floats: 3,461,152 parameters as published.
 
-    Raises UserError for another size.
+    Raises:
+        UserError: images have another size.
     """
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
@@ -112,7 +111,7 @@ class ImageEncoder(Encoder):
 
 
 class VectorEncoder(Encoder):
-    """Real vectors: Linear, LayerNorm, activation, Linear."""
+    """Encodes real vectors by `perceptron`."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(1)
@@ -123,7 +122,7 @@ class VectorEncoder(Encoder):
 
 
 class TokenEncoder(Encoder):
-    """Discrete components, each with its own rows of one table, flattened: Linear, LayerNorm, activation, Linear."""
+    """Encodes discrete components: each has its own rows of one embedding table, whose output a `perceptron` reads."""
 
     offset: Tensor
 
@@ -139,9 +138,8 @@ class TokenEncoder(Encoder):
 
 
 def perceptron(inputs: int, outputs: int, config: EncoderConfig) -> nn.Sequential:
-    """Linear, LayerNorm, activation, Linear without bias."""
-    hidden = config.hidden
-    activation = ACTIVATIONS[config.activation]()
+    """Make the layers Linear, LayerNorm, activation, Linear without bias."""
+    hidden, activation = config.hidden, ACTIVATIONS[config.activation]()
     return nn.Sequential(
         nn.Linear(inputs, hidden), nn.LayerNorm(hidden), activation, nn.Linear(hidden, outputs, bias=False)
     )

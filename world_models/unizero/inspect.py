@@ -1,4 +1,4 @@
-"""What a UniZero checkpoint has learned and foresees: `python -m world_models.unizero.inspect RUN`.
+"""Look into a UniZero checkpoint, what it has learned and predicts: `python -m world_models.unizero.inspect RUN`.
 
 Plays an episode without noise and writes into RUN/inspect: learned mu, sigma and span of each layer and head beside
 their start ("Learning to Focus", Figure 5), attention maps over the tokens of one window (its thesis, Figures 5, 8-10),
@@ -30,7 +30,7 @@ from world_models.unizero.config import ComputeConfig
 
 @dataclass(frozen=True)
 class Args:
-    """Draw what a run's latest checkpoint has learned, attends to and foresees, and measure its predictions."""
+    """Draw what a run's latest checkpoint has learned, attends to and predicts, and measure its predictions."""
 
     folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
     """Run folder."""
@@ -48,7 +48,7 @@ class Args:
 
 
 def draw(folder: Path, found: Findings) -> list[Path]:
-    """All pictures; returns what was written."""
+    """Draw all pictures; returns the files written."""
     figures: dict[str, Figure] = {"trajectory.png": _trajectory(found)}
     if found.values:
         figures["learned.png"] = _learned(found)
@@ -110,7 +110,7 @@ def latent_words(found: Errors) -> str:
 
 
 def as_text(found: Findings) -> str:
-    """All errors, a line each."""
+    """Write all errors, a line each."""
     error = found.errors
     lines = [reward_words(error), latent_words(error)]
     if error.value_mean_absolute is None:
@@ -128,7 +128,7 @@ def as_text(found: Findings) -> str:
 
 
 def facts(found: Findings, seed: int) -> dict[str, Any]:
-    """Give what inspect.json says."""
+    """Give the content of inspect.json."""
     model, seen = found.config.model, found.seen
     return {
         "step": found.step, "env": found.config.environment.env, "dynamics": model.dynamics, "prior": model.prior.kind,
@@ -143,7 +143,7 @@ def facts(found: Findings, seed: int) -> dict[str, Any]:
 
 
 def steps(found: Findings) -> dict[str, Any]:
-    """Give what trajectory.json says: the errors, and every step's numbers."""
+    """Give the content of trajectory.json: the errors, and the numbers of every step."""
     seen = found.seen
     returns = returns_to_go(seen.reward, seen.ended, found.config.learner.gamma)
     numbers = {

@@ -1,4 +1,4 @@
-"""Stacks that read training sequences, and for a search a trunk of tokens and branches that part behind it.
+"""Stacks of layers: they read training sequences, and in a search a trunk of tokens with branches behind it.
 
     y = stack(x[B, S, D])                                            # y (B, S, D)
     y, memory = stack.read(trunk[B, S, D], new[B, K, D], index[B])   # y (B, K, D): outputs at `new`
@@ -6,7 +6,7 @@
 
 A row's trunk is its first `index` tokens; each of its K branches places one token behind it, then one more, and sees
 no other branch. Both equal the direct forward pass of each branch's token list. Nothing is kept between expansions:
-memory is what the first call computed for the second.
+memory is what `read` computed for `extend`.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class AttentionStack(nn.Module):
 
     @property
     def causal(self) -> bool:
-        """As the prior says."""
+        """Tell whether no token sees a later one, which depends on the prior."""
         return all(layer.attention.causal for layer in self.attention_layers())
 
     def attention_layers(self) -> list[AttentionLayer]:
-        """List the layers, typed."""
+        """List the layers, with their type."""
         return cast(list[AttentionLayer], list(self.layers))
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -82,7 +82,7 @@ class AttentionStack(nn.Module):
         return self.norm(x)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """See the module."""
+        """Compute the outputs of K branches at one token behind the trunk, and the memory for `extend`."""
         branches = new.shape[1]
         if not self.causal:
             tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
@@ -96,7 +96,7 @@ class AttentionStack(nn.Module):
         return self.norm(x), (columns, index, memories)
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
-        """See the module."""
+        """Compute the outputs one token further in each branch."""
         known, index, memories = memory
         branches = following.shape[1]
         if not self.causal:
@@ -107,7 +107,10 @@ class AttentionStack(nn.Module):
         return self.norm(following)
 
     def _reread(self, tokens: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Where tokens see later ones, a new token changes the old ones' encodings too, so each branch is a row."""
+        """Encode each branch as a row of its own.
+
+        Needed where tokens see later ones: there a new token changes the encodings of the old ones too.
+        """
         branches = new.shape[1]
         end = index.repeat_interleave(branches)  # (B K,)
         x = tokens = place(F.pad(tokens, (0, 0, 0, 1)), new.flatten(0, 1), end)
@@ -132,7 +135,7 @@ class RecurrentLayer(nn.Module):
         return self._leave(x, self.memory(self.norms[0](x)))
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One position x (B, D) from state (B, D)."""
+        """Encode one position x (B, D) from state (B, D); returns the new state too."""
         never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         y, (state,) = self.memory.step(self.norms[0](x), (state,), never)
         return self._leave(x[:, None], y[:, None])[:, 0], state
@@ -159,16 +162,16 @@ class RecurrentStack(nn.Module):
         return self.norm(x)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """See the module; the loop over tokens is the recurrence itself."""
+        """Compute the outputs of K branches at one token behind the trunk, and their states; a loop over tokens."""
         states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
-        for place_now, token in enumerate(trunk.unbind(1)):
-            real = (place_now < index)[:, None]
+        for position, token in enumerate(trunk.unbind(1)):
+            real = (position < index)[:, None]
             after = self._step(token, states)[1]
             states = [torch.where(real, now, old) for now, old in zip(after, states, strict=True)]
         return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
-        """See the module."""
+        """Compute the outputs one token further in each branch."""
         return self._branch(following, memory)[0]
 
     def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -202,6 +205,6 @@ class FeedForwardStack(nn.Module):
 
 
 def place(x: Tensor, new: Tensor, index: Tensor) -> Tensor:
-    """Tokens x (B, S, D) with position `index` (B,) of each row replaced by new (B, D)."""
+    """Replace position `index` (B,) in each row of tokens x (B, S, D) by new (B, D)."""
     here = torch.arange(x.shape[1], device=x.device) == index[:, None]  # (B, S)
     return torch.where(here[..., None], new[:, None], x)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Window:
-    """History of B rows, left-aligned: entries at or after `count` are padding, whatever they hold."""
+    """The history of B rows, left-aligned: entries at or after `count` are padding, whatever they hold."""
 
     latent: Tensor  # (B, W, D)
     action: Tensor  # (B, W) int64
@@ -20,7 +20,7 @@ class Window:
     def empty(
         cls, batch: int, pairs: int, width: int, device: torch.device | str, dtype: torch.dtype = torch.float32
     ) -> Window:
-        """No history, as at the start of an episode."""
+        """Make a window without history, as at the start of an episode."""
         return cls(
             torch.zeros(batch, pairs, width, device=device, dtype=dtype),
             torch.zeros(batch, pairs, device=device, dtype=torch.int64),
@@ -30,15 +30,15 @@ class Window:
     def push(self, latent: Tensor, action: Tensor) -> Window:
         """Append the pair of latent (B, D) and action (B,); a full row drops its oldest pair."""
         pairs = self.action.shape[1]
-        place = torch.arange(pairs, device=action.device)
-        shifted = place + (self.count == pairs)[:, None]  # (B, W)
+        index = torch.arange(pairs, device=action.device)
+        shifted = index + (self.count == pairs)[:, None]  # (B, W)
         source = torch.where(shifted == self.count[:, None], pairs, shifted)  # the new pair stands behind the old ones
         latents = torch.cat((self.latent, latent[:, None].to(self.latent.dtype)), 1)  # (B, W+1, D)
         actions = torch.cat((self.action, action[:, None]), 1)
-        index = source[:, :, None].expand(-1, -1, latents.shape[-1])
-        return Window(latents.gather(1, index), actions.gather(1, source), (self.count + 1).clamp(max=pairs))
+        columns = source[:, :, None].expand(-1, -1, latents.shape[-1])
+        return Window(latents.gather(1, columns), actions.gather(1, source), (self.count + 1).clamp(max=pairs))
 
     def clean(self) -> tuple[Tensor, Tensor]:
-        """Latents (B, W, D) and actions (B, W) with zeros in the padding, so that nothing in it can matter."""
+        """Give latents (B, W, D) and actions (B, W) with zeros in the padding, so that it cannot matter."""
         real = torch.arange(self.action.shape[1], device=self.count.device) < self.count[:, None]  # (B, W)
         return torch.where(real[..., None], self.latent, 0), torch.where(real, self.action, 0)
