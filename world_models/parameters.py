@@ -227,7 +227,10 @@ def glam_tables(actions: int) -> list[Table]:
         [name, *(total(partial(GlamModel, c), n) for n in games)] for name, c in PRESETS.items()
     ]
     paper = PRESETS["paper"]
-    forms = [form_row(name, sizes(build(replace(paper, sequence=name), actions))) for name in FORMS]
+    forms = [
+        form_row(name, sizes(build(replace(paper, sequence=name), actions)))  # type: ignore[arg-type]
+        for name in FORMS
+    ]
     make_agent = partial(Agent, AgentConfig(), paper.latent + paper.width)
     with torch.device("meta"):
         agent = make_agent(actions)

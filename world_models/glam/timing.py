@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -87,7 +88,8 @@ class Case:
     @property
     def horizons(self) -> list[int]:
         """Every horizon that the schedule passes through in a run of 100,000 steps."""
-        return sorted({self.schedule.at(step) for step in range(0, STEPS, self.schedule.growth_every)})
+        schedule = self.schedule
+        return sorted({schedule.at(step) for step in range(0, STEPS, schedule.growth_every)})
 
     def columns(self) -> dict[str, Value]:
         """Give what a row of a table says of the case."""
@@ -233,9 +235,8 @@ def projected(phases: Sequence[Mapping[str, Any]], case: Case, envs_ms: float, e
     """Minutes of a whole run, from its phases and the steps of one environment and of those of evaluations."""
     columns = case.columns()
     measured = {row["horizon"]: row for row in phases if all(row[name] == value for name, value in columns.items())}
-    steps = dict.fromkeys(case.horizons, 0)
-    for step in range(WARM_UP, STEPS):
-        steps[case.schedule.at(step)] += 1
+    schedule = case.schedule  # reads the preset
+    steps = dict.fromkeys(case.horizons, 0) | Counter(schedule.at(step) for step in range(WARM_UP, STEPS))
     first = measured[min(steps)]
     evaluated = 2 * ROUNDS * EPISODE
     milliseconds = {
