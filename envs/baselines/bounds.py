@@ -10,7 +10,6 @@ from typing import Any
 from envs.baselines import cards, maps, players, search, tabular
 from envs.baselines.known import Level
 from envs.baselines.playing import crowd, exactly, level, play, random_player
-from envs.baselines.tabular import full_state
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -102,7 +101,9 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
     if world.initial_draws() is not None:
         return replace(searched_bounds(world), discounted=discounted)
     outcomes = play(world, tabular.belief_player(model, found), budget.episodes, budget.seed)
-    return Best(level(outcomes, POINT_BASED), exactly(1.0, full_state(model, world.time_limit), FULL_STATE), discounted)
+    return Best(
+        level(outcomes, POINT_BASED), exactly(1.0, tabular.full_state(model, world.time_limit), FULL_STATE), discounted
+    )
 
 
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
@@ -113,16 +114,15 @@ def grid_bounds(world: GridWorld, budget: Budget) -> Best:
             than those of the registered worlds are paid.
     """
     layout = world.task.layout
-    if isinstance(layout, Scattered | LockedRoom):
-        if not isinstance(world, StockWorld):
-            raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
-        if not _published(world):
-            raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
+    if not isinstance(layout, Scattered | LockedRoom):
+        return searched_bounds(world)
+    if not isinstance(world, StockWorld):
+        raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
+    if world.encoding != "summed" or world.dictionary or (world.view.rows, world.view.columns) != (2, 3):
+        raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
     if isinstance(layout, Scattered):
         return _rooms_bounds(world, layout, budget)
-    if isinstance(layout, LockedRoom):
-        return _keydoor_bounds(world, layout, budget)
-    return searched_bounds(world)
+    return _keydoor_bounds(world, layout, budget)
 
 
 def searched_bounds(world: World[Any]) -> Best:
@@ -137,10 +137,6 @@ def searched_bounds(world: World[Any]) -> Best:
         raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
     upper = exactly(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
     return Best(exactly(success, returns, BELIEF_OPTIMAL), upper)
-
-
-def _published(world: GridWorld) -> bool:
-    return world.encoding == "summed" and not world.dictionary and (world.view.rows, world.view.columns) == (2, 3)
 
 
 def _rooms_bounds(world: GridWorld, layout: Scattered, budget: Budget) -> Best:

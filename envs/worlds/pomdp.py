@@ -64,21 +64,12 @@ class Section:
 
     def __init__(self, source: str, keyword: Token, words: Sequence[Token]) -> None:
         self.source, self.keyword, self._words, self._index = source, keyword, words, 0
+        self.stop = words[-1]  # the word that follows the section
 
     @property
     def next(self) -> Token:
         """Return the word to be read."""
         return self._words[self._index]
-
-    @property
-    def stop(self) -> Token:
-        """Return the word that follows the section."""
-        return self._words[-1]
-
-    @property
-    def over(self) -> bool:
-        """Tell whether all words of the section have been read."""
-        return self.left == 0
 
     @property
     def left(self) -> int:
@@ -97,7 +88,7 @@ class Section:
 
     def accept(self, *texts: str) -> str | None:
         """Read the next word if it is one of these."""
-        return self.take().text if not self.over and self.next.text in texts else None
+        return self.take().text if self.left and self.next.text in texts else None
 
     def colon(self) -> None:
         """Read the colon after the keyword."""
@@ -106,13 +97,13 @@ class Section:
 
     def end(self, expected: str = "") -> None:
         """Make sure that nothing is left."""
-        if not self.over:
+        if self.left:
             self.fail(expected or f"the end of {self.keyword}")
 
     def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Read a finite number within bounds; its sign may stand apart."""
         size = self._words[self._index + 1].text if self.left > 1 and self.next.text in ("+", "-") else ""
-        text = "" if self.over else self.next.text + size
+        text = self.next.text + size if self.left else ""
         value = float(text) if NUMBER.fullmatch(text) else math.nan
         if not (least <= value <= most and math.isfinite(value)):
             self.fail(expected)
@@ -121,15 +112,15 @@ class Section:
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Read a count, or a list of names that differ."""
-        if not self.over and COUNT.fullmatch(self.next.text):
+        if self.left and COUNT.fullmatch(self.next.text):
             if not 0 < int(self.next.text) <= MOST_NAMES:
                 self.fail(f"a number of {kind} from 1 to {MOST_NAMES}")
             count = int(self.take().text)
             self.end(f"nothing more after the number of {kind}")
             return tuple(map(str, range(count)))
         names: dict[str, None] = {}
-        while not self.over or not names:
-            if self.over or self.next.text in KEYWORDS or not NAME.fullmatch(self.next.text):
+        while self.left or not names:
+            if not self.left or self.next.text in KEYWORDS or not NAME.fullmatch(self.next.text):
                 self.fail(f"the number of {kind} or their names, each beginning with a letter")
             if self.next.text in names:
                 self.fail(f"names of {kind} that differ from one another")
@@ -138,7 +129,7 @@ class Section:
 
     def reference(self, to: Names) -> int:
         """Read a name or a number, counted from 0."""
-        text = "" if self.over else self.next.text
+        text = self.next.text if self.left else ""
         if text in to.names:
             return to.names.index(self.take().text)
         if COUNT.fullmatch(text) and int(text) < len(to.names):
@@ -203,40 +194,31 @@ def parse(text: str, source: str = "text") -> Tables:
         if name not in preamble:
             word, all_of = entries[0].keyword if entries else section.stop, ", ".join(PREAMBLE)
             raise UserError(f"{source}:{word.line}: found {word} without {name!r}, expected all of {all_of}.")
-    return Reader.of(preamble, source).read(entries, section.stop.line)
+    return Reader(preamble, source).read(entries, section.stop.line)
 
 
-@dataclass
 class Reader:
-    """A model while its entries are being read."""
+    """A model while its entries are being read.
 
-    source: str
-    discount: float
-    cost: bool
-    states: Names
-    actions: Names
-    observations: Names
-    start: Floats  # (S,)
+    Args:
+        preamble: its sections, in whatever order they stand.
+        source: what the file is called in messages.
+    """
 
-    @classmethod
-    def of(cls, preamble: dict[str, Section], source: str) -> Reader:
-        """Read the preamble, in whatever order it stands."""
+    def __init__(self, preamble: dict[str, Section], source: str) -> None:
         for name in PREAMBLE:
             preamble[name].colon()
-        discount = preamble["discount"].number("a discount from 0 to 1", 0.0, 1.0)
+        self.source, self.discount = source, preamble["discount"].number("a discount from 0 to 1", 0.0, 1.0)
         preamble["discount"].end()
         values = preamble["values"].accept("reward", "cost") or preamble["values"].fail("'reward' or 'cost'")
+        self.cost = values == "cost"
         preamble["values"].end()
-        states = Names("a state", preamble["states"].names("states"))
-        actions = Names("an action", preamble["actions"].names("actions"))
-        observations = Names("an observation", preamble["observations"].names("observations"))
-        where = f"{source}:{preamble['states'].keyword.line}"
-        check_size(len(states.names), len(actions.names), len(observations.names), where)
-        start = start_of(preamble.get("start"), states)
-        return cls(source, discount, values == "cost", states, actions, observations, start)
-
-    def __post_init__(self) -> None:
-        states, actions, observations = len(self.states.names), len(self.actions.names), len(self.observations.names)
+        self.states = Names("a state", preamble["states"].names("states"))
+        self.actions = Names("an action", preamble["actions"].names("actions"))
+        self.observations = Names("an observation", preamble["observations"].names("observations"))
+        states, actions, observations = (len(each.names) for each in (self.states, self.actions, self.observations))
+        check_size(states, actions, observations, f"{source}:{preamble['states'].keyword.line}")
+        self.start = start_of(preamble.get("start"), self.states)
         self.axes = {
             "T": (self.actions, self.states, self.states),
             "O": (self.actions, self.states, self.observations),
@@ -373,7 +355,7 @@ def listed_start(section: Section, states: Names, include: bool) -> Floats:
     """Read equal probabilities (S,) for the states that are listed, or for all others."""
     chosen: np.ndarray[Any, np.dtype[np.bool_]] = np.full(len(states.names), not include)
     chosen[section.reference(states)] = include
-    while not section.over:
+    while section.left:
         chosen[section.reference(states)] = include
     if not chosen.any():
         section.fail("a state that is not excluded")
