@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.runner import Order, Outcome, carry_out
+from dqn_memory.study.runner import Order, Outcome, carry_out, slots_of
 
 STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are small
 
@@ -78,8 +78,7 @@ class Cluster:
         slots = int(resources.get("CPU", 0.0) / self._cpus)
         if not self._gpus:
             return slots
-        gpus = resources.get("GPU", 0.0)
-        return min(slots, int(gpus) * int(1 / self._gpus + 1e-9) if self._gpus <= 1 else int(gpus / self._gpus))
+        return min(slots, slots_of(int(resources.get("GPU", 0.0)), self._gpus))
 
 
 def _connect(ray: Any, address: str | None, workers: int | None, cpus: int) -> None:

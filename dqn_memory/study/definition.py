@@ -145,13 +145,6 @@ class File:
 
 
 @dataclass(frozen=True)
-class Lines:
-    """What of a study's file a report reads."""
-
-    lines: dict[str, Line] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Value:
     """One value of an axis: its label, the presets it brings and its settings by flag."""
 
@@ -253,7 +246,7 @@ def read_lines(path: Path) -> dict[str, Line]:
         return {}
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    lines = from_toml(Lines, tomli_w.dumps({"lines": kept}), str(path)).lines
+    lines = from_toml(File, tomli_w.dumps({"title": "", "kind": "", "lines": kept}), str(path)).lines
     for world, line in lines.items():
         line.check(f"{path}: lines.{world}")
     return lines

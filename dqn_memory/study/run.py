@@ -98,11 +98,6 @@ class Args:
         if self.all and not self.status:
             raise UserError("--all is for --status, which shows every run with it; give both or neither")
 
-    @property
-    def sources(self) -> list[Path]:
-        """Folders or names of --take-from."""
-        return [Path(path) for path in self.take_from]
-
     def resolved_backend(self) -> str:
         """Name the backend; a UserError where Ray is asked for and missing."""
         wants_ray = self.backend == "ray" or self.address is not None
@@ -168,7 +163,7 @@ def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequenc
     try:
         study = prepare(folder, definition, planned)
         wanted = {run.name for run in chosen(study.runs(), args.only)}
-        take_over(study, [run for run in planned if run.name in wanted], args.sources, say)
+        take_over(study, [run for run in planned if run.name in wanted], list(map(Path, args.take_from)), say)
         left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
         if left:
             backend = args.make_backend(definition.resources)
@@ -204,7 +199,8 @@ def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequenc
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / STATE).exists() else {}
     runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], args.only)
     names = {run.name for run in runs}
-    taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], args.sources)
+    sources = list(map(Path, args.take_from))
+    taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], sources)
     for run in runs:
         taking = run.name in taken
         _say(console, f"{'take':9}{run.name} from {taken[run.name].folder}" if taking else f"{run.state:9}{run.name}")

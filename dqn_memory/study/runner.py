@@ -231,6 +231,11 @@ def visible_devices() -> list[str]:
     return [str(index) for index, _ in enumerate(listed.stdout.splitlines())]
 
 
+def slots_of(devices: int, share: float) -> int:
+    """Count the runs that some devices take at once, each a share of one, or whole ones."""
+    return devices * int(1 / share + 1e-9) if share <= 1 else devices // int(share)
+
+
 class Devices:
     """Shares of a machine's accelerators; a run gets whole ones, or a share of one."""
 
@@ -240,9 +245,7 @@ class Devices:
 
     def slots(self) -> int:
         """Count the runs that they take at once."""
-        if self.share <= 1:
-            return sum(int(1 / self.share + 1e-9) for _ in self._free)
-        return len(self._free) // int(self.share)
+        return slots_of(len(self._free), self.share)
 
     def take(self) -> str:
         """Give the CUDA_VISIBLE_DEVICES of one more run."""

@@ -18,6 +18,7 @@ from scipy import stats
 
 from dqn_memory.runs.errors import UserError, near_names
 from envs import baselines
+from envs.baselines.known import Lines
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
@@ -309,16 +310,24 @@ with (Path(__file__).parent / "human.csv").open(encoding="utf-8") as _file:
 OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 
 
-def world_scale(world: str) -> Scale:
-    """Give the success of random actions and of the best player known in an environment with default options.
+def known_lines(world: str) -> Lines:
+    """Find what random actions and the best player known reach in an environment with default options.
 
-    Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
     A UserError names an environment for which `envs/baselines/lines.toml` has no lines.
     """
     lines = baselines.lines(world)
     if lines is None:
         known = baselines.known.shipped()
         raise UserError(f"{near_names('world', world, known)}; `python -m envs.baselines` measures others")
+    return lines
+
+
+def world_scale(world: str) -> Scale:
+    """Give the success of random actions and of the best player known as `known_lines` does.
+
+    Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
+    """
+    lines = known_lines(world)
     return Scale(lines.random.success.mean, lines.lower.success.mean)
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.study.papers.tables import Table, Tables, half_unit, number
-from dqn_memory.study.statistics import HUMAN, Floats, Indices, Moments, iqm, welch
-from envs import baselines
+from dqn_memory.study.statistics import HUMAN, Floats, Indices, Moments, iqm, known_lines, welch
 from envs.errors import UserError
 
 ALPHA = 0.05
@@ -365,11 +364,9 @@ def _mean_gain_without(columns: Mapping[str, Floats], models: Sequence[str], mis
 def beside_random(given: Given, row: Sequence[str], columns: Sequence[str]) -> Result:
     """Show cells of a row beside what random actions reach in its environment."""
     cells = given.row(*row)
-    lines = baselines.lines(cells["id"])
-    if lines is None:
-        raise UserError(f"envs/baselines/lines.toml has no lines for {cells['id']}")
+    random = known_lines(cells["id"]).random.success.mean
     shown = ", ".join(f"{column} {cells[column]}" for column in columns)
-    return Result(f"{shown} with the rooms; random actions {lines.random.success.mean:.3f}", None)
+    return Result(f"{shown} with the rooms; random actions {random:.3f}", None)
 
 
 def parameter_counts(given: Given, table: str) -> Result:

@@ -14,8 +14,8 @@ import numpy as np
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.papers.measures import Given, recompute
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Table, Tables, load
-from dqn_memory.study.statistics import Floats, games_won, iqm, world_scale
-from envs import baselines, tables
+from dqn_memory.study.statistics import Floats, games_won, iqm, known_lines, world_scale
+from envs import tables
 from envs.baselines.known import above
 
 CLAIMS = "claims.toml"  # beside the published tables
@@ -153,12 +153,7 @@ def _section(paper: str, words: str, header: Sequence[str], rows: Sequence[Seque
 def _environment_row(table: Table, model: str) -> list[str]:
     scores = {row["id"]: score for row, score in zip(table.rows, table.scores(model), strict=True) if row[model]}
     normal = np.array([world_scale(id)(score) for id, score in scores.items()])
-    higher = 0
-    for id, score in scores.items():
-        lines = baselines.lines(id)
-        if lines is None:
-            raise UserError(f"envs/baselines/lines.toml has no lines for {id}")
-        higher += above(score, lines)
+    higher = sum(above(score, known_lines(id)) for id, score in scores.items())
     shown = [*_three(np.array(list(scores.values()))), *_three(normal)[:2]]
     return [model, str(len(scores)), *shown, f"{higher} of {len(scores)}"]
 
