@@ -8,7 +8,7 @@ write them as a section of results/benchmarks/unizero.{md,json} or glam.{md,json
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -127,12 +127,10 @@ def measured(args: Args) -> Iterator[Table]:
 def logged(args: Args, path: Path) -> tuple[str, dict[str, Value], list[Table]]:
     """Read a run's log: the name of its section, what its speed depends on, its tables."""
     run = Run.open(path, tensorboard=False)
-    readers: dict[str, tuple[type[Any], Callable[[Any, Lines], tuple[dict[str, Value], list[Table]]]]] = {
-        "unizero": (UniZeroConfig, of_unizero_run), "glam": (GlamConfig, of_glam_run)
-    }  # fmt: skip
-    kind, reader = readers[args.model]
+    kind: Any = UniZeroConfig if args.model == "unizero" else GlamConfig
+    read: Any = of_unizero_run if args.model == "unizero" else of_glam_run
     config = from_record(kind, run.config_toml, str(path / "config.toml"))
-    settings, tables = reader(config, run.metrics())
+    settings, tables = read(config, run.metrics())
     facts: dict[str, Value] = {name: run.environment.get(name) for name in FACTS}
     name = args.name or f"{config.environment.env} on {facts['device']}"
     return f"run {name}", facts | settings, tables
@@ -166,7 +164,7 @@ def of_glam_run(config: GlamConfig, lines: Lines) -> tuple[dict[str, Value], lis
 
 
 def progress(config: Any, lines: Lines) -> str:
-    """How far the run is, in a sentence."""
+    """Say in a sentence how far the run is."""
     final = any("final/episodic_return" in line for line in lines)
     reached = max((int(line["step"]) for line in lines), default=0)
     return f"{reached:,} of {config.total_steps:,} environment steps; {'finished' if final else 'not finished'}. "

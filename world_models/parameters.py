@@ -61,12 +61,12 @@ class Args:
 
 
 def count(module: nn.Module) -> int:
-    """Elements of all parameters."""
+    """Count the elements of all parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def total(build: Callable[[int], nn.Module], actions: int) -> int:
-    """Parameters of a model that is never filled with numbers."""
+    """Count the parameters of a model without storing any."""
     with torch.device("meta"):
         return count(build(actions))
 
@@ -98,7 +98,7 @@ FORMS_NOTE = (
 
 
 def profiler_flop(config: ModelConfig, tokens: int = TOKENS) -> int:
-    """Operations of the transformer as torch's profiler counts them: products, biases, residuals and the scaling."""
+    """Count the transformer's operations as torch's profiler does: products, biases, residuals and the scaling."""
     width, layers = config.width, config.layers
     linear = 2 * tokens * layers * 12 * width**2
     pairs = layers * 2 * 2 * tokens**2 * width  # scores, and the weighted values
@@ -106,7 +106,7 @@ def profiler_flop(config: ModelConfig, tokens: int = TOKENS) -> int:
 
 
 def unizero_tables(actions: int) -> list[Table]:
-    """All tables of UniZero's size."""
+    """Make all tables of UniZero's size."""
 
     def build(count: int) -> WorldModel:
         return networks.build(ModelConfig(), ATARI, count)
@@ -132,7 +132,7 @@ def unizero_tables(actions: int) -> list[Table]:
 
 
 def unizero_row(model: WorldModel) -> dict[str, Value]:
-    """Parameters of one model, and the MFLOP of each thing that it is asked for, batch 1."""
+    """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
     config, dynamics = model.config, model.dynamics
     parts = {name: count(part) for name, part in dynamics.named_children()}
     embedding, positions = parts["embedding"], parts.get("positions", 0)
@@ -220,7 +220,7 @@ GLAM_NOTE = (
 
 
 def glam_tables(actions: int) -> list[Table]:
-    """All tables of GLAM's size."""
+    """Make all tables of GLAM's size."""
     made = {name: sizes(build(config, actions)) for name, config in PRESETS.items()}
     games = GAMES["glam"]
     totals: list[list[Value]] = [
@@ -303,7 +303,7 @@ def build(config: GlamConfig, actions: int, seed: int = 0) -> GlamModel:
 
 
 def unreached(model: GlamModel, seed: int = 0) -> set[str]:
-    """Names of the parameters that get no gradient from the loss of a random sequence.
+    """Find the names of the parameters that get no gradient from the loss of a random sequence.
 
     The sequence opens two episodes, and the floors of the KLs are off: a floor stops gradients for a while only.
     """
@@ -331,19 +331,19 @@ def _random_sequence(model: GlamModel, source: torch.Generator) -> tuple[Batch, 
 def sizes(model: GlamModel) -> dict[str, Size]:
     """Size each part that has parameters, and the whole."""
     names = unreached(model)
-    silent = {id(p) for name, p in model.named_parameters() if name in names}
-    found = {name: size(part, silent) for name, part in parts(model).items()}
-    return {name: row for name, row in found.items() if row["parameters"]} | {"total": size(model, silent)}
+    without = {id(p) for name, p in model.named_parameters() if name in names}
+    found = {name: size(part, without) for name, part in parts(model).items()}
+    return {name: row for name, row in found.items() if row["parameters"]} | {"total": size(model, without)}
 
 
-def size(module: nn.Module, silent: Set[int] = frozenset()) -> Size:
-    """Count elements by what becomes of them; `silent` parameters are those without a gradient, by id."""
+def size(module: nn.Module, without: Set[int] = frozenset()) -> Size:
+    """Count elements by what becomes of them; `without` holds the ids of the parameters that get no gradient."""
     learning = [p for p in module.parameters() if p.requires_grad]
     return {
         "parameters": count(module),
-        "trained": sum(p.numel() for p in learning if id(p) not in silent),
+        "trained": sum(p.numel() for p in learning if id(p) not in without),
         "frozen": sum(p.numel() for p in module.parameters() if not p.requires_grad),
-        "unreached": sum(p.numel() for p in learning if id(p) in silent),
+        "unreached": sum(p.numel() for p in learning if id(p) in without),
         "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
     }
 

@@ -153,7 +153,7 @@ class Phases:
         self.rollouts = self.imagine()
 
     def parts(self) -> dict[str, Work]:
-        """Each phase by itself; `agent` learns from the same rollouts every time."""
+        """Make each phase by itself; `agent` learns from the same rollouts every time."""
         return {
             "act": self.act,
             "model": self.learn_model,
@@ -205,7 +205,7 @@ class Phases:
 
 
 def phase_row(case: Case, timer: Timer) -> dict[str, Value]:
-    """Milliseconds of each phase at one horizon."""
+    """Measure the milliseconds of each phase at one horizon."""
     phases = Phases(case)
     times = timer(phases.parts())
     full = case.device == "cuda" and case.preset != "smoke"
@@ -219,7 +219,7 @@ def phase_row(case: Case, timer: Timer) -> dict[str, Value]:
 
 
 def imagination_row(case: Case, timer: Timer) -> dict[str, Value]:
-    """Imagination on a sliding window against that with carried state, by turns."""
+    """Measure imagination on a sliding window and with carried state by turns."""
     forms = {form: Phases(replace(case, form=form)) for form in FORMS}
     times = timer({form: phases.imagine for form, phases in forms.items()})
     config = forms["window"].config
@@ -232,7 +232,7 @@ def imagination_row(case: Case, timer: Timer) -> dict[str, Value]:
 
 
 def projected(phases: Sequence[Mapping[str, Any]], case: Case, envs_ms: float, evaluated_ms: float) -> dict[str, Value]:
-    """Minutes of a whole run, from its phases and the steps of one environment and of those of evaluations."""
+    """Project the minutes of a whole run from its phases and the steps of its environments."""
     columns = case.columns()
     measured = {row["horizon"]: row for row in phases if all(row[name] == value for name, value in columns.items())}
     schedule = case.schedule  # reads the preset

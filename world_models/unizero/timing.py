@@ -98,7 +98,7 @@ class Case:
             return build(self.model, IMAGE, ACTIONS).to(self.device)
 
     def frames(self, *leading: int) -> Tensor:
-        """Noise (*leading, 64, 64, 3)."""
+        """Draw frames of noise (*leading, 64, 64, 3)."""
         generator = torch.Generator().manual_seed(0)
         return torch.randint(256, (*leading, *IMAGE.shape), generator=generator, dtype=torch.uint8).to(self.device)
 
@@ -178,7 +178,7 @@ class Acting:
         return self.outcome(*inputs)
 
     def step(self) -> Tensor:
-        """All of an acting step but the environments: random numbers, search, choice, history."""
+        """Take an acting step without the environments: random numbers, search, choice, history."""
         self.queries.clear()
         numbers = self._numbers()
         plan = self.planner.plan(self.observation, numbers)
@@ -230,7 +230,7 @@ def with_drawn_heads(model: WorldModel) -> WorldModel:
 
 
 def acting_row(case: Case, timer: Timer) -> dict[str, Value]:
-    """Milliseconds of an acting step and of its parts."""
+    """Measure the milliseconds of an acting step and of its parts."""
     acting = Acting(case)
     parts = acting.parts()
     queries, times = len(acting.queries), timer(parts)
@@ -246,7 +246,7 @@ def acting_row(case: Case, timer: Timer) -> dict[str, Value]:
 
 
 def learning_parts(case: Case) -> dict[str, Work]:
-    """Gathering a batch, everything from there to moved weights, and a batch's policies searched anew."""
+    """Make the parts of learning: gather a batch, update the weights with it, search a batch's policies anew."""
     device, model = torch.device(case.device), case.network()
     config = LearnerConfig(batch_size=case.batch, precision="bfloat16" if case.precision == "bfloat16" else "float32")
     optimizer = make_optimizer(model, config, capturable=case.engine == "cudagraph")
@@ -277,7 +277,7 @@ def learning_parts(case: Case) -> dict[str, Work]:
 
 
 def learning_row(case: Case, timer: Timer) -> dict[str, Value]:
-    """Milliseconds of an update and of what goes with it."""
+    """Measure the milliseconds of an update, of its batch and of a reanalysis."""
     times = timer(learning_parts(case))
     update = times["update"]
     columns = {name: value for name, value in case.columns().items() if name not in ("trees", "query_per")}
@@ -291,7 +291,7 @@ def learning_row(case: Case, timer: Timer) -> dict[str, Value]:
 def projection_rows(
     acting: Sequence[Mapping[str, Any]], learning: Sequence[Mapping[str, Any]], envs_ms: float
 ) -> list[dict[str, Value]]:
-    """Minutes of a whole run, from the measured parts of each engine and precision."""
+    """Project the minutes of a whole run from the measured parts of each engine and precision."""
     updates = {(row["preset"], row["engine"], row["precision"]): row for row in learning}
     evaluated, rows = (STEPS // EVERY + 1) * EPISODE, list[dict[str, Value]]()
     for row in acting:
@@ -343,7 +343,7 @@ class Mixing:
 
 
 def prior_table(timer: Timer, mixing: Mixing, contexts: Sequence[int]) -> Table:
-    """Milliseconds of attention under every prior, by context."""
+    """Measure the milliseconds of attention under every prior, by context."""
     note = (
         f"Attention without its projections, {mixing.batch} sequences, {mixing.heads} heads of {mixing.width}; forward "
         "(`ms`) and with the gradient (`both_ms`). `local` looks 10 back, in blocks where that pays; `local, masked` "
