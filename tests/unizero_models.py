@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
-from dqn_memory.blocks import PriorConfig
+from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.network import ObservationSpec
 from world_models.unizero.config import EncoderConfig, LearnerConfig, ModelConfig
 from world_models.unizero.networks import Window, WorldModel, build
@@ -21,6 +22,14 @@ LEARNER = LearnerConfig(batch_size=4, n_step=2, learning_rate=1e-2)
 PRIOR = PriorConfig(mu=1.6, sigma=1.3, span=2.3, ramp=1.5, local_window=2)
 # With more noise three layers of gates enlarge a change of their input, and rounding, a thousandfold.
 GATED = {"gate": "gru", "layers": 3, "context": 10, "noise": 0.2}
+CLOSE = {"rtol": 0, "atol": 1e-12}
+FORMS = [  # of dynamics that know a history
+    *(pytest.param(prior, {}, id=prior) for prior in PRIORS),
+    *(pytest.param(prior, {"rotary": True}, id=f"{prior}-rotary") for prior in ("causal", "gaussian", "adaptive_gate")),
+    pytest.param("causal", {"dynamics": "gru"}, id="gru"),
+    pytest.param("gaussian", GATED, id="gated"),
+]
+MUZERO = pytest.param("causal", {"dynamics": "recurrent"}, id="muzero")
 
 
 def config(prior: str | PriorConfig = "causal", **changes: Any) -> ModelConfig:
@@ -69,10 +78,6 @@ def windows(pairs: int, seed: int = 1) -> Window:
     padding = torch.arange(pairs) >= count[:, None]
     latent = torch.where(padding[..., None], torch.nan, simplex(pairs + 1, pairs, seed=seed))
     return Window(latent, torch.where(padding, 10**9, actions(pairs + 1, pairs, seed=seed)), count)
-
-
-def row(window: Window, b: int) -> Window:
-    return Window(window.latent[b : b + 1], window.action[b : b + 1], window.count[b : b + 1])
 
 
 def stored(spec, horizon=5, n=2, rows=4, seed=0):

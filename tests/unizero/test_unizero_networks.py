@@ -1,24 +1,23 @@
-"""The world model: windows equal token lists, causality, its equations, its first values, its encoders."""
+"""The world model: windows equal token lists, causality, its equations, its first values; its encoders."""
 
 import itertools
 
 import pytest
 import torch
+import unizero_models
 from torch.nn import functional as F
-from unizero_models import ACTIONS, GATED, IMAGE, VECTOR, actions, config, model, row, simplex, windows
+from unizero_models import ACTIONS, CLOSE, IMAGE, MUZERO, TOKENS, VECTOR, actions, config, model, simplex, windows
 
-from dqn_memory.blocks import PRIORS
+from dqn_memory.blocks.feed_forward import Gelu
+from dqn_memory.network import ObservationSpec, observation_spec
+from dqn_memory.runs.errors import UserError
+from envs.registry import make_world
 from world_models.distributions import simnorm
+from world_models.unizero.config import EncoderConfig
+from world_models.unizero.encoders import make_encoder
 from world_models.unizero.networks import Window, build
 
-CLOSE = {"rtol": 0, "atol": 1e-12}
-FORMS = [
-    *(pytest.param(prior, {}, id=prior) for prior in PRIORS),
-    *(pytest.param(prior, {"rotary": True}, id=f"{prior}-rotary") for prior in ("causal", "gaussian", "adaptive_gate")),
-    pytest.param("causal", {"dynamics": "gru"}, id="gru"),
-    pytest.param("gaussian", GATED, id="gated"),
-    pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer"),
-]
+FORMS = [*unizero_models.FORMS, pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer")]
 CAUSAL = [form for form in FORMS if not form.values[0].endswith("adaptive_gate")]
 
 
@@ -84,17 +83,6 @@ def test_a_short_history_gives_what_training_predicts(prior, changes):
     torch.testing.assert_close(net.values(z, a), net.code.decode(said.value), **CLOSE)
 
 
-@pytest.mark.parametrize(("prior", "changes"), FORMS)
-def test_rows_do_not_know_each_other(prior, changes):
-    net = model(prior, **changes)
-    window, z, a = windows(net.config.pairs), simplex(net.config.pairs + 1, seed=2), actions(net.config.pairs + 1)
-    together = net.expand(window, z, a)
-    for b in range(len(z)):
-        alone = net.expand(row(window, b), z[b : b + 1], a[b : b + 1])
-        for name in ("reward", "latent", "policy", "value"):
-            torch.testing.assert_close(getattr(together, name)[b : b + 1], getattr(alone, name), **CLOSE)
-
-
 def first_difference(net, prior_step, at_action):
     """Largest change of all earlier predictions when everything from one token on is replaced."""
     z, a = simplex(1, 5, seed=6), actions(1, 5, seed=7)
@@ -107,7 +95,7 @@ def first_difference(net, prior_step, at_action):
     return max((getattr(before, n)[:, :e] - getattr(after, n)[:, :e]).abs().max().item() for n, e in ends.items() if e)
 
 
-@pytest.mark.parametrize(("prior", "changes"), [*FORMS, pytest.param("causal", {"dynamics": "recurrent"}, id="muzero")])
+@pytest.mark.parametrize(("prior", "changes"), [*FORMS, MUZERO])
 def test_the_future_moves_the_past_only_where_the_label_says_so(prior, changes):
     net = model(prior, **changes)
     moved = [first_difference(net, t, half) for t, half in itertools.product(range(1, 5), (0, 1))]
@@ -252,3 +240,66 @@ def test_a_pushed_window_keeps_the_last_pairs():
         assert window.count.tolist() == [len(kept)] * 2
         torch.testing.assert_close(window.latent[:, : len(kept)], torch.stack([z for z, _ in kept], 1), **CLOSE)
         assert torch.equal(window.action[:, : len(kept)], torch.stack([a for _, a in kept], 1))
+
+
+# encoders: published counts, layouts, normalisation, tokens, this project's worlds
+
+
+@pytest.mark.parametrize("layout", [(64, 64, 3), (3, 64, 64)])
+def test_images(layout):
+    spec = ObservationSpec("image", layout, 0, torch.uint8)
+    encoder = make_encoder(spec, 768, EncoderConfig())
+    assert sum(p.numel() for p in encoder.parameters()) == 3_461_152
+    small = make_encoder(spec, 16, EncoderConfig(channels=4, norm="group"))
+    pixels = torch.randint(256, (2, 3, *layout), generator=torch.Generator().manual_seed(0)).byte()
+    z = small(pixels)
+    assert z.shape == (2, 3, 16)
+    torch.testing.assert_close(z.unflatten(-1, (2, 8)).sum(-1), torch.ones(2, 3, 2))
+    floats = make_encoder(ObservationSpec("image", layout), 16, EncoderConfig(channels=4, norm="group"))
+    floats.load_state_dict(small.state_dict())
+    torch.testing.assert_close(floats(pixels.float() / 255), z)
+    if layout[0] == 64:
+        first = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
+        turned = make_encoder(first, 16, EncoderConfig(channels=4, norm="group"))
+        turned.load_state_dict(small.state_dict())
+        torch.testing.assert_close(turned(pixels.movedim(-1, 2)), z)
+
+
+@pytest.mark.parametrize("norm", ["batch", "group"])
+def test_batch_normalisation_is_the_only_thing_that_mixes_rows(norm):
+    encoder = make_encoder(IMAGE, 16, EncoderConfig(channels=4, norm=norm)).train()
+    pixels = torch.randint(256, (4, 64, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
+    alone, together = encoder(pixels[:1]), encoder(pixels)[:1]
+    assert torch.allclose(alone, together, atol=1e-6) == (norm == "group")
+    encoder.eval()
+    torch.testing.assert_close(encoder(pixels[:1]), encoder(pixels)[:1])
+
+
+@pytest.mark.parametrize(("spec", "layers"), [(IMAGE, 11), (TOKENS, 1), (VECTOR, 1)])
+def test_the_activation_of_the_paper_and_of_the_code(spec, layers):
+    for name, kind in (("leaky_relu", torch.nn.LeakyReLU), ("gelu", Gelu)):
+        encoder = make_encoder(spec, 16, EncoderConfig(channels=4, activation=name))
+        assert sum(isinstance(module, kind) for module in encoder.modules()) == layers
+    assert EncoderConfig().activation == "leaky_relu"
+
+
+def test_tokens_of_different_components_are_different():
+    encoder = model(spec=TOKENS).encoder
+    one, other = torch.tensor([[1, 2, 0]]), torch.tensor([[2, 1, 0]])
+    assert (encoder(one) - encoder(other)).abs().max() > 1e-3
+    assert encoder(torch.randint(6, (2, 5, 3))).shape == (2, 5, 16)
+
+
+@pytest.mark.parametrize("world", ["Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"])
+def test_this_projects_worlds_can_be_encoded(world):
+    made = make_world(world)
+    spec = observation_spec(made.observation_space)
+    draws = torch.rand(5, made.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    observation = made.reset(draws).observation.reshape(5, *spec.shape)
+    net = build(config(), spec, made.num_actions)
+    assert net.encode(observation).shape == (5, 16)
+
+
+def test_images_of_another_size_are_refused():
+    with pytest.raises(UserError, match="84 x 84 cannot be encoded; resize them to 64 x 64"):
+        build(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)

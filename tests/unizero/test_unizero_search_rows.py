@@ -1,4 +1,4 @@
-"""What a root's tree depends on: not on its batch mates, and on chance only through its own row of numbers."""
+"""What a root's tree depends on: not its batch mates, nor who is asked for; chance only by its own row of numbers."""
 
 from dataclasses import replace
 
@@ -17,17 +17,19 @@ from search_oracle import (
     same,
     silent,
 )
+from unizero_models import ACTIONS, CLOSE, FORMS, MUZERO, model, simplex, windows
 
 from world_models.unizero.config import SearchConfig, TreeConfig
+from world_models.unizero.engine import make_planning
 from world_models.unizero.networks import Window
-from world_models.unizero.search import MANY, draw, play, search
+from world_models.unizero.search import MANY, Functions, draw, play, search
 from world_models.unizero.tree import choose
 
 
-def batches(dtype, seed, simulations=16, rows=6):
+def batches(dtype, seed, rows=6, query_per="auto"):
     """Trees of all roots in a batch and of six alone or in pairs; a real model, the same numbers each time."""
     model = unizero_models.model("gaussian", seed=seed, noise=1.0).to(dtype)
-    config = SearchConfig(simulations=simulations)
+    config = SearchConfig(simulations=16, query_per=query_per)
     numbers = draw(config, rows, unizero_models.ACTIONS, torch.Generator().manual_seed(seed))
     history = unizero_models.windows(3, seed=seed)
     index = torch.arange(rows) % 4
@@ -43,19 +45,14 @@ def batches(dtype, seed, simulations=16, rows=6):
     return whole, [(group, run(group)) for group in groups]
 
 
-def test_a_roots_tree_is_the_same_in_any_batch():
-    for seed in range(8):
-        whole, others = batches(DOUBLE, seed)
+@pytest.mark.parametrize(
+    ("seeds", "rows", "query_per"), [(8, 6, "auto"), (3, MANY // unizero_models.ACTIONS + 8, "auto"), (1, 6, "node")]
+)
+def test_a_roots_tree_is_the_same_in_any_batch(seeds, rows, query_per):
+    """Also where so many ask that each asks for one action, and where trees wait for one another to ask for nodes."""
+    for seed in range(seeds):
+        whole, others = batches(DOUBLE, seed, rows=rows, query_per=query_per)
         assert whole.depth.max() > 2
-        for group, tree in others:
-            assert all(same(whole, int(row), tree, j) for j, row in enumerate(group))
-
-
-def test_a_roots_tree_is_the_same_where_so_many_ask_that_each_asks_for_one_action():
-    rows = MANY // unizero_models.ACTIONS + 8
-    for seed in range(3):
-        whole, others = batches(DOUBLE, seed, rows=rows)
-        assert whole.depth.max() > 2 and rows * unizero_models.ACTIONS > MANY
         for group, tree in others:
             assert all(same(whole, int(row), tree, j) for j, row in enumerate(group))
 
@@ -168,3 +165,96 @@ def test_actions_are_played_by_visits_to_the_fourth_power():
     share = torch.bincount(played, minlength=4) / rows
     expected = torch.tensor([81.0, 256.0, 0.0, 1.0]) / 338
     assert (share - expected).abs().max() < 0.02
+
+
+# all actions of a node at once
+
+SUMS = {"rtol": 1e-10, "atol": 1e-10}  # of many such, on the scale of values
+
+
+@pytest.mark.parametrize(("prior", "changes"), [*FORMS, MUZERO])
+def test_alternatives_are_answered_as_each_alone(prior, changes):
+    net = model(prior, **changes)
+    window = windows(net.config.pairs)
+    rows = len(window.count)
+    z, action = simplex(rows, seed=2), torch.tensor([[2, 0, 1, 0]]).repeat(rows, 1)
+    together = net.expand(window, z, action)
+    for k in range(4):
+        alone = net.expand(window, z, action[:, k])
+        for name, value in vars(alone).items():
+            torch.testing.assert_close(getattr(together, name)[:, k], value, **CLOSE)
+
+
+def counting(functions, calls):
+    """The functions, whose questions about outcomes are written down."""
+
+    def outcome(*inputs):
+        calls.append(inputs)
+        return functions.outcome(*inputs)
+
+    return functions._replace(outcome=outcome)
+
+
+def both(net, rows, config, seed, evaluation=False):
+    """The same search, asking for nodes and for actions: results and questions of each."""
+    numbers = draw(config, rows, ACTIONS, torch.Generator().manual_seed(seed), evaluation)
+    some = windows(net.config.pairs, seed=seed)
+    index = torch.arange(rows) % len(some.count)
+    history = Window(some.latent[index], some.action[index], some.count[index])
+    found = []
+    for asking in ("node", "action"):
+        calls = []
+        functions = counting(make_planning("eager", net).functions, calls)
+        chosen = replace(config, query_per=asking)
+        found.append((search(functions, history, simplex(rows, seed=seed + 1), numbers, chosen), calls))
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    form=st.sampled_from([("causal", {}), ("gaussian", {}), ("adaptive_gate", {}), ("causal", {"dynamics": "gru"})]),
+    root=st.sampled_from(["puct", "gumbel"]),
+    rows=st.integers(1, 5),
+    simulations=st.integers(1, 30),
+    seed=st.integers(0, 10**6),
+    evaluation=st.booleans(),
+)
+def test_trees_are_the_same(form, root, rows, simulations, seed, evaluation):
+    net = model(form[0], seed=seed % 7, noise=1.0, **form[1])
+    (nodes, few), (actions, many) = both(net, rows, SearchConfig(simulations, root), seed, evaluation)
+    assert all(same(nodes.tree, row, actions.tree, row) for row in range(rows))
+    for name in ("total", "reward", "low", "high"):
+        torch.testing.assert_close(getattr(nodes.tree, name), getattr(actions.tree, name), **SUMS)
+    torch.testing.assert_close(nodes.latent, actions.latent, **SUMS, equal_nan=True)
+    torch.testing.assert_close(nodes.policy, actions.policy, **SUMS)
+    assert torch.equal(nodes.action, actions.action)
+    assert len(few) <= len(many) == simulations
+
+
+def test_questions_are_the_inner_nodes_of_the_tree_that_has_most():
+    net, unlike = model("gaussian", noise=1.0), 0
+    for seed in range(5):
+        (result, calls), _ = both(net, 4, SearchConfig(25), seed)
+        inner = (result.tree.child > 0).any(-1).sum(1)
+        assert len(calls) == inner.max() < 20
+        unlike += len(inner.unique()) > 1
+    assert unlike  # some trees were through before others
+
+
+def test_whom_auto_asks():
+    """It asks for nodes where alternatives share what is before them, and for few branches."""
+    net = model()
+    config = SearchConfig(6)
+
+    def questions(functions, rows, config=config):
+        calls, numbers = [], draw(config, rows, ACTIONS, torch.Generator().manual_seed(0))
+        search(counting(functions, calls), net.window(rows), simplex(rows), numbers, config)
+        return len(calls)
+
+    shared = make_planning("eager", net).functions
+    assert questions(shared, 4) < 6
+    assert questions(shared, 40) == 6  # 120 branches
+    assert questions(shared, 4, replace(config, query_per="action")) == 6
+    assert questions(shared, 4, replace(config, backend="torch")) == 6
+    assert questions(Functions.of(net), 4) == 6
+    assert questions(make_planning("eager", model("adaptive_gate")).functions, 4) == 6
