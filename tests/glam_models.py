@@ -14,6 +14,13 @@ from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, 
 from world_models.glam.model import WorldModel
 
 ACTIONS, SCREEN = 3, 8
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}  # of recorded numbers, relative to the largest
+
+
+def close(ours: torch.Tensor, theirs: Any, dtype: torch.dtype) -> None:
+    """Compare with recorded numbers."""
+    wanted = torch.as_tensor(theirs)
+    assert (ours.detach().double() - wanted).abs().max() <= TOLERANCE[dtype] * wanted.abs().max()
 
 
 def config(preset: str = "paper", **changes: Any) -> ModelConfig:

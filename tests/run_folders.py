@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from dqn_memory.runs.checkpoint import Columns, columns_from, live_start, next_span
 from dqn_memory.runs.folder import Run
 
 VOLATILE = ("charts/SPS", "time/")
@@ -38,6 +39,39 @@ def assert_equal(ours: Any, theirs: Any, path: str = "") -> None:
             assert_equal(a, b, f"{path}/{index}")
     else:
         assert ours == theirs, path
+
+
+def assert_goes_on_exactly(
+    empty: Callable[[], Any],
+    column: Callable[[int], dict[str, torch.Tensor]],
+    saves: list[int],
+    drawn: Callable[[Any], Any],
+) -> None:
+    """Save a ring in chunks, as a run does it, after some columns each; what is read back must be the same ring.
+
+    Args:
+        empty: Make the ring.
+        column: The cells of a step.
+        saves: How many columns are written before each save.
+        drawn: What a ring gives to the learner.
+    """
+    ring, other, chunks, parts = empty(), empty(), [], {}
+    for count in saves:
+        for _ in range(count):
+            ring.add(**column(ring.written))
+        chunks, span = next_span(chunks, live_start(ring), ring.columns_written())
+        if span is not None:
+            parts[span[0]] = {name: each.clone() for name, each in ring.columns(*span).items()}
+            chunks = [*chunks, {"start": span[0], "stop": span[1]}]
+    joined = columns_from([(chunk["start"], parts[chunk["start"]]) for chunk in chunks], live_start(ring))
+    assert isinstance(joined, Columns) and joined.stop == ring.written
+    other.restore(joined.start, joined.data)
+    assert (other.written, len(other)) == (ring.written, len(ring))
+    assert_equal(drawn(ring), drawn(other))
+    for _ in range(ring.num_columns):
+        for each in (ring, other):
+            each.add(**column(each.written))
+    assert all(torch.equal(ring.cells[name], other.cells[name]) for name in ring.cells)
 
 
 def assert_same_run(first: Path, second: Path) -> None:

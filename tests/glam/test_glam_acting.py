@@ -56,27 +56,22 @@ def memories(model, kind, sample, action, first):
 
 
 @KINDS
-@pytest.mark.parametrize("sequence", ["glam", "storm"])
-def test_the_policy_sees_the_newest_frame_and_the_memory_before_it(kind, sequence):
-    model = glam_models.model(sequence=sequence)
-    shown, actions, frames, first, drawn = played(model, kind)
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize(("sequence", "blind"), [("glam", False), ("storm", False), ("glam", True)])
+def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(kind, sequence, blind, greedy):
+    """Also a policy that acts blind takes the frame in afterwards."""
+    model, policy = glam_models.model(sequence=sequence), glam_models.agent().policy
+    shown, actions, frames, first, drawn = played(model, kind, blind, greedy)
     sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)])
-    torch.testing.assert_close(shown[..., :12], sample)
-    expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
-    torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
-    policy = glam_models.agent().policy
-    assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t].action) for t in range(T)]))
-
-
-@KINDS
-def test_a_blind_policy_sees_a_guess_and_takes_the_frame_in_afterwards(kind):
-    model = glam_models.model()
-    shown, actions, frames, first, drawn = played(model, kind, act_before_observing=True)
     guess = torch.stack([model.sample(model.prior(shown[t, :, 12:]), drawn[t].guess) for t in range(T)])
-    assert torch.equal(shown[..., :12], guess)
-    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)])
+    close = 0 if blind else 1e-7
+    torch.testing.assert_close(shown[..., :12], guess if blind else sample, rtol=close, atol=close)
     expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
     torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
+    if greedy and not blind:
+        assert torch.equal(actions, policy(shown).argmax(-1))
+    elif not blind:
+        assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t].action) for t in range(T)]))
 
 
 def test_who_has_seen_nothing_acts_at_random_when_blind():
@@ -92,29 +87,6 @@ def test_who_has_seen_nothing_acts_at_random_when_blind():
         counts = torch.bincount(player.act(frames, first, noise, greedy), minlength=3)
         assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
         assert (torch.bincount(player.act(frames, ~first, noise, greedy), minlength=3)[0]) > 5_900
-
-
-def test_only_the_newest_frame_reaches_a_policy_that_is_not_blind():
-    model = glam_models.model()
-    for blind in (False, True):
-        ends = []
-        for brightness in (0, 255):
-            recorder = Recorder()
-            player = Player(model, recorder, make_memory(model, "carried", K), 1, blind)
-            drawn = noises(model)[0]
-            one = ActingNoise(drawn.latent[:1], drawn.guess[:1], drawn.action[:1])
-            grey = torch.full((1, 3, 8, 8), 90, dtype=torch.uint8)
-            player.act(grey, torch.tensor([True]), one)
-            player.act(torch.full_like(grey, brightness), torch.tensor([False]), one)
-            ends.append(recorder.shown[-1])
-        assert torch.equal(*ends) == blind
-
-
-@KINDS
-def test_greedy_takes_the_most_probable_action(kind):
-    model = glam_models.model()
-    shown, actions, *_ = played(model, kind, greedy=True)
-    assert torch.equal(actions, glam_models.agent().policy(shown).argmax(-1))
 
 
 @KINDS

@@ -6,25 +6,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from glam_models import config, model, steps
+from glam_models import TOLERANCE, close, config, model, steps
 
 from world_models.distributions import SymlogCode, cross_entropy, unimix
 from world_models.glam import learner
-from world_models.glam.architecture import FORMS, LossConfig
+from world_models.glam.architecture import LossConfig
 from world_models.glam.learner import floored_kl, kl, mean, reconstruction, termination_loss, trained_positions
 from world_models.glam.replay import Batch
 
 GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
-TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}
 
 
 def golden(key, dtype=torch.float64):
     return torch.tensor(GOLDEN[key], dtype=dtype)
-
-
-def close(ours, key, dtype):
-    theirs = golden(key)
-    assert (ours.double() - theirs).abs().max() <= TOLERANCE[dtype] * theirs.abs().max()
 
 
 def batch(rows=3, time=12, seed=0, opens=0.15):
@@ -38,19 +32,22 @@ def batch(rows=3, time=12, seed=0, opens=0.15):
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_recorded_two_hot(dtype):
     code, logits = SymlogCode(), golden("twohot_logits", dtype)
-    close(cross_entropy(logits, code.encode(golden("twohot_target", dtype))).mean(), "twohot_ce_mean", dtype)
-    close(code.decode(logits), "decode", dtype)
+    close(cross_entropy(logits, code.encode(golden("twohot_target", dtype))).mean(), golden("twohot_ce_mean"), dtype)
+    close(code.decode(logits), golden("decode"), dtype)
     assert torch.equal(code.decode(logits), model(bins=255).reward_value(logits))
+    x = torch.tensor([-4000.0, -1.0, 0.0, 0.3, 20_000.0]).double()
+    assert torch.allclose(code.decode(code.encode(x).log()), x, rtol=1e-10)
+    assert float(code.decode(code.encode(torch.tensor(1000.0)).log().bfloat16())) == pytest.approx(1000, rel=0.02)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 def test_recorded_unimix_and_floored_kl(dtype):
     p, q = (unimix(golden(f"kl_raw_{name}", dtype)) for name in "pq")
-    close(p, "unimix_p", dtype)
-    close(q, "unimix_q", dtype)
+    close(p, golden("unimix_p"), dtype)
+    close(q, golden("unimix_q"), dtype)
     everywhere = torch.ones(p.shape[:2], dtype=torch.bool)
-    close(floored_kl(p, q, everywhere, 0.0), "kl_real", dtype)
-    close(floored_kl(p, q, everywhere, 1.0), "kl_freebits1", dtype)
+    close(floored_kl(p, q, everywhere, 0.0), golden("kl_real"), dtype)
+    close(floored_kl(p, q, everywhere, 1.0), golden("kl_freebits1"), dtype)
 
 
 def test_the_floor_is_under_the_mean_and_stops_its_gradient():
@@ -161,21 +158,7 @@ def test_variation_target_as_released_is_a_random_map_of_the_encoders_difference
     mixed = (0.99 * logits.unflatten(-1, (3, 4)).softmax(-1) + 0.01 / 4).log()
     torch.testing.assert_close(said.variation_target, mixed)
     assert not any(p.requires_grad for p in net.random_projection.parameters())
-
-
-@pytest.mark.parametrize("name", FORMS)
-def test_only_glam_has_the_variation_loss(name):
-    net, (data, noise) = model(sequence=name), batch()
-    assert ("losses/variation" in learner.loss(net, data, noise)[1]) == (name == "glam")
-
-
-def test_no_gradient_crosses_an_opening():
-    """A reward before the opening is no business of the frames behind it, and the other way round."""
-    net, (data, noise) = model(), batch(opens=0.0)
-    data.first[:, 6] = True
-    sample = net.sample(net.encode(data.frames), noise).detach().requires_grad_()
-    net.reward(net.sequence(sample, data.action, data.first).h[:, 6:]).sum().backward()
-    assert not sample.grad[:, :6].any()
+    assert {"random_projection.weight", "random_projection.bias"} <= set(net.state_dict())
 
 
 def test_a_step_of_learning_lowers_the_loss():

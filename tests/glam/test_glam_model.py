@@ -147,16 +147,6 @@ def test_dead_layers_are_found():
     assert silent and all(name.startswith("sequence_model.branches.0.stack.layers.0.") for name in silent)
 
 
-def test_the_random_projection_never_moves():
-    net, (data, noise) = model("code").float().train(), batch()
-    before = net.random_projection.weight.clone()
-    optimizer = torch.optim.Adam(net.parameters())
-    loss(net, data, noise.float())[0].backward()
-    optimizer.step()
-    assert torch.equal(before, net.random_projection.weight)
-    assert {"random_projection.weight", "random_projection.bias"} <= set(net.state_dict())
-
-
 def test_presets_differ_in_the_named_options_alone():
     paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
     assert paper == ModelConfig(prior_head="mlp") and fast == replace(paper, imagination_memory="carried")

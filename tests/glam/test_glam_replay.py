@@ -5,8 +5,8 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import assert_goes_on_exactly
 
-from dqn_memory.runs.checkpoint import Columns, columns_from, live_start, next_span
 from dqn_memory.runs.errors import UserError
 from world_models.glam.config import ReplayConfig
 from world_models.glam.replay import Replay
@@ -110,29 +110,11 @@ def test_a_draw_is_decided_by_its_generator_and_nothing_else():
 @settings(max_examples=25, deadline=None)
 @given(capacity=st.integers(T, 12), saves=st.lists(st.integers(0, 15), min_size=1, max_size=5))
 def test_a_restored_replay_is_the_same(capacity, saves):
-    """Saved in chunks, as a run does it, at any moments, and joined."""
-    replay, chunks, parts = filled(0, capacity), [], {}
-    for count in saves:
-        for _ in range(count):
-            replay.add(**column(replay.written))
-        chunks, span = next_span(chunks, live_start(replay), replay.columns_written())
-        if span is not None:
-            parts[span[0]] = {name: each.clone() for name, each in replay.columns(*span).items()}
-            chunks = [*chunks, {"start": span[0], "stop": span[1]}]
-    joined = columns_from([(chunk["start"], parts[chunk["start"]]) for chunk in chunks], live_start(replay))
-    assert isinstance(joined, Columns) and joined.stop == replay.written
-    other = filled(0, capacity)
-    other.restore(joined.start, joined.data)
-    assert (other.written, len(other)) == (replay.written, len(replay))
-    if replay.drawable(T):
-        drawn = replay.draw(10, T, torch.Generator().manual_seed(0))
-        assert torch.equal(drawn, other.draw(10, T, torch.Generator().manual_seed(0)))
-        ours, theirs = (vars(each.windows(drawn, T)) for each in (replay, other))
-        assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    for _ in range(capacity):
-        for each in (replay, other):
-            each.add(**column(each.written))
-    assert all(torch.equal(replay.cells[name], other.cells[name]) for name in replay.cells)
+    def drawn(replay):
+        if replay.drawable(T):
+            return vars(replay.windows(replay.draw(10, T, torch.Generator().manual_seed(0)), T))
+
+    assert_goes_on_exactly(lambda: filled(0, capacity), column, saves, drawn)
 
 
 def test_frames_are_one_tensor_of_bytes():

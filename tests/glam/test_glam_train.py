@@ -14,7 +14,6 @@ from run_folders import assert_equal, assert_same_run, metrics
 from dqn_memory.runs.settings import PRESETS as PRESETS_FOLDER
 from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
-from envs.atari import AtariStep
 from world_models.glam.architecture import FORMS, PRESETS, ModelConfig
 from world_models.glam.config import CollectionConfig, TrainConfig
 from world_models.glam.train import GlamTrainer, main
@@ -108,16 +107,6 @@ def test_both_step_sizes_fall_on_a_straight_line():
     assert model == pytest.approx(0.75 * 1e-4) and agent == pytest.approx(0.5 * 3e-5)
 
 
-def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
-    step = AtariStep(*[torch.zeros(4)] * 8, life_lost=torch.tensor([True, False, False, True]))
-    step.reward, step.terminated = torch.tensor([-4.0, 0.0, 2.0, 1.0]), torch.tensor([False, True, False, False])
-    step.truncated = torch.tensor([False, False, False, True])
-    for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
-        collection = CollectionConfig(clip_rewards=wanted, terminal_on_life_loss=wanted)
-        reward, terminated = collection.training_signal(step)
-        assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
-
-
 def test_both_ratios_hold_from_their_own_start_on():
     config = CollectionConfig(learning_starts=80, agent_starts=120, model_replay_ratio=0.3, agent_replay_ratio=1.0)
     due = [config.model_updates(iteration, 4) for iteration in range(1, 101)]
@@ -139,18 +128,12 @@ def test_the_presets_of_paper_and_code_are_those_of_the_model():
         config = read_config(TrainConfig, f"glam/{name}")
         config.check()
         assert config.model == model
-        assert (config.learner.batch_size, config.imagination.num_rollouts, config.collection.learning_starts) == (
-            32,
-            1024,
-            1024,
-        )
+        sizes = config.learner.batch_size, config.imagination.num_rollouts, config.collection.learning_starts
+        assert sizes == (32, 1024, 1024)
     code = read_config(TrainConfig, "glam/code")
     assert (code.horizon.kind, code.horizon.maximum, code.replay.recent_windows) == ("smooth", 48, 5)
-    assert (code.imagination.start_from, code.agent.returns, code.collection.act_before_observing) == (
-        "prior",
-        "released",
-        True,
-    )
+    assert (code.imagination.start_from, code.agent.returns) == ("prior", "released")
+    assert code.collection.act_before_observing is True
 
 
 def test_table_2_is_a_study_and_no_preset():
@@ -171,59 +154,6 @@ def test_table_2_is_a_study_and_no_preset():
 def test_a_study_given_as_a_preset_says_how_it_is_run(tmp_path, capsys, name):
     said = refused(capsys, flags(tmp_path / "run", "--config", name))
     assert f"--config {name} is a study" in said and "`python -m dqn_memory.study.run glam_table2`" in said
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--env", "Pixel/BlinkingCach-v0"], "BlinkingCatch"),
-        (["--env", "CartPole-v1"], "needs frames Box(0, 255, (3, 8, 8), uint8)"),
-        (["--config", "glam/smok"], "glam/smoke"),
-        (["--screen", "12"], "--screen 12 must be a power of two"),
-        (["--batch-size", "0"], "--batch-size 0"),
-        (["--num-rollouts", "0"], "--num-rollouts 0"),
-        (["--capacity", "10"], "--capacity 10 is too small"),
-        (["--maximum", "2"], "--maximum 2 must be at least --start 4"),
-        (["--learner-max-grad-norm", "-1"], "--learner-max-grad-norm -1.0 must"),
-        (["--agent-max-grad-norm", "0"], "--agent-max-grad-norm 0.0 must"),
-        (["--model-bins", "1"], "--model-bins 1 must"),
-        (["--agent-bins", "1"], "--agent-bins 1 must"),
-        (["--agent-learning-rate", "0"], "--agent-learning-rate 0.0 must"),
-        (["--learner-learning-rate", "nan"], "--learner-learning-rate nan must be a finite number"),
-        (["--entropy-weight", "nan"], "--entropy-weight nan must be a finite number"),
-        (["--reward-weight", "inf"], "--reward-weight inf must be a finite number"),
-        (["--stop-at-return", "nan"], "--stop-at-return nan must be a finite number"),
-        (["--threads", "0"], "--threads 0 must be at least 1"),
-        (["--time-limit", "0"], "--time-limit 0 must be at least 1"),
-        (["--grid", "2"], "--grid of Blinking Catch must be from 3 to 16 cells, not 2"),
-        (["--grid", "9"], "--screen of Blinking Catch must be from 9"),
-        (["--blink", "0"], "--blink of Blinking Catch must"),
-        (["--env", "ALE/Pong-v5", "--sticky", "2"], "--sticky 2.0 must"),
-        (["--env", "ALE/Pong-v5", "--noops", "-1"], "--noops -1 must"),
-        (["--env", "ALE/Pong-v5", "--frame-skip", "0"], "--frame-skip 0 must"),
-        (["--learning-starts", "80"], "--total-steps 64 in --num-envs 2 would never update the world model"),
-        (["--batch-length", "33"], "would never update the world model"),
-        (["--model-replay-ratio", "0"], "would never update the world model"),
-        (["--agent-starts", "65"], "would never update the agent"),
-        (["--context", "40"], "would never update the agent"),
-        (["--model-replay-ratio", "-1"], "--model-replay-ratio -1"),
-        (["--episodes-per-env", "0"], "--episodes-per-env 0"),
-        (["--backend", "triton"], "--backend triton of mamba cannot be used"),
-        (["--learner-final-lr-fraction", "2"], "--learner-final-lr-fraction 2.0 must"),
-        (["--agent-final-lr-fraction", "2"], "--agent-final-lr-fraction 2.0 must"),
-        (["--engine", "cudagraph", "--device", "cpu"], "--engine cudagraph needs --device cuda"),
-        (["--device", "meta"], "--device meta cannot be used here"),
-        (["--evaluate-every", "-5"], "--evaluate-every -5 must not be negative"),
-        (["--log-every", "-3"], "--log-every -3 must not be negative"),
-        (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs an environment of this suite"),
-        (["--env", "ALE/Pong-v5", "--path", "none"], "--path none is for environments that are read from a file"),
-        (["--env", "ALE/Pong-v5", "--observation-key", "x"], "--observation-key x is for dictionary observations"),
-        (["--seed", "-1"], "--seed -1"),
-    ],
-)
-def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
-    assert words in refused(capsys, flags(tmp_path / "run", *arguments))
-    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.long

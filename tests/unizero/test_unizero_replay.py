@@ -6,9 +6,9 @@ import torch
 import unizero_models
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run_folders import assert_goes_on_exactly
 
 from dqn_memory.network import ObservationSpec
-from dqn_memory.runs.checkpoint import Columns, columns_from, live_start, next_span
 from dqn_memory.runs.errors import UserError
 from world_models.unizero.acting import is_due, reanalysed, search_again, windows
 from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
@@ -176,22 +176,15 @@ def test_after_the_ring_has_wrapped_the_oldest_columns_are_context_only():
     assert len(replay) == 15
 
 
-def test_nothing_can_be_drawn_too_early():
-    replay, _ = filled([[50]], columns=T + N - 1)
-    assert replay.drawable == 0
+def test_misuse_is_one_clear_sentence():
+    early, _ = filled([[50]], columns=T + N - 1)
+    assert early.drawable == 0
     with pytest.raises(ValueError, match="no sequence of 7 steps"):
-        replay.draw(1, torch.Generator())
-
-
-def test_a_small_capacity_is_refused_in_one_sentence():
+        early.draw(1, torch.Generator())
     with pytest.raises(UserError, match=r"--capacity 19 is too small: 2 environments .* need at least 20"):
         Replay(ReplayConfig(19), SPEC, ACTIONS, 2, CPU, T, N, W)
-
-
-def test_a_column_with_other_cells_is_refused():
-    replay, _ = filled([[5]], columns=0)
     with pytest.raises(ValueError, match="a column holds"):
-        replay.add(**column([(0, 0, 5)], final=False, truncated=False))
+        early.add(**column([(0, 0, 5)], final=False, truncated=False))
 
 
 def test_frames_stay_bytes():
@@ -227,29 +220,16 @@ def test_no_image_is_seen_that_the_world_never_showed(truncated, final):
 
 
 @settings(max_examples=20, deadline=None)
-@given(columns=st.integers(1, 60), saved=st.integers(0, 60), capacity=st.sampled_from([T + N + W + 1, 25, 100]))
-def test_a_replay_put_together_from_chunks_goes_on_exactly(columns, saved, capacity):
-    """Two checkpoints write their own columns each; what is read back draws and returns the same."""
-    saved = min(saved, columns)
-    chunks, parts = [], []
-    for target in (saved, columns):
-        whole, _ = filled([[7, 60], [61]], capacity, columns=target)
-        begin = live_start(whole)
-        chunks, span = next_span(chunks, begin, whole.columns_written())
-        parts = [part for part in parts if part[0] + len(part[1]["time"]) > begin]
-        if span is not None:
-            parts.append((span[0], {name: value.clone() for name, value in whole.columns(*span).items()}))
-            chunks.append({"start": span[0], "stop": span[1]})
-    read = columns_from(parts, live_start(whole))
-    assert isinstance(read, Columns) and read.stop == columns
-    other, _ = filled([[7, 60], [61]], capacity, columns=0)
-    other.restore(read.start, read.data)
-    assert len(other) == len(whole) and other.drawable == whole.drawable
-    if whole.drawable:
-        one, two = (r.draw(8, torch.Generator().manual_seed(3)) for r in (whole, other))
-        assert torch.equal(one, two)
-        for name, value in vars(whole.sequences(one)).items():
-            assert torch.equal(value, getattr(other.sequences(two), name)), name
+@given(saves=st.lists(st.integers(0, 30), min_size=1, max_size=4), capacity=st.sampled_from([T + N + W + 1, 25, 100]))
+def test_a_restored_replay_is_the_same(saves, capacity):
+    _, steps = filled([[7, 60, 200], [61, 200]], capacity, columns=0)
+
+    def drawn(replay):
+        if replay.drawable:
+            return vars(replay.sequences(replay.draw(8, torch.Generator().manual_seed(3))))
+
+    make = lambda: filled([[7], [7]], capacity, columns=0)[0]  # noqa: E731
+    assert_goes_on_exactly(make, lambda at: column([world[at] for world in steps], True, False), saves, drawn)
 
 
 # reanalysis
