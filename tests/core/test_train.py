@@ -28,14 +28,6 @@ SMALL = (
     *("--episodes", "8", "--final-episodes", "8", "--target-update-every", "20", "--threads", "1"),
 )
 
-AT_LEAST_1 = """
-    time-limit final-episodes episodes width heads token-width update-every updates-per-iteration n-step
-    batch-size target-update-every
-"""
-NOT_NEGATIVE = """
-    terminal-weight-updates seed random-start-steps prepopulate log-every
-"""
-
 
 def flags(run, *more, steps=600):
     return [*SMALL, "--total-steps", str(steps), "--run", str(run), *(word for text in more for word in text.split())]
@@ -111,59 +103,6 @@ def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
         name for name in last if name.startswith("memory_ablation/")
     }
     assert all(last[name] == other[name] for name in other if name.startswith("final/"))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("--env Gridverse/Memory-6x6-v0", "Gridverse/Memory-5x5-v0"),
-        ("--architecture dgfq", "dgfqn"),
-        ("--prior gausian", "gaussian"),
-        ("--config pape", "paper"),
-        ("--architecture dqn", "--layers 0 only"),
-        ("--heads 3", "--heads 3 does not divide --width 16"),
-        ("--prior local --local-window 10", "must be below --context"),
-        ("--engine cudagraph --device cpu", "needs --device cuda"),
-        ("--acting padded", "--no-lengths"),
-        ("--ema-decay 1", "--ema-decay 1.0 must be"),
-        ("--acting-state episode", "has no place in a window to encode; use --position-encoding none"),
-        ("--acting-state episode --position-encoding none", "needs a recurrent network"),
-        (
-            "--capacity 31",
-            "--capacity 31 must hold at least one window of each environment, --num-envs 4 x --context 8",
-        ),
-        ("--capacity 1000000000000", "not enough memory for a tensor of"),
-        ("--architecture dbgfqn --layers 2 --loss-positions prefixes", "use --layers 1 or ends:4"),
-        ("--plugin no_such_module", "no_such_module"),
-        *((f"--{name} 0", f"--{name} 0 must be at least 1") for name in AT_LEAST_1.split()),
-        *((f"--{name} -1", f"--{name} -1 must not be negative") for name in NOT_NEGATIVE.split()),
-        ("--epsilon-ladder -2", "--epsilon-ladder -2.0 must not be negative"),
-        ("--head-width -5", "--head-width -5 must be at least 1"),
-        ("--action-embedding -1", "--action-embedding -1 must be at least 0"),
-        ("--layers -1", "--layers -1 must be at least 0"),
-        ("--tail-fraction 0", "--tail-fraction 0.0 must be above 0"),
-        ("--terminal-weight 0", "--terminal-weight 0.0 must be above 0"),
-        ("--learning-starts 601", "--total-steps 600 in --num-envs 4 would never update the network"),
-        ("--prepopulate 601", "would never update the network"),
-        ("--update-every 151", "every 151 iterations (--update-every)"),
-        ("--learning-rate 0", "--learning-rate 0.0 must be above 0"),
-        ("--max-grad-norm -1", "--max-grad-norm -1.0 must be above 0"),
-        ("--prior-learning-rate -0.05", "--prior-learning-rate -0.05 must not be negative"),
-        ("--gamma 1.5", "--gamma 1.5 must lie between 0 and 1"),
-        ("--regulariser-weight -1", "--regulariser-weight -1.0 of the prior's penalty must not be negative"),
-        ("--stop-at-success 2", "--stop-at-success 2.0 must lie between 0 and 1"),
-        ("--device meta", "--device meta cannot be used here"),
-        ("--env POMDP/CarFlag-v0 --observation-key x", "observation_key 'x' chooses from a dictionary"),
-        ("--env ALE/Pong-v5 --observation-key x", "observation_key 'x' chooses from a dictionary"),
-    ],
-)
-def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
-    with pytest.raises(SystemExit) as stopped:
-        main(flags(tmp_path / "run", arguments))
-    error = capsys.readouterr().err
-    assert stopped.value.code == 2
-    assert words in error and error.count("\n") == 1 and "Traceback" not in error
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):

@@ -8,7 +8,6 @@ import pytest
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, check_numbers, check_parts, flags_of
-from dqn_memory.train import main
 
 
 @dataclass(frozen=True)
@@ -71,12 +70,3 @@ def test_numbers_lie_within_their_bounds(bounds, wrong, words):
     check_numbers(made())
     assert told(lambda: check_numbers(made(x=wrong))) == f"--x {wrong} must {words}"
     assert told(lambda: check_numbers(made(y=(wrong,)))) == f"--y {wrong} must {words}"
-
-
-@pytest.mark.parametrize("words", ["--threads 0", "--learning-rate nan", "--stop-at-success nan", "--gamma inf"])
-def test_the_trainer_of_memory_agents_says_so_in_one_sentence(tmp_path, capsys, words):
-    with pytest.raises(SystemExit):
-        main(["--config", "demo", "--run", str(tmp_path / "run"), *words.split()])
-    error = capsys.readouterr().err
-    assert error.startswith(f"error: {words}") and error.count("\n") == 1
-    assert not (tmp_path / "run").exists()

@@ -15,11 +15,11 @@ from unizero_models import flags
 from dqn_memory.blocks import PRIORS
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.network import ObservationSpec
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import EvaluationOptions
 from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
+from world_models.glam import config as glam_config
 from world_models.unizero.acting import EvalSetup, load_model, make_setup
 from world_models.unizero.config import CollectionConfig, TrainConfig
 from world_models.unizero.networks import build
@@ -38,50 +38,31 @@ def refused(capsys, arguments, script=main):
 @pytest.mark.parametrize(
     "more",
     [
-        ("--dynamics", "transformer", "--prior", "gaussian"),
-        (
-            "--dynamics",
-            "transformer",
-            "--prior",
-            "adaptive",
-            "--reanalyse-fraction",
-            "0.05",
-            "--reset-history",
-            "released",
-        ),
-        ("--dynamics", "recurrent", "--root", "gumbel", "--no-final-observations"),
+        "--dynamics transformer --prior gaussian",
+        "--dynamics transformer --prior adaptive --reanalyse-fraction 0.05 --reset-history released",
+        "--dynamics recurrent --root gumbel --no-final-observations",
     ],
 )
 def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
     run = tmp_path / "run"
-    main(flags(run, "--env", env, "--evaluate-every", "0", *SHORT, *more, steps=160))
+    main(flags(run, "--env", env, "--evaluate-every", "0", *SHORT, *more.split(), steps=160))
     logged = metrics(run)
     losses = [line["losses/total"] for line in logged if "losses/total" in line]
     assert losses and all(loss is not None and loss > 0 for loss in losses)
     assert logged[-1]["step"] == 160 and logged[-1]["final/episodes"] == 1
     assert str(run) in capsys.readouterr().out
     learned = {name for line in logged for name in line if name.startswith("memory/")}
-    wanted = {"gaussian": {"mu", "sigma"}, "adaptive": {"span"}, "gumbel": set()}[more[3]]
+    wanted = {"gaussian": {"mu", "sigma"}, "adaptive": {"span"}, "gumbel": set()}[more.split()[3]]
     assert {name.rpartition(".")[2] for name in learned} == wanted
 
 
 @pytest.mark.long
 def test_pong_trains_and_resumes(tmp_path):
-    more = (
-        "--env",
-        "ALE/Pong-v5",
-        "--num-envs",
-        "2",
-        "--batch-size",
-        "4",
-        "--max-episode-steps",
-        "8",
-        "--learning-starts",
-        "60",
-    )
+    game = "--env ALE/Pong-v5 --num-envs 2 --max-episode-steps 8 --clip-rewards --terminal-on-life-loss"
+    more = [*game.split(), *["--batch-size", "4", "--learning-starts", "60", "--evaluate-every", "0"]]
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    main(flags(whole, *more, "--evaluate-every", "0", "--clip-rewards", "--terminal-on-life-loss", steps=80))
-    main(flags(parts, *more, "--evaluate-every", "0", "--clip-rewards", "--terminal-on-life-loss", steps=70))
+    main(flags(whole, *more, steps=80))
+    main(flags(parts, *more, steps=70))
     main(["--resume", str(parts), "--total-steps", "80"])
     assert metrics(whole)[-1]["final/episodic_length"] == 8
     assert_same_run(whole, parts)
@@ -146,9 +127,6 @@ def test_whole_copies_of_the_target():
             if training.updates < 3:
                 assert all(torch.equal(a, b) for a, b in zip(training.target.parameters(), first, strict=True))
     assert alike == [(updates, updates % 3 == 0) for updates, _ in alike]
-    for wrong in ({"target_update_rate": 0.0}, {"target_update_rate": 2.0}, {"target_update_every": -1}):
-        with pytest.raises(UserError, match="--target"):
-            replace(start.learner, **wrong).check()
 
 
 def test_the_file_of_an_old_run_means_what_it_meant(tmp_path):
@@ -159,15 +137,15 @@ def test_the_file_of_an_old_run_means_what_it_meant(tmp_path):
     assert then.evaluation.evaluate_from == 0 and from_record(TrainConfig, to_toml(now), "here") == now
 
 
-def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted():
-    start = read_config(TrainConfig, "unizero/smoke")
+@pytest.mark.parametrize("collection", [CollectionConfig(), glam_config.CollectionConfig()], ids=["unizero", "glam"])
+def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted(collection):
     flag = torch.tensor([False, True, False, False])
     step = AtariStep(*[torch.zeros(4)] * 8, life_lost=torch.tensor([True, False, False, True]))
     step.reward, step.terminated = torch.tensor([-4.0, 0.0, 2.0, 1.0]), flag
     step.truncated = torch.tensor([False, False, False, True])
     for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
-        collection = replace(start.collection, clip_rewards=wanted, terminal_on_life_loss=wanted)
-        reward, terminated = collection.training_signal(step)
+        asked = replace(collection, clip_rewards=wanted, terminal_on_life_loss=wanted)
+        reward, terminated = asked.training_signal(step)
         assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
 
 
@@ -215,61 +193,6 @@ def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
     for last in range(1, 60):
         due = sum(config.updates_due(iteration, 4) for iteration in range(9, last + 1))
         assert config.updates_within(last, 4, window=9) == due
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--env", "Gridverse/Memory-6x6-v0"], MEMORY),
-        (["--env", "ALE/Pongg-v5"], "pong"),
-        (["--prior", "gausian"], "gaussian"),
-        (["--config", "unizero/smok"], "unizero/smoke"),
-        (["--prior", "local", "--local-window", "10"], "does not fit"),
-        (["--context", "12"], "--context 12 tokens do not fit"),
-        (["--heads", "3"], "--heads 3 does not divide --width 32"),
-        (["--gamma", "0.9"], "--discount 0.997"),
-        (["--capacity", "20"], "--capacity 20 is too small"),
-        (["--reanalyse-fraction", "2"], "--reanalyse-fraction 2.0"),
-        (["--episodes-per-env", "0"], "--episodes-per-env 0"),
-        (["--simulations", "0"], "--simulations 0"),
-        (["--num-envs", "0"], "--num-envs 0"),
-        (["--update-every", "0"], "--update-every 0"),
-        (["--learning-starts", "201"], "--total-steps 200 in --num-envs 4 would never update the model"),
-        (["--replay-ratio", "0"], "would never update the model"),
-        (["--n-step", "46"], "would never update the model"),
-        (["--threads", "0"], "--threads 0 must be at least 1"),
-        (["--learning-rate", "nan"], "--learning-rate nan must be a finite number"),
-        (["--betas", "0.9", "inf"], "--betas inf must be a finite number"),
-        (["--stop-at-return", "nan"], "--stop-at-return nan must be a finite number"),
-        (["--sticky", "2"], "--sticky 2.0 must"),
-        (["--noops", "-1"], "--noops -1 must"),
-        (["--frame-skip", "0"], "--frame-skip 0 must"),
-        (["--plugin", "no_such_module"], "no_such_module"),
-        (["--segment-length", "-5"], "--segment-length -5 must not be negative"),
-        (["--c2", "0"], "--c2 0.0 must be above 0"),
-        (["--betas", "1.5", "0.9"], "--betas 1.5 must be at least 0 and below 1"),
-        (["--channels", "-1"], "--channels -1 must be at least 1"),
-        (["--hidden", "0"], "--hidden 0 must be at least 1"),
-        (["--token-width", "0"], "--token-width 0 must be at least 1"),
-        (["--weight-decay", "-1"], "--weight-decay -1.0 must not be negative"),
-        (["--prior-learning-rate", "-1"], "--prior-learning-rate -1.0 must not be negative"),
-        (["--regulariser", "l1", "--regulariser-weight", "-1"], "--regulariser-weight -1.0 must not be negative"),
-        (["--latent-weight", "-1"], "--latent-weight -1.0 must not be negative"),
-        (["--entropy-weight", "-5"], "--entropy-weight -5.0 must not be negative"),
-        (["--span-diversity", "-1"], "--span-diversity -1.0 must not be negative"),
-        (["--log-every", "-1"], "--log-every -1 must not be negative"),
-        (["--checkpoint-every", "-1"], "--checkpoint-every -1 must not be negative"),
-        (["--env", "ALE/Pong-v5", "--observe", "state"], "--observe state needs an environment of this suite"),
-        (["--env", "ALE/Pong-v5", "--path", "nofile"], "--path nofile is for environments that are read from a file"),
-        (["--env", "ALE/Pong-v5", "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
-        (["--env", MEMORY, "--observation-key", "foo"], "--observation-key foo is for dictionary observations"),
-        (["--dynamics", "recurrent", "--gate", "gru"], "--gate gru changes nothing"),
-        (["--dynamics", "gru", "--prior", "gaussian"], "--prior gaussian changes nothing"),
-    ],
-)
-def test_wrong_input_is_one_sentence_and_leaves_no_folder(tmp_path, capsys, arguments, words):
-    assert words in refused(capsys, flags(tmp_path / "run", *arguments))
-    assert not (tmp_path / "run").exists()
 
 
 def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
