@@ -19,7 +19,7 @@ from dqn_memory.study.plots import LOOKS, looks
 from dqn_memory.study.report import main
 from dqn_memory.study.sections.attention import maps_of
 from dqn_memory.study.sections.priors import spans_section
-from dqn_memory.study.sections.runs import UNEVEN, uneven_section
+from dqn_memory.study.sections.runs import UNEVEN, fluctuation, uneven_section
 from dqn_memory.study.sections.scores import ABLATION, aggregate_section, matrices, memory_section, table_section
 from dqn_memory.study.store import Study
 from envs import baselines
@@ -209,3 +209,9 @@ def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
     rows = [line for line in text_of(read(finished)).partition("## Every run")[2].splitlines() if MEMORY in line]
     assert len(rows) == 4
     assert rows[0].startswith(f"| {MEMORY} | dtqn4 | 1 | 600 | ") and rows[0].endswith("| 1.0 | 0.8 | 0123456789 |")
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 9, 10, 11, 12])
+def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count):
+    found = fluctuation(np.arange(count, dtype=float) ** 2)
+    assert np.isnan(found) if count < 12 else found >= 0

@@ -95,9 +95,10 @@ def _logged(run: Entry, name: str) -> Floats:
 def fluctuation(values: Floats, window: int = WINDOW) -> float:
     """Compute the standard deviation of values (N,) around their centred moving average, where that is whole."""
     half = min(window, len(values)) // 2
+    if len(values) - 2 * half < 2:
+        return math.nan
     trend = np.convolve(values, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
-    left = values[half : len(values) - half] - trend
-    return float(left.std()) if len(left) > 1 else math.nan
+    return float((values[half : len(values) - half] - trend).std())
 
 
 def left_out_section(data: Data) -> Section:
