@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Protocol
 import torch
 from torch import Tensor
 
-from dqn_memory.network import ObservationSpec, QNetwork, trimmed_width
+from dqn_memory.network import ObservationSpec, QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score, Tally, env_reports_success
 from dqn_memory.runs.settings import Bounds
@@ -103,7 +103,7 @@ class WindowActor:
         """Positions to feed: all K on an accelerator, which would have to wait to read the longest length."""
         if self.padded or self.window.lengths.device.type != "cpu":
             return self.window.size
-        return trimmed_width(int(self.window.lengths.max()), self.window.size)
+        return trimmed_length(int(self.window.lengths.max()), self.window.size)
 
     def state_dict(self) -> dict[str, Any]:
         return self.window.state_dict()
@@ -176,7 +176,7 @@ class ExplorationConfig:
     epsilon_start: float = 1.0
     """Probability of a random action at the first step."""
     epsilon_end: float = 0.1
-    """Its last value."""
+    """Probability of a random action at the end of the schedule."""
     epsilon_steps: Annotated[int, Bounds(1)] = 200_000
     """Environment steps from the first to the last value (exponential: its time constant)."""
     epsilon_schedule: Literal["linear", "exponential"] = "linear"
@@ -191,9 +191,8 @@ class ExplorationConfig:
     sticky_max_steps: Annotated[int, Bounds(1)] = 32
     """Longest time a random action is held, in steps."""
     random_start_steps: Annotated[int, Bounds(0)] = 0
-    """Most random steps that a training episode begins with; their number is drawn uniformly from 0 to this. A policy
-    that ends its episodes at once never learns what it would have seen on a detour; with random starts it is there
-    already."""
+    """Training episodes begin with 0 to this many random steps, drawn uniformly. They show states that a policy which
+    ends its episodes early would never visit."""
     prepopulate: Annotated[int, Bounds(0)] = 0
     """Environment steps of uniform random actions before learning and the schedule begin."""
 

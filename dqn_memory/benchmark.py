@@ -36,7 +36,7 @@ from dqn_memory.analysis.timing import (
 )
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
-from dqn_memory.replay import PrefixBatch, Replay, WindowBatch
+from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
@@ -190,7 +190,7 @@ class BenchmarkCase:
 
     def draw(
         self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True
-    ) -> WindowBatch | PrefixBatch:
+    ) -> WindowBatch | ContextBatch:
         """Draw one batch as training does."""
         ends, draws = learner.contexts_per_window(self.network()[0]), torch.Generator().manual_seed(seed)
         return sample(replay, learner, self.context, ends, draws, trim)
@@ -309,7 +309,7 @@ def _window_row(env: str, config: CoreBenchmarkConfig) -> dict[str, Value]:
     }  # fmt: skip
 
 
-def _each_in_turn(case: BenchmarkCase, batches: list[WindowBatch | PrefixBatch]) -> Work:
+def _each_in_turn(case: BenchmarkCase, batches: list[WindowBatch | ContextBatch]) -> Work:
     """Make an update that takes another batch each time."""
     learner, (network, _) = case.learner("corrected"), case.network()
     target = copy.deepcopy(network).requires_grad_(False)

@@ -36,11 +36,11 @@ class LearnerConfig:
     gamma: Annotated[float, Bounds(0, 1)] = 0.99
     """Discount per environment step."""
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-4
-    """Adam's step size."""
+    """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
-    """Fraction of every step size that is left at the end of the run, reached on a straight line (1: constant)."""
+    """Learning rates fall linearly to this fraction by the end of the run (1: constant)."""
     prior_learning_rate: Annotated[float, Bounds(0)] | None = None
-    """Step size of learned attention priors (None: as all other parameters)."""
+    """Learning rate of learned attention priors (None: as all other parameters)."""
     max_grad_norm: Annotated[float, Bounds(above=0)] = 1.0
     """Largest global L2 norm of the gradient."""
     loss: Literal["mse", "huber"] = "mse"
@@ -55,10 +55,10 @@ class LearnerConfig:
     """Decay per update of an exponential moving average of the weights, which evaluations and the saved agent use (0:
     the online weights). The greedy policy of a Q-network swings from update to update; the average does so less."""
     loss_positions: str = "auto"
-    """Positions that the loss trains: all (as published: inner positions of bidirectional networks see the future) |
-    prefixes (all, each as the newest one of what acting would see, at the cost of `all`; for causal networks, where it
-    is the same, and those whose last layer alone is bidirectional) | last | ends:M (M contexts a window as acting sees
-    them, each encoded by itself) | auto (prefixes where that works, else ends:4)."""
+    """Positions that the loss trains: all (every position of a window, as published; a bidirectional layer then sees
+    the future) | prefixes (every position as if it were the newest, at the cost of `all`; for causal networks and those
+    whose last layer alone is bidirectional) | ends:M (M separate contexts per window) | last (ends:1) | auto (prefixes
+    if possible, else ends:4)."""
     targets: Literal["full", "shifted"] = "full"
     """`full` keeps the oldest observation in the context of every target; `shifted` reads the window that starts one
     step later, as published, so that a cue seen only in the first observation never reaches a target."""
@@ -68,15 +68,14 @@ class LearnerConfig:
     terminal_fraction: Annotated[float, Bounds(0, 1)] = 0.0
     """Fraction of windows that are drawn to end at a terminal step (0: as often as they happen)."""
     terminal_weight: Annotated[float, Bounds(above=0)] = 1.0
-    """Weight of terminal steps in the loss; others have 1. Where only the end pays, one position among a window's K
-    says what that depends on, and the comparison it takes is learned late."""
+    """Weight of terminal steps in the loss (others: 1). If only the end is rewarded, just one of a window's K positions
+    carries the signal."""
     terminal_weight_updates: Annotated[int, Bounds(0)] = 0
-    """Updates over which that weight falls to 1, by equal factors (0: it stays). What an end pays by chance is noise to
-    all steps before it, so a weight that helps at first later keeps values from being learned."""
+    """Updates over which it decays geometrically to 1 (0: never). A permanently high weight amplifies the noise of
+    random endings."""
     tail_fraction: Annotated[float, Bounds(above=0, most=1)] = 1.0
-    """Fraction of a batch's windows that also train the steps whose target lies behind the window's end. The network
-    acts there on a window that starts one step later, which costs two more forward passes for one position. The other
-    windows leave these steps out, and the remaining ones weigh the inverse: the same expected gradient, for less."""
+    """Fraction of windows that also train the steps whose target lies beyond the window, at two extra forward passes.
+    There these steps are weighted by 1/fraction, elsewhere by 0: the same expected gradient, in less time."""
     mask_padding: bool = True
     """Leave padding out of the loss (published: it is in the loss)."""
     lengths: bool = True

@@ -132,7 +132,7 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
     episode, context = found.episodes[0], network.config.context
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
-        f"attention_layer_{layer}.png": plots.episode_attention(
+        f"attention_layer_{layer}.png": plots.attention_maps(
             maps, f"What layer {layer} attends to at each decision: {agent}", episode.frames[:-1], context
         )
         for layer, maps in found.attention.items()

@@ -27,7 +27,7 @@ from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
 
 HEADS = ("mlp", "linear")
-WIDTHS = (
+WINDOW_LENGTHS = (
     8,
     16,
     24,
@@ -53,9 +53,9 @@ class ObservationSpec:
         return CONTINUOUS_PADDING if self.kind == "continuous" else 0
 
 
-def trimmed_width(positions: int, context: int) -> int:
-    """Give the least of WIDTHS that holds so many positions, or the whole context."""
-    return next((width for width in WIDTHS if positions <= width < context), context)
+def trimmed_length(positions: int, context: int) -> int:
+    """Give the smallest entry of WINDOW_LENGTHS below `context` that fits `positions`, else `context`."""
+    return next((width for width in WINDOW_LENGTHS if positions <= width < context), context)
 
 
 def observation_spec(space: gymnasium.Space) -> ObservationSpec:
@@ -253,7 +253,7 @@ class NetworkConfig:
     head_width: int | None = None
     """Hidden width of the Q head (None: D, or no hidden layer where the row has a linear head)."""
     initialisation: Literal["paper", "torch"] = "paper"
-    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's own law, with which
+    """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default, with which
     attention learns to compare tokens several times sooner."""
     token_width: int = 8
     """Width of the embedding of one discrete observation component."""
@@ -383,7 +383,7 @@ class QNetwork(nn.Module):
         return self.dropout(self.positions(embedded))  # (B, T, D)
 
     def at(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Compute Q at one position of each window, (B, A), given by `index` (B,); the last layer skips all others."""
+        """Compute Q at position `index` (B,) of each window, (B, A); the last layer computes only that position."""
         return self.at_embedded(self.embed(observation, previous_action), lengths, index)
 
     def at_embedded(self, embedded: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:

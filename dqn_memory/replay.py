@@ -37,7 +37,7 @@ class WindowBatch:
 
 
 @dataclass
-class PrefixBatch:
+class ContextBatch:
     """B contexts as acting sees them, the action taken at the end of each, and the context n steps later."""
 
     observation: Tensor  # (B, K, ...), left-aligned
@@ -178,7 +178,7 @@ class Replay(Ring):
             terminal_weight=torch.ones((), device=self.device),
         )
 
-    def prefixes(self, drawn: Tensor, context: int, gamma: float, n_step: int = 1) -> PrefixBatch:
+    def contexts(self, drawn: Tensor, context: int, gamma: float, n_step: int = 1) -> ContextBatch:
         """Gather what acting saw at each drawn cell, the action, and what acting sees up to `n_step` steps later.
 
         The n-step return stops at the episode's end (terminal: no bootstrap; time limit: bootstrap there).
@@ -190,7 +190,7 @@ class Replay(Ring):
         observation, previous = self._history(column, env, lengths, context, with_next=False)
         next_lengths = (self._at("time", last, env) + 2).clamp(max=context)
         next_observation, next_previous = self._history(last, env, next_lengths - 1, context)
-        return PrefixBatch(
+        return ContextBatch(
             observation=observation,
             previous_action=previous,
             lengths=lengths,

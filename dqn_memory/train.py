@@ -23,8 +23,8 @@ from dqn_memory.acting import Explorer, evaluate, make_actor
 from dqn_memory.agent import evaluate_run
 from dqn_memory.analysis.size import match
 from dqn_memory.config import LearnerConfig, TrainConfig
-from dqn_memory.network import QNetwork, observation_spec, trimmed_width
-from dqn_memory.replay import PrefixBatch, Replay, WindowBatch
+from dqn_memory.network import QNetwork, observation_spec, trimmed_length
+from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
@@ -34,7 +34,7 @@ from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from envs.baselines import baseline_summary
 from envs.fleet import make_fleet
 
-Batch = WindowBatch | PrefixBatch
+Batch = WindowBatch | ContextBatch
 Metrics = dict[str, Tensor]
 
 
@@ -56,9 +56,9 @@ class QTrainer(Trainer[TrainConfig]):
         # networks
         self.network = self._build_network()
         self.target = self._build_network().requires_grad_(False).eval()  # values without dropout
-        self.greedy = self.network  # what evaluations play and a checkpoint offers as the agent
+        self.evaluated = self.network  # what evaluations play and a checkpoint offers as the agent
         if config.learner.ema_decay > 0:
-            self.greedy = self._build_network().requires_grad_(False)
+            self.evaluated = self._build_network().requires_grad_(False)
         self.backend = resolve_backend(self.networks().values(), config.compute.backend, self.device)
         # learner
         config.learner.check(self.network)
@@ -112,8 +112,8 @@ class QTrainer(Trainer[TrainConfig]):
 
         # learn
         config = self.config
-        stored = self.replay.written * config.environment.num_envs
-        ready = stored >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
+        collected = self.replay.written * config.environment.num_envs  # a resume without its replay starts at 0
+        ready = collected >= config.replay.learning_starts and self.steps >= config.exploration.prepopulate
         if ready and self.iterations % config.replay.update_every == 0:
             for _ in range(config.replay.updates_per_iteration):
                 self.learn()
@@ -129,15 +129,15 @@ class QTrainer(Trainer[TrainConfig]):
         self.updates += 1
         if self.updates % learner.target_update_every == 0:
             copy_parameters(self.network, self.target)
-        if self.greedy is not self.network:
-            average_parameters(self.network, self.greedy, learner.ema_decay, self.updates)
+        if self.evaluated is not self.network:
+            average_parameters(self.network, self.evaluated, learner.ema_decay, self.updates)
         self.stats.count_update(metrics, self.steps)
 
     # ---- what the base class asks for --------------------------------------------------------------------------------
     def networks(self) -> dict[str, QNetwork]:
         """List the online network, the target and, where the run averages its weights, their average."""
         named = {"network": self.network, "target": self.target}
-        return named if self.greedy is self.network else named | {"average": self.greedy}
+        return named if self.evaluated is self.network else named | {"average": self.evaluated}
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says; sums since the last line are cleared."""
@@ -149,7 +149,7 @@ class QTrainer(Trainer[TrainConfig]):
         config = self.config.evaluation
         episodes = config.final_episodes if final else config.episodes
         setup = replace(self.config.eval_setup(self.device), reset_memory=reset_memory)
-        return evaluate(self.greedy, setup, episodes, self.evaluation_seed(final))
+        return evaluate(self.evaluated, setup, episodes, self.evaluation_seed(final))
 
     def reached_goal(self, score: Score) -> bool:
         """Whether the success rate is as high as `--stop-at-success` asks."""
@@ -208,22 +208,23 @@ def sample(
         replay: where from.
         config: the batch's size and form.
         context: K.
-        contexts_per_window: None for whole windows, else how many single contexts stand in for each of them.
+        contexts_per_window: M: draw M contexts per window, each encoded by itself and trained at its newest position;
+            None: whole windows.
         generator: of the draws.
-        trim: cut windows to the least of the fixed widths that holds the longest.
+        trim: cut the batch to the smallest of WINDOW_LENGTHS that fits its longest window.
         updates: number of updates before this one.
     """
     if contexts_per_window is not None:
         count = config.batch_size * contexts_per_window
         drawn, _ = replay.draw(count, context, generator, terminal_fraction=config.terminal_fraction)
-        return replay.prefixes(drawn, context, config.gamma, config.n_step)
+        return replay.contexts(drawn, context, config.gamma, config.n_step)
     around = config.window_placement == "around"
     drawn, longest = replay.draw(config.batch_size, context, generator, around, config.terminal_fraction)
-    if config.tail_fraction < 1:  # the first windows keep their tails; those that end at terminal steps come first too
+    if config.tail_fraction < 1:  # only the first windows get tail targets, and `draw` puts terminal windows first
         drawn = drawn[torch.randperm(config.batch_size, generator=generator)]
-    # an unmasked loss is a mean over padding too, and a shifted window reads one observation more
+    # full width where padding is in the loss, and where shifted targets read one more observation
     full_width = not config.mask_padding or config.targets == "shifted" or not trim
-    width = context if full_width else trimmed_width(longest + 1, context)
+    width = context if full_width else trimmed_length(longest + 1, context)
     windows = replay.windows(drawn, context, width, None if config.mask_padding else generator)
     windows.terminal_weight.fill_(config.terminal_weight_at(updates))
     return windows
@@ -232,10 +233,10 @@ def sample(
 # ---- loss: functions of tensors with static shapes, shared by eager, compiled and captured runs ----------------------
 def td_loss(network: QNetwork, target: QNetwork, batch: Batch, config: LearnerConfig) -> tuple[Tensor, Metrics]:
     """Compute the temporal-difference loss of a batch, a scalar, and its metrics, which stay on the device."""
-    if isinstance(batch, PrefixBatch):
-        return prefix_loss(network, target, batch, config)
+    if isinstance(batch, ContextBatch):
+        return context_loss(network, target, batch, config)
     if config.targets == "shifted":
-        return published_loss(network, target, batch, config)
+        return shifted_loss(network, target, batch, config)
     return window_loss(network, target, batch, config)
 
 
@@ -245,44 +246,48 @@ def window_loss(
     """Train all positions of each window: the target of step j is read at position j + n of the same window."""
     width = batch.action.shape[1]  # T
     observation, previous = batch.observation[:, :width], batch.previous_action[:, :width]
-    lengths = (batch.lengths + 1).clamp(max=width) if config.lengths else None
+    lengths = (batch.lengths + 1).clamp(max=width) if config.lengths else None  # L transitions, L + 1 observations
     every_position = config.loss_positions == "all"
-    online, other = (each if every_position else each.at_every_prefix for each in (network, target))
-    q = online(observation, previous, lengths)  # (B, T, A)
+    online_q, target_q = (each if every_position else each.at_every_prefix for each in (network, target))
+    q = online_q(observation, previous, lengths)  # (B, T, A)
     with torch.no_grad():
-        value = _value(q, other(observation, previous, lengths), config.double)  # (B, T)
+        value = _bootstrap_value(q, target_q(observation, previous, lengths), config.double)  # (B, T)
         step_weight = None
-        if batch.observation.shape[1] > width:
+        if batch.observation.shape[1] > width:  # full width: one observation follows the last transition
             with_tail = max(1, round(config.tail_fraction * len(value)))
             tail = _tail_value(network, target, batch, with_tail, config)
             value = torch.cat([value, F.pad(tail, (0, 0, 0, len(value) - with_tail))], 1)  # (B, T + 1)
             step_weight = _tail_weight(batch, with_tail, config.n_step)
-        goal = n_step_target(batch, value, config)  # (B, T)
-    return _weighted_loss(q, batch, goal, config, step_weight)
+        td_target = n_step_target(batch, value, config)  # (B, T)
+    return _weighted_loss(q, batch, td_target, config, step_weight)
 
 
 def _tail_value(network: QNetwork, target: QNetwork, batch: WindowBatch, count: int, config: LearnerConfig) -> Tensor:
-    """Value of what follows the first `count` windows where they are full, (count, 1): of their newest K inputs."""
+    """V of the observation after the last transition of the first `count` windows, (count, 1).
+
+    It is read from the window one step later, and used only where a window is full.
+    """
     context = batch.action.shape[1]
     observation, previous = batch.observation[:count, 1:], batch.previous_action[:count, 1:]
     lengths = batch.lengths[:count] if config.lengths else None
     last = torch.full_like(batch.lengths[:count], context - 1)
-    online = network.at(observation, previous, lengths, last)  # (count, A)
-    other = target.at(observation, previous, lengths, last)
-    return _value(online, other, config.double).unsqueeze(1)
+    online_values = network.at(observation, previous, lengths, last)  # (count, A)
+    target_values = target.at(observation, previous, lengths, last)
+    return _bootstrap_value(online_values, target_values, config.double).unsqueeze(1)
 
 
 def _tail_weight(batch: WindowBatch, count: int, n_step: int) -> Tensor:
-    """Weight of each step, (B, T): targets behind a window's end are known for the first `count` windows alone.
+    """Loss weight of each step, (B, T).
 
-    A batch's windows stand in random order (`sample`), so weighing the first ones by B / count keeps expectations.
+    A step whose target lies beyond a full window has weight B / count in the first `count` windows and 0 in the others,
+    which `sample` has shuffled, so the expected gradient stays the same.
     """
     batch_size, context = batch.action.shape
     position = torch.arange(context, device=batch.action.device)
     full = (batch.lengths == context) & ~batch.terminated[:, -1]  # (B,)
-    behind = full.unsqueeze(1) & (position + n_step >= context)  # (B, T)
+    beyond = full.unsqueeze(1) & (position + n_step >= context)  # (B, T)
     known = torch.arange(batch_size, device=batch.action.device).unsqueeze(1) < count  # (B, 1)
-    return torch.where(behind, torch.where(known, batch_size / count, 0.0), 1.0)
+    return torch.where(beyond, torch.where(known, batch_size / count, 0.0), 1.0)
 
 
 def n_step_target(batch: WindowBatch, value: Tensor, config: LearnerConfig) -> Tensor:
@@ -295,15 +300,15 @@ def n_step_target(batch: WindowBatch, value: Tensor, config: LearnerConfig) -> T
     within = (distance >= 0) & (distance < config.n_step)
     weight = torch.where(within, config.gamma ** distance.clamp(min=0).float(), 0.0)  # (j, i)
     reward = batch.reward.to(value.dtype) @ weight.to(value.dtype).T  # (B, T)
-    final = batch.lengths.unsqueeze(1)  # (B, 1)
+    final = batch.lengths.unsqueeze(1)  # (B, 1), L: index of the observation after the last transition
     bootstrap_at = (position + config.n_step).clamp(max=value.shape[1] - 1).minimum(final)  # (B, T)
     ended = batch.terminated.gather(1, final - 1) & (position + config.n_step >= final)
-    ended = ended | (position >= final)  # padding, where it is trained: nothing follows
+    ended = ended | (position >= final)  # padding (trained only with --no-mask-padding) has no bootstrap
     discount = torch.where(ended, 0.0, config.gamma ** (bootstrap_at - position).float())
     return reward + discount * value.gather(1, bootstrap_at)
 
 
-def published_loss(
+def shifted_loss(
     network: QNetwork, target: QNetwork, batch: WindowBatch, config: LearnerConfig
 ) -> tuple[Tensor, Metrics]:
     """Train as published: the target of position j is read at position j of the window one step later."""
@@ -318,13 +323,13 @@ def published_loss(
     with torch.no_grad():
         following = (batch.observation[:, 1:], batch.previous_action[:, 1:], lengths)
         online = network(*following) if config.double else None
-        value = _value(online, target(*following), config.double)  # (B, T)
-        goal = batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
-    return _weighted_loss(q, batch, goal, config)
+        value = _bootstrap_value(online, target(*following), config.double)  # (B, T)
+        td_target = batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
+    return _weighted_loss(q, batch, td_target, config)
 
 
-def prefix_loss(
-    network: QNetwork, target: QNetwork, batch: PrefixBatch, config: LearnerConfig
+def context_loss(
+    network: QNetwork, target: QNetwork, batch: ContextBatch, config: LearnerConfig
 ) -> tuple[Tensor, Metrics]:
     """Train the newest position of each context, on exactly what acting reads, so that nothing leaks."""
     q = network.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)  # (B, A)
@@ -332,15 +337,15 @@ def prefix_loss(
         following = (batch.next_observation, batch.next_previous_action, batch.next_lengths)
         last = batch.next_lengths - 1
         online = network.at(*following, last) if config.double else None
-        value = _value(online, target.at(*following, last), config.double)  # (B,)
-        goal = batch.reward + batch.discount * value
+        value = _bootstrap_value(online, target.at(*following, last), config.double)  # (B,)
+        td_target = batch.reward + batch.discount * value
     chosen = _upcast(q.gather(1, batch.action.unsqueeze(1)).squeeze(1))
-    loss = _error(chosen, goal, config).mean()
-    return loss, _metrics(loss, chosen, goal)
+    loss = _elementwise_loss(chosen, td_target, config).mean()
+    return loss, _metrics(loss, chosen, td_target)
 
 
-def _value(online: Tensor | None, target: Tensor, double: bool) -> Tensor:
-    """Value of each context, (..., A) -> (...): the target's Q of the online network's choice, or its own maximum."""
+def _bootstrap_value(online: Tensor | None, target: Tensor, double: bool) -> Tensor:
+    """V of each context, (..., A) -> (...): the target network's Q of the online network's argmax, or its maximum."""
     if not double or online is None:
         return _upcast(target.max(-1).values)
     return _upcast(target.gather(-1, online.argmax(-1, keepdim=True)).squeeze(-1))
@@ -351,41 +356,42 @@ def _upcast(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _error(chosen: Tensor, goal: Tensor, config: LearnerConfig) -> Tensor:
+def _elementwise_loss(chosen: Tensor, td_target: Tensor, config: LearnerConfig) -> Tensor:
     function = F.mse_loss if config.loss == "mse" else F.smooth_l1_loss
-    return function(chosen, goal, reduction="none")
+    return function(chosen, td_target, reduction="none")
 
 
 def _weighted_loss(
-    q: Tensor, batch: WindowBatch, goal: Tensor, config: LearnerConfig, step_weight: Tensor | None = None
+    q: Tensor, batch: WindowBatch, td_target: Tensor, config: LearnerConfig, step_weight: Tensor | None = None
 ) -> tuple[Tensor, Metrics]:
     """Mean error over real steps, weighed by `step_weight` (B, T) where that is given."""
     chosen = _upcast(q.gather(2, batch.action.unsqueeze(2)).squeeze(2))  # (B, T)
-    error = _error(chosen, goal, config)
+    error = _elementwise_loss(chosen, td_target, config)
     if not config.mask_padding:
-        return error.mean(), _metrics(error.mean(), chosen, goal)
+        return error.mean(), _metrics(error.mean(), chosen, td_target)
     position = torch.arange(chosen.shape[1], device=chosen.device)
     real = (position < batch.lengths.unsqueeze(1)).float()  # (B, T)
     weight = torch.where(batch.terminated, batch.terminal_weight, 1.0) * real  # (B, T)
     weight = weight if step_weight is None else weight * step_weight
     share = weight / weight.sum()
     loss = (error * share).sum()
-    return loss, _metrics(loss, chosen * share * share.numel(), goal * share * share.numel())
+    # `_metrics` takes plain means; this makes them means over the trained steps
+    return loss, _metrics(loss, chosen * share * share.numel(), td_target * share * share.numel())
 
 
-def _metrics(loss: Tensor, chosen: Tensor, goal: Tensor) -> Metrics:
+def _metrics(loss: Tensor, chosen: Tensor, td_target: Tensor) -> Metrics:
     return {
         "losses/td_loss": loss.detach(),
         "losses/q_values": chosen.detach().mean(),
-        "losses/targets": goal.mean(),
+        "losses/targets": td_target.mean(),
     }
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
 def make_optimizer(network: QNetwork, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
-    """Make a fused Adam with default moments, in which learned priors have a group, and may have a rate, of their own.
+    """Make a fused Adam with default betas; attention priors are a parameter group with a learning rate of their own.
 
-    Step sizes are tensors where a CUDA graph captures them, so that `set_learning_rate` reaches the graph.
+    With `capturable` (on CUDA) learning rates are tensors, so that `set_learning_rate` reaches a captured graph.
     """
     priors = network.prior_parameters()
     prior_ids = {id(parameter) for parameter in priors}
@@ -396,11 +402,11 @@ def make_optimizer(network: QNetwork, config: LearnerConfig, capturable: bool = 
         groups.append((priors, rate))
     device = next(network.parameters()).device
 
-    def step_size(value: float) -> float | Tensor:
+    def learning_rate(value: float) -> float | Tensor:
         return torch.tensor(value, device=device) if capturable else value
 
-    named = [{"params": params, "lr": step_size(value), "first_lr": value} for params, value in groups]
-    return torch.optim.Adam(named, lr=step_size(config.learning_rate), fused=True, capturable=capturable)
+    param_groups = [{"params": params, "lr": learning_rate(value), "first_lr": value} for params, value in groups]
+    return torch.optim.Adam(param_groups, lr=learning_rate(config.learning_rate), fused=True, capturable=capturable)
 
 
 def make_update(

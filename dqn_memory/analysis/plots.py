@@ -252,7 +252,7 @@ SIDE = 2.5  # inches of a map
 
 
 @_styled
-def episode_attention(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
+def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
     """Draw attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside rendered frames.
 
     Rows are the steps at which decisions were made, columns the steps that they looked back on, or, in an episode of

@@ -1,4 +1,8 @@
-"""The memory sublayers by name. Adding one = one line here; tests, scripts and reports pick it up."""
+"""The memory sublayers by name.
+
+To add one: a line here and, for a name on the command line, a row of ARCHITECTURES in dqn_memory/network.py; tests,
+scripts and reports pick it up.
+"""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@
         steps: Annotated[int, Bounds(1)] = 100_000
         "Environment steps."
 
-    config = parse(TrainConfig)             # python -m ... --config memory-7x7 --steps 5000
+    config = parse(TrainConfig)             # python -m ... --config memory-7x7 --total-steps 5000
     check_numbers(config)                   # --steps 0 must be at least 1
     text = to_toml(config)                  # complete, reloadable
     same = from_toml(TrainConfig, text, "config.toml")
@@ -99,7 +99,7 @@ def parse(
 
 
 def preset_names(presets: Path = PRESETS) -> list[str]:
-    """Names of the shipped presets, such as "memory-7x7" or "paper/dtqn"."""
+    """Names of the shipped presets, such as "memory-7x7" or "glam/paper"."""
     files = set(presets.rglob("*.toml")) - set(study_files(presets).values())
     return sorted(path.relative_to(presets).with_suffix("").as_posix() for path in files)
 
@@ -416,7 +416,7 @@ class OutputConfig:
     run: str | None = None
     """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
     log_every: Annotated[int, Bounds(0)] = 2_000
-    """Environment steps between log lines."""
+    """Environment steps between log lines (0: none)."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"

@@ -101,8 +101,8 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
     def bytes_of(figure):
         return plots.save(figure, tmp_path / "a.png").read_bytes()
 
-    first = bytes_of(plots.episode_attention(shown := maps(2, 6), "Attention"))
-    assert first == bytes_of(plots.episode_attention(shown, "Attention"))
+    first = bytes_of(plots.attention_maps(shown := maps(2, 6), "Attention"))
+    assert first == bytes_of(plots.attention_maps(shown, "Attention"))
     assert Image.open(io.BytesIO(first)).format == "PNG"
 
     def full(*_):
@@ -110,7 +110,7 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(UserError, match="No space left"):
-        plots.save(plots.episode_attention(maps(1, 3), "Attention"), tmp_path / "a.png")
+        plots.save(plots.attention_maps(maps(1, 3), "Attention"), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
 
 
@@ -145,7 +145,7 @@ def titled(figure, title="head"):
 @pytest.mark.parametrize(("heads", "length"), [(1, 1), (2, 3), (6, 12)])
 def test_an_episode_shows_each_head_by_step(heads, length):
     shown = recent_maps(heads, length, 8)
-    figure = plots.episode_attention(shown, "Attention", frames(length), context=8)
+    figure = plots.attention_maps(shown, "Attention", frames(length), context=8)
     assert [panel.get_title() for panel in titled(figure)] == [f"head {head}" for head in range(heads)]
     age = np.arange(length)[:, None] - np.arange(length)
     for head, panel in enumerate(titled(figure)):
@@ -157,7 +157,7 @@ def test_an_episode_shows_each_head_by_step(heads, length):
 
 def test_a_long_episode_shows_each_head_by_age():
     shown = recent_maps(2, 30, 5)
-    figure = plots.episode_attention(shown, "Attention", (), context=5)
+    figure = plots.attention_maps(shown, "Attention", (), context=5)
     for head, panel in enumerate(titled(figure)):
         image = panel.images[0].get_array()
         assert image.shape == (30, 5) and panel.get_xlabel() == "looks back by steps"
@@ -169,7 +169,7 @@ def test_a_long_episode_shows_each_head_by_age():
 @pytest.mark.parametrize(("length", "by_age"), [(120, False), (121, True), (300, True)])
 def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, by_age):
     shown = recent_maps(2, length, 60)
-    panel = titled(plots.episode_attention(shown, "Attention", (), context=60))[1]
+    panel = titled(plots.attention_maps(shown, "Attention", (), context=60))[1]
     assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
     image = panel.images[0].get_array()
     assert image.shape == (100, 60 if by_age else 100)
@@ -179,7 +179,7 @@ def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(lengt
 @pytest.mark.parametrize("context", [4, None])  # a long episode and a short one
 @pytest.mark.parametrize("heads", [1, 4, 5, 6, 7, 8, 9, 11])
 def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
-    figure = plots.episode_attention(recent_maps(heads, 12, 4), "Attention", (), context)
+    figure = plots.attention_maps(recent_maps(heads, 12, 4), "Attention", (), context)
     figure.canvas.draw()
     labelled = [panel.get_title() for panel in titled(figure) if panel.get_xlabel() and numbers(panel)]
     assert labelled == [f"head {head}" for head in range(max(0, heads - 4), heads)]
@@ -192,12 +192,12 @@ def numbers(panel):
 
 
 def test_pictures_of_the_world_stand_at_the_steps_that_the_rows_name():
-    figure = plots.episode_attention(recent_maps(2, 26, 30), "Attention", frames(26))
+    figure = plots.attention_maps(recent_maps(2, 26, 30), "Attention", frames(26))
     strip = [axes for axes in figure.axes if axes.get_ylabel().startswith("step ")]
     steps = [int(axes.get_ylabel().removeprefix("step ")) for axes in strip]
     assert steps == [0, 5, 10, 15, 20, 25] == titled(figure)[0].get_yticks().tolist()
     assert [axes.images[0].get_array()[0, 0, 0] for axes in strip] == steps
-    plain = plots.episode_attention(recent_maps(2, 26, 30), "Attention")
+    plain = plots.attention_maps(recent_maps(2, 26, 30), "Attention")
     assert not [axes for axes in plain.axes if axes.get_ylabel().startswith("step ")]
 
 
@@ -225,7 +225,7 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
     nobody = np.zeros(length, bool)
     figures = (
-        plots.episode_attention(recent_maps(2, length, 50), "A", frames(length), context=50),
+        plots.attention_maps(recent_maps(2, length, 50), "A", frames(length), context=50),
         plots.discrepancy(q, q, nobody, np.ones(length), "A"),
         plots.q_values(q, q.argmax(1), "A"),
     )

@@ -10,7 +10,7 @@ import dqn_memory.train as losses
 from dqn_memory.acting import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
-from dqn_memory.network import trimmed_width
+from dqn_memory.network import trimmed_length
 from dqn_memory.replay import WindowBatch
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
@@ -114,8 +114,8 @@ def test_a_bucketed_update_equals_the_full_width_one():
 
 
 def test_buckets_leave_room_for_the_last_observation():
-    assert [trimmed_width(n + 1, 50) for n in (1, 7, 8, 15, 16, 31, 32, 50)] == [8, 8, 16, 16, 24, 32, 50, 50]
-    assert trimmed_width(4, 6) == 6
+    assert [trimmed_length(n + 1, 50) for n in (1, 7, 8, 15, 16, 31, 32, 50)] == [8, 8, 16, 16, 24, 32, 50, 50]
+    assert trimmed_length(4, 6) == 6
 
 
 def test_padding_does_not_reach_the_masked_loss():
@@ -175,7 +175,7 @@ def test_ends_train_exactly_the_q_values_that_acting_computes(architecture):
     net = network(architecture, 0)
     length = 10
     replay = filled_replay([[length]])
-    prefixes = replay.prefixes(torch.arange(length), K, 0.9)
+    prefixes = replay.contexts(torch.arange(length), K, 0.9)
     trained = net.at(prefixes.observation, prefixes.previous_action, prefixes.lengths, prefixes.lengths - 1)
     following = net.at(
         prefixes.next_observation,
@@ -197,7 +197,7 @@ def test_a_causal_network_trains_the_same_q_on_windows_and_ends():
     net = network("dgfqn", 0)
     replay = filled_replay([[5, 4, 6]])
     drawn = torch.tensor([4, 8, 14])
-    windows, ends = replay.windows(drawn, K, K), replay.prefixes(drawn, K, 0.9)
+    windows, ends = replay.windows(drawn, K, K), replay.contexts(drawn, K, 0.9)
     inside = net(windows.observation[:, :K], windows.previous_action[:, :K], windows.lengths)
     last = net.at(ends.observation, ends.previous_action, ends.lengths, ends.lengths - 1)
     rows = torch.arange(3)

@@ -118,7 +118,7 @@ def test_prefixes_are_what_acting_saw(steps, truncate):
     for column, (episode, t, length) in enumerate(
         [(0, t, 5) for t in range(5)] + [(1, t, 3) for t in range(3)] + [(2, t, 9) for t in range(9)]
     ):
-        batch = replay.prefixes(cells(replay, [column], 0), context, gamma, steps)
+        batch = replay.contexts(cells(replay, [column], 0), context, gamma, steps)
         taken = min(steps, length - t, 17 - column)
         seen = [[episode, s] for s in range(max(0, t - context + 1), t + 1)]
         later = [[episode, s] for s in range(max(0, t + taken - context + 1), t + taken + 1)]

@@ -117,7 +117,7 @@ def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     parts: list[Part] = []
     for layer, weights in maps.layers.items():
         title = f"Layer {layer} of {where}"
-        figure = plots.episode_attention(weights, title)
+        figure = plots.attention_maps(weights, title)
         parts.append(Picture(f"{name}-layer-{layer}", figure, f"{title}; {ending}"))
     return parts
 
