@@ -240,10 +240,13 @@ class EnvironmentSizes:
 GRIDVERSE_MEMORY = EnvironmentSizes("discrete", 6, 23, 6, 128)  # a 2 x 3 view, 21 sums of object type and colour
 GRIDVERSE_KEYDOOR = EnvironmentSizes("discrete", 6, 15, 8, 128)  # its highest type is the key, so 13 sums
 
+# The control twin comes last, as in the recorded table.
+_MEMORY_IDS = sorted((id for id in WORLDS if id.startswith("Gridverse/Memory-")), key=lambda id: "Empty" in id)
+
 ENVIRONMENTS: dict[str, EnvironmentSizes] = {
     "POMDP/Hallway-v0": EnvironmentSizes("discrete", 1, 23, 5, 64),  # 21 observations, the initial one, padding
     "POMDP/HeavenHell-v0": EnvironmentSizes("discrete", 1, 17, 4, 64),  # 15 observations, the initial one, padding
-    **{name: GRIDVERSE_MEMORY for name in WORLDS if name.startswith("Gridverse/Memory-")},
+    **dict.fromkeys(_MEMORY_IDS, GRIDVERSE_MEMORY),
     **{name: GRIDVERSE_KEYDOOR for name in WORLDS if name.startswith("Gridverse/Keydoor-")},
     "POMDP/CarFlag-v0": EnvironmentSizes("continuous", 3, 0, 3, 64),
     "POMDP/MemoryCards-v0": EnvironmentSizes("discrete", 10, 9, 10, 128),
