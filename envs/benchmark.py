@@ -7,6 +7,7 @@ results/benchmarks/environments.{md,json}.
 
 from __future__ import annotations
 
+import csv
 import statistics
 import sys
 import time
@@ -29,35 +30,11 @@ from envs.machine import benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.tables import Table, Value, origin, write_page
 
-# Microseconds (step, reset) of the original environments. Source: measured by us on the original code, gym-gridverse
+# Microseconds a step of the original environments, by id. Source: measured by us on the original code, gym-gridverse
 # 07909d9 and gym-pomdps 81ffa37 as DTQN (9f8d72b) wraps them, on one core of an AMD EPYC, processor time, medians,
 # +-20 %. "Step" is one wrapped env.step: dynamics, observation and conversion; "reset" is not part of it.
-ORIGINALS: dict[str, tuple[float, float]] = {
-    "Gridverse/Memory-5x5-v0": (214, 223),
-    "Gridverse/Memory-7x7-v0": (276, 246),
-    "Gridverse/Memory-9x9-v0": (363, 319),
-    "Gridverse/Memory-11x11-v0": (466, 407),
-    "Gridverse/Memory-13x13-v0": (636, 627),
-    "Gridverse/Memory-FourRooms-7x7-v0": (269, 373),
-    "Gridverse/Memory-FourRooms-13x13-v0": (554, 610),
-    "Gridverse/Memory-NineRooms-13x13-v0": (590, 739),
-    "Gridverse/Memory-NineRooms-13x13-2Beacons-v0": (549, 734),
-    "Gridverse/Memory-NineRooms-13x13-3Beacons-v0": (558, 794),
-    "Gridverse/Memory-SixteenRooms-13x13-v0": (586, 750),
-    "Gridverse/Memory-SixteenRooms-15x15-v0": (730, 1089),
-    "Gridverse/Memory-SixteenRooms-17x17-v0": (867, 1033),
-    "Gridverse/Memory-SixteenRooms-21x21-v0": (1283, 1423),
-    "Gridverse/Memory-TwentyFiveRooms-13x13-v0": (566, 833),
-    "Gridverse/Memory-13x13-Hallucinated-v0": (625, 1163),
-    "Gridverse/Memory-13x13-HallucinatedCorridor-v0": (600, 811),
-    "Gridverse/Keydoor-5x5-v0": (279, 189),
-    "Gridverse/Keydoor-7x7-v0": (382, 448),
-    "Gridverse/Keydoor-9x9-v0": (488, 275),
-    "POMDP/CarFlag-v0": (2.6, 14.7),
-    "POMDP/MemoryCards-v0": (8.4, 8.9),
-    "POMDP/Hallway-v0": (5.7, 3.7),
-    "POMDP/HeavenHell-v0": (5.2, 3.1),
-}
+with Path(__file__).with_name("originals.csv").open(encoding="utf-8") as file:
+    ORIGINALS = {row["id"]: float(row["step"]) for row in csv.DictReader(file)}
 SINGLE_RATIO = 1.0  # bar of one environment of a grid: at least this many times the original's steps per second
 LARGE_RATIO = 3.0  # the same where the grid is 13x13 or larger
 VECTOR_RATIO = 300.0  # bar of 1,024 environments of a grid
@@ -70,7 +47,7 @@ SMALL = ("-5x5", "-7x7", "-9x9", "-11x11")
 NOTE = (
     "Steps per second with random actions, resets included: `single`: one environment from `gymnasium.make`, `vector`: "
     "1,024 from `gymnasium.make_vec` in SAME_STEP mode, all rows together; medians of the repetitions. `original`: "
-    "steps per second of the original environment, its resets not counted (`ORIGINALS` in `envs/benchmark.py`); "
+    "steps per second of the original environment, its resets not counted (`envs/originals.csv`); "
     "`ratio`: ours over that; `bar`: what is asked for; `holds`: whether it is reached."
 )
 GRAPH_NOTE = (
@@ -143,7 +120,7 @@ class BenchmarkConfig:
 def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
     """Compare both rates of an environment with the original and with the bars."""
     rates = {"single": single_rate(id, config), "vector": vector_rate(id, config)}
-    original = 1e6 / ORIGINALS[id][0] if id in ORIGINALS else None
+    original = 1e6 / ORIGINALS[id] if id in ORIGINALS else None
     row: dict[str, Value] = {"env": id, "original": original}
     for name, rate in rates.items():
         bar = bars(id)[name]
@@ -159,7 +136,7 @@ def bars(id: str) -> dict[str, float | None]:
     if not id.startswith("Gridverse/"):
         return {"single": None, "vector": VECTOR_RATE}
     ratio = SINGLE_RATIO if id.removesuffix("-v0").endswith(SMALL) else LARGE_RATIO
-    original = 1e6 / ORIGINALS[id][0]
+    original = 1e6 / ORIGINALS[id]
     return {"single": original * ratio, "vector": original * VECTOR_RATIO}
 
 
