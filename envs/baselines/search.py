@@ -69,18 +69,18 @@ def explore(world: World[Any]) -> Graph:
     wave = world.reset(draws)
     numbers: dict[bytes, int] = {}
     observation_ids: dict[bytes, int] = {}
-    initial = _number(wave, numbers)
-    observation = [_number_observations(wave, observation_ids)]
+    initial = _number(_standing(wave), numbers)
+    observation = [_number(wave.observation.cpu().numpy(), observation_ids)]
     columns: tuple[list[Array], ...] = ([], [], [])  # followers, rewards, verdicts of each wave
     while len(wave.steps):
         known = len(numbers)
         after, reward, ended, verdict = _every_action(world, wave)
-        names = _number(after, numbers, ~ended)
+        names = _number(_standing(after), numbers, ~ended)
         for column, each in zip(columns, (names, reward, verdict), strict=True):
             column.append(each.reshape(len(wave.steps), -1))
         found, first = np.unique(names, return_index=True)
         wave = _pick(after, first[found >= known])  # states not met before, in the order of their numbers
-        observation.append(_number_observations(wave, observation_ids))
+        observation.append(_number(wave.observation.cpu().numpy(), observation_ids))
         if len(numbers) > MOST_STATES:
             raise UserError(f"{type(world).__name__} has more than {MOST_STATES:,} states, too many to search.")
     seen, follower, reward, verdict = map(np.concatenate, (observation, *columns))
@@ -129,8 +129,7 @@ def planned_player(plan: Plan) -> Player:
 def every_start(world: World[Any], plan: Plan) -> Outcomes:
     """Play the plan from every initial state."""
     draws = world.initial_draws()
-    if draws is None:
-        raise UserError(f"{type(world).__name__} has no list of initial states.")
+    assert draws is not None, "explore refuses a world without initial states"
     return finish(world, world.reset(draws), planned_player(plan))
 
 
@@ -160,22 +159,18 @@ def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) ->
     return torch.where(paid, PAID, won(FAR).long())
 
 
-def _number(state: State, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
-    """Give the rows (M,) their numbers, states not met before new ones; -1 where a row is not wanted."""
+def _number(rows: Array, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
+    """Give the rows (M, ...) their numbers (M,), those not met before new ones; -1 where a row is not wanted."""
+    chosen = np.ones(len(rows), bool) if wanted is None else wanted
+    keyed = zip(np.ascontiguousarray(rows), chosen.tolist(), strict=True)
+    return np.array([numbers.setdefault(row.tobytes(), len(numbers)) if keep else -1 for row, keep in keyed], np.int64)
+
+
+def _standing(state: State) -> Array:
+    """Write all fields of a state but the counters as bytes (M, K)."""
     rows = len(state.steps)
     parts = [value.cpu().numpy().reshape(rows, -1) for name, value in vars(state).items() if name not in COUNTERS]
-    keys = np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], 1)
-    result = np.full(len(keys), -1)
-    for row, key in enumerate(keys):
-        if wanted is None or wanted[row]:
-            result[row] = numbers.setdefault(key.tobytes(), len(numbers))
-    return result
-
-
-def _number_observations(state: State, observation_ids: dict[bytes, int]) -> Array:
-    """Give each row's observation (M,) its number."""
-    rows = np.ascontiguousarray(state.observation.cpu().numpy())
-    return np.array([observation_ids.setdefault(row.tobytes(), len(observation_ids)) for row in rows], np.int64)
+    return np.concatenate([np.ascontiguousarray(part).view(np.uint8) for part in parts], 1)
 
 
 def _pick(state: State, rows: Array) -> State:
