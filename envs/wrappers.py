@@ -235,7 +235,7 @@ class OneHot(_Wrapper):
     """Every integer k of n as n entries, 1 at k and 0 elsewhere (see `one_hot`)."""
 
     def __init__(self, env: Single) -> None:
-        super().__init__(env, one_hot(_single(env, "OneHot").observation_space))
+        super().__init__(env, one_hot(_space(env, "OneHot")))
 
 
 class Antialias(_Wrapper):
@@ -247,8 +247,7 @@ class Antialias(_Wrapper):
     """
 
     def __init__(self, env: Single, bins: int = 16, entries: Sequence[int] | None = None) -> None:
-        space = _single(env, "Antialias").observation_space
-        super().__init__(env, antialias(space, bins, entries), bins=bins, entries=entries)
+        super().__init__(env, antialias(_space(env, "Antialias"), bins, entries), bins=bins, entries=entries)
 
 
 class PreviousAction(_Wrapper):
@@ -259,8 +258,7 @@ class PreviousAction(_Wrapper):
     """
 
     def __init__(self, env: Single) -> None:
-        space = _single(env, "PreviousAction").observation_space
-        super().__init__(env, previous_action(space, env.action_space))
+        super().__init__(env, previous_action(_space(env, "PreviousAction"), env.action_space))
 
 
 class StepCount(_Wrapper):
@@ -275,8 +273,8 @@ class StepCount(_Wrapper):
     """
 
     def __init__(self, env: Single, limit: int | None = None) -> None:
-        self.limit = _step_limit(_single(env, "StepCount"), limit)
-        super().__init__(env, step_count(env.observation_space, self.limit), limit=limit)
+        space, self.limit = _space(env, "StepCount"), _step_limit(env, limit)
+        super().__init__(env, step_count(space, self.limit), limit=limit)
 
 
 # Vector environments, in every autoreset mode, final observations included
@@ -319,51 +317,50 @@ class VectorOneHot(_VectorWrapper):
     """`OneHot` for vector environments."""
 
     def __init__(self, env: Vector) -> None:
-        super().__init__(env, one_hot(_vector(env, "OneHot").single_observation_space))
+        super().__init__(env, one_hot(_space(env, "VectorOneHot")))
 
 
 class VectorAntialias(_VectorWrapper):
     """`Antialias` for vector environments."""
 
     def __init__(self, env: Vector, bins: int = 16, entries: Sequence[int] | None = None) -> None:
-        super().__init__(env, antialias(_vector(env, "Antialias").single_observation_space, bins, entries))
+        super().__init__(env, antialias(_space(env, "VectorAntialias"), bins, entries))
 
 
 class VectorPreviousAction(_VectorWrapper):
     """`PreviousAction` for vector environments."""
 
     def __init__(self, env: Vector) -> None:
-        space = _vector(env, "PreviousAction").single_observation_space
-        super().__init__(env, previous_action(space, env.single_action_space))
+        super().__init__(env, previous_action(_space(env, "VectorPreviousAction"), env.single_action_space))
 
 
 class VectorStepCount(_VectorWrapper):
     """`StepCount` for vector environments."""
 
     def __init__(self, env: Vector, limit: int | None = None) -> None:
-        self.limit = _step_limit(_vector(env, "StepCount"), limit)
-        super().__init__(env, step_count(env.single_observation_space, self.limit))
+        space, self.limit = _space(env, "VectorStepCount"), _step_limit(env, limit)
+        super().__init__(env, step_count(space, self.limit))
 
 
 # What can be wrapped
 
 
-def _single(env: Any, name: str) -> Single:
-    """Return the environment, or raise a UserError if it is none."""
-    if not isinstance(env, gymnasium.Env):
-        other = f"envs.wrappers.Vector{name}" if isinstance(env, VectorEnv) else "gymnasium.make(id)"
-        raise UserError(f"{name} wraps a gymnasium.Env, not {type(env).__name__}; use {other}.")
-    return env
+def _space(env: Any, name: str) -> Space:
+    """Return the observation space of one environment in `env`.
 
-
-def _vector(env: Any, name: str) -> Vector:
-    """Return the vector environment, or raise a UserError if it is none or does not name its autoreset mode."""
-    if not isinstance(env, VectorEnv):
-        other = f"envs.wrappers.{name}" if isinstance(env, gymnasium.Env) else "gymnasium.make_vec(id)"
-        raise UserError(f"Vector{name} wraps a gymnasium.vector.VectorEnv, not {type(env).__name__}; use {other}.")
-    if "autoreset_mode" not in env.metadata:
-        raise UserError(f"Vector{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
-    return env
+    Raises:
+        UserError: `env` is not what the wrapper `name` wraps, or does not name its autoreset mode.
+    """
+    vector = name.startswith("Vector")
+    if not isinstance(env, VectorEnv if vector else gymnasium.Env):
+        wanted, make = ("gymnasium.vector.VectorEnv", "make_vec") if vector else ("gymnasium.Env", "make")
+        twin = f"envs.wrappers.{name.removeprefix('Vector') if vector else f'Vector{name}'}"
+        other = twin if isinstance(env, gymnasium.Env | VectorEnv) else f"gymnasium.{make}(id)"
+        raise UserError(f"{name} wraps a {wanted}, not {type(env).__name__}; use {other}.")
+    if vector and "autoreset_mode" not in env.metadata:
+        raise UserError(f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
+    space: Space = getattr(env, "single_observation_space" if vector else "observation_space")
+    return space
 
 
 def _step_limit(env: Any, limit: int | None) -> int:
