@@ -1,24 +1,22 @@
 """How large a world model is: `python -m world_models.parameters unizero|glam`.
 
-UniZero: parameters and operations under every prior, beside Table 3 of "Learning to Focus". GLAM: every preset and
-sequence form part by part, with frozen parameters and those that no loss reaches apart, and the preset `code` beside
-what was counted on the released classes. Prints the tables and writes results/unizero or results/glam.
+UniZero: parameters and operations under every prior. GLAM: every preset and sequence form part by part, with frozen
+parameters and those that no loss reaches apart. Prints the tables and writes results/unizero or results/glam.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 import torch
 import tyro
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks import PRIORS
@@ -79,30 +77,11 @@ def formula(build: Callable[[int], nn.Module]) -> str:
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
 
-# Table 3 of "Learning to Focus": parameters in millions, of all and of the transformer, and MFLOP of one of its passes.
-PRINTED = {
-    "Baseline": (20.77, 14.18, 454.611), "Adaptive": (20.77, 14.18, 454.615),
-    "Gaussian": (20.77, 14.18, 454.619), "Gaussian Adaptive": (20.77, 14.18, 454.619),
-}  # fmt: skip
-TOKENS = 16  # the only length that gives the printed number
-PRINTED_NOTE = (
-    "Printed / ours, in millions. `counted`: one pass of the transformer over 16 tokens without a prior, as torch's "
-    "profiler counts: two for each multiply-add of linear maps and matrix products, one for each added or multiplied "
-    "element, nothing else. What a prior adds by that rule depends on how its formula is written down, see table3.md."
-)
 FORMS_NOTE = (
-    "`encode`, `root`, `expand`, `train`: all operations in MFLOP (softmax 4 an element, LayerNorm 8, everything else "
-    "1) of one frame; a root without history; an expansion without history (windows have one static shape, so a full "
-    "one costs the same); the forward pass of a training sequence of 10 steps."
+    "`encode`, `root`, `expand`, `train`: MFLOP of matrix products (two for each multiply-add) of one frame; a root "
+    "without history; an expansion without history (windows have one static shape, so a full one costs the same); "
+    "the forward pass of a training sequence of 10 steps. What the paper's Table 3 counted stands in table3.md."
 )
-
-
-def profiler_flop(config: ModelConfig, tokens: int = TOKENS) -> int:
-    """Count the transformer's operations as torch's profiler does: products, biases, residuals and the scaling."""
-    width, layers = config.width, config.layers
-    linear = 2 * tokens * layers * 12 * width**2
-    pairs = layers * 2 * 2 * tokens**2 * width  # scores, and the weighted values
-    return linear + pairs + 2 * layers * tokens * width + layers * config.heads * tokens**2
 
 
 def unizero_tables(actions: int) -> list[Table]:
@@ -114,19 +93,11 @@ def unizero_tables(actions: int) -> list[Table]:
     configs = [ModelConfig().with_prior(kind) for kind in PRIORS]
     configs += [ModelConfig(dynamics="recurrent"), ModelConfig(dynamics="gru")]
     forms = [unizero_row(networks.build(config, ATARI, actions).eval()) for config in configs]
-    ours = [f"{cast(int, forms[0][name]) / 1e6:.2f}" for name in ("total", "stack")]
-    counted = f"{profiler_flop(ModelConfig()) / 1e6:.3f}"
-    printed: list[list[Value]] = [
-        [row, f"{whole} / {ours[0]}", f"{stack} / {ours[1]}", f"{mflop:.3f}", counted if row == "Baseline" else ""]
-        for row, (whole, stack, mflop) in PRINTED.items()
-    ]
     games = GAMES["unizero"]
     return [
         Table(
             [f"A = {n}" for n in games], [[total(build, n) for n in games]], f"Parameters: {formula(build)}"
         ),
-        Table(["row", "total (M)", "transformer (M)", "MFLOP", "counted"], printed,
-              'Table 3 of "Learning to Focus"', PRINTED_NOTE),
         Table.from_records(forms, "Every form of the model", FORMS_NOTE),
     ]  # fmt: skip
 
@@ -154,41 +125,8 @@ def unizero_row(model: WorldModel) -> dict[str, Value]:
 
 @torch.no_grad()
 def mflop(work: Callable[[], object]) -> float:
-    """Count the millions of operations that `work` performs, elementwise ones included."""
-    elements = ElementCounter()
-
-    def counted() -> None:
-        with elements:
-            work()
-
-    return 1e3 * gigaflop(counted) + elements.total / 1e6
-
-
-# What one output element costs beside matrix products, where it is not one operation.
-GRU_SCAN = "dqn_memory::gru_scan"
-ELEMENT_COST = {
-    "_softmax": 4,  # maximum, exponential, sum and division
-    "native_layer_norm": 8,  # mean, difference, square, sum, root, quotient, scale and shift
-    GRU_SCAN: 10,  # five sums, three nonlinearities, two products a unit; `addmm` has 1, its bias
-    **dict.fromkeys(("mm", "bmm", "baddbmm", "convolution"), 0),
-    **dict.fromkeys(("arange", "zeros", "ones", "full", "empty"), 0),  # they create a tensor; the next ones move one
-    **dict.fromkeys(("slice", "select", "where", "masked_fill", "clone", "copy_", "_to_copy", "cat", "stack"), 0),
-}
-
-
-class ElementCounter(TorchDispatchMode):
-    """Adds up the operations of everything that runs inside, matrix products left out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.total = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        first = out[0] if isinstance(out, tuple | list) else out
-        if isinstance(first, Tensor) and first.is_floating_point() and not func.is_view:
-            self.total += ELEMENT_COST.get(func._schema.name.removeprefix("aten::"), 1) * first.numel()
-        return out
+    """Count the millions of operations of the matrix products in `work`."""
+    return 1e3 * gigaflop(work)
 
 
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
@@ -196,23 +134,6 @@ class ElementCounter(TorchDispatchMode):
 Size = dict[str, int]  # elements by kind, see GLAM_NOTE
 PROBE = 8  # frames of the sequence that gradients are looked for with
 
-# Counted on the released classes; the stem has 256 more for each action.
-RELEASED = {
-    "encoder": 690_624,
-    "posterior head": 4_195_328,
-    "prior head": 263_168,
-    "stem": 328_192,
-    "GMamba": 438_272,
-    "GMamba projection": 66_048,
-    "LMamba": 438_272,
-    "LMamba projection": 65_536,
-    "reward head": 197_631,
-    "termination head": 132_353,
-    "decoder": 4_884_931,
-    "variation head": 263_168,
-    "variation projection": 4_195_328,
-}
-RELEASED_PER_ACTION = 256
 GLAM_NOTE = (
     "`trained` parameters get a gradient from the loss of a random sequence, `frozen` ones ask for none, and "
     "`unreached` ones ask for a gradient that never comes. `buffers` are running statistics of batch normalisation."
@@ -239,7 +160,6 @@ def glam_tables(actions: int) -> list[Table]:
         *(size_table(rows, f"Preset {name}: {formula(partial(GlamModel, PRESETS[name]))}", GLAM_NOTE)
           for name, rows in made.items()),
         Table(["preset", *(f"A = {n}" for n in games)], totals, "Parameters by actions"),
-        Table.from_records(released_rows(made["code"], actions), "`code` and the released classes"),
         Table.from_records(forms, "Preset `paper` under every sequence form", "`reads`: what reads the features."),
         size_table({name: size(part) for name, part in named.items()}, f"Agent: {formula(make_agent)}",
                    "The slow critic is an average of the critic and is not trained."),
@@ -254,15 +174,6 @@ def form_row(name: str, rows: Mapping[str, Size]) -> dict[str, Value]:
         "reads": sum(row["parameters"] for part, row in rows.items() if "Mamba" in part or "Transformer" in part),
         "total": whole["parameters"], **{kind: whole[kind] for kind in ("trained", "frozen", "unreached")},
     }  # fmt: skip
-
-
-def released_rows(rows: Mapping[str, Size], actions: int) -> Iterator[dict[str, Value]]:
-    """Compare each part of `code` with what was counted on the released class."""
-    released = RELEASED | {"stem": RELEASED["stem"] + RELEASED_PER_ACTION * actions}
-    released["total"] = sum(released.values())
-    for part, row in rows.items():
-        ours = row["parameters"]
-        yield {"part": part, "released": released[part], "ours": ours, "equal": released[part] == ours}
 
 
 def parts(model: GlamModel) -> dict[str, nn.Module]:

@@ -9,12 +9,11 @@ from functools import partial
 import pytest
 import torch
 from glam_models import model as glam_model
-from torch.utils.flop_counter import FlopCounterMode
 from unizero_models import ACTIONS, IMAGE, VECTOR, config
 
 from world_models.glam.architecture import FORMS, PRESETS
 from world_models.glam.model import WorldModel as GlamModel
-from world_models.parameters import ATARI, RELEASED, main, mflop, parts, profiler_flop, sizes, total
+from world_models.parameters import ATARI, main, mflop, parts, sizes, total
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.networks import build
 
@@ -56,48 +55,7 @@ def test_every_part_and_prior_of_unizero(unizero):
         assert rows[prior]["total"] == 20_771_312 + added == causal["total"] + rows[prior]["learned_prior"]
     assert {"recurrent", "gru"} < set(rows)
     assert [causal[name] for name in ("encode", "root", "expand", "train")] == [
-        "140.636", "137.449", "151.795", "632.247"]  # fmt: skip
-
-
-def test_the_papers_table3_is_printed_beside_ours(unizero):
-    printed = unizero[0]['Table 3 of "Learning to Focus"']
-    assert printed[0] == {"row": "Baseline", "total (M)": "20.77 / 20.77", "transformer (M)": "14.18 / 14.18",
-                          "MFLOP": "454.611", "counted": "454.611"}  # fmt: skip
-    assert [row["MFLOP"] for row in printed[1:]] == ["454.615", "454.619", "454.619"]
-
-
-def test_the_profilers_count_by_the_profiler():
-    small = ModelConfig(width=32, heads=4)
-    stack, x = build(small, VECTOR, ACTIONS).eval().dynamics.stack, torch.randn(1, 12, 32)
-    with torch.no_grad(), torch.profiler.profile(with_flops=True) as profile:
-        for layer in stack.attention_layers():  # in elementary operations, which the profiler knows
-            attention, y = layer.attention, layer.norms[0](x[0])
-            query, key, value = attention.project_in(y).view(12, 3, 4, 8).permute(1, 2, 0, 3)
-            weights = (torch.bmm(query, key.mT) * 8**-0.5).softmax(-1)
-            x = x + attention.project_out(torch.bmm(weights, value).transpose(0, 1).reshape(12, 32))
-            first, _, last, _ = layer.feed_forward.layers
-            x = x + last(torch.nn.functional.gelu(first(layer.norms[1](x[0]))))
-    assert profiler_flop(small, 12) == sum(event.flops for event in profile.key_averages())
-    assert profiler_flop(ModelConfig()) == 454_610_944
-
-
-def test_all_operations_hold_the_products_and_little_more():
-    model = build(config(), IMAGE, ACTIONS).eval()
-    frames = torch.zeros(2, 64, 64, 3, dtype=torch.uint8)
-    window, z, a = model.window(2), torch.zeros(2, 16), torch.zeros(2, dtype=torch.int64)
-    for work in (lambda: model.encode(frames), lambda: model.root(window, z), lambda: model.expand(window, z, a)):
-        with torch.no_grad(), FlopCounterMode(display=False) as products:
-            work()
-        assert products.get_total_flops() / 1e6 < mflop(work) < 2.5 * products.get_total_flops() / 1e6
-
-
-def test_elementwise_costs_by_hand():
-    x, weight, bias = torch.ones(3, 4), torch.ones(5, 4), torch.ones(5)
-    linear = lambda: torch.nn.functional.linear(x, weight, bias)  # noqa: E731
-    for work, operations in (
-        (lambda: x.softmax(-1), 48), (lambda: (x + x) * x - x, 36), (linear, 2 * 3 * 4 * 5 + 15)
-    ):  # fmt: skip
-        assert mflop(work) == pytest.approx(operations / 1e6)
+        "140.182", "137.176", "151.486", "630.866"]  # fmt: skip
 
 
 def test_a_search_step_costs_less_than_seven_tokens_of_everything():
@@ -106,6 +64,14 @@ def test_a_search_step_costs_less_than_seven_tokens_of_everything():
     heads = 2 * sum(p.numel() for p in model.heads.parameters() if p.ndim == 2)
     window, z, a = model.window(1), torch.zeros(1, 64), torch.zeros(1, dtype=torch.int64)
     assert mflop(lambda: model.expand(window, z, a)) < (seven + heads) / 1e6
+
+
+# Counted on the released classes; the stem has 256 more for each action.
+RELEASED = {
+    "encoder": 690_624, "posterior head": 4_195_328, "prior head": 263_168, "stem": 328_192, "GMamba": 438_272,
+    "GMamba projection": 66_048, "LMamba": 438_272, "LMamba projection": 65_536, "reward head": 197_631,
+    "termination head": 132_353, "decoder": 4_884_931, "variation head": 263_168, "variation projection": 4_195_328,
+}  # fmt: skip
 
 
 def glam_total(config, actions):
@@ -136,7 +102,7 @@ def test_every_part_of_the_released_model(glam):
     for name, known in RELEASED.items():
         assert rows[name]["parameters"] == known + (256 * 4 if name == "stem" else 0), name
     assert RELEASED["posterior head"] + RELEASED["prior head"] == 4_458_496
-    assert all(row["equal"] for row in tables["`code` and the released classes"]) and "16,159,875" in text
+    assert "16,159,875" in text
 
 
 def test_trained_frozen_and_unreached_are_told_apart(glam):
