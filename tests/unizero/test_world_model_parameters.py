@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from glam_models import model as glam_model
-from unizero_models import ACTIONS, IMAGE, VECTOR, config
+from unizero_models import ACTIONS, VECTOR, config
 
 from world_models.glam.architecture import FORMS, PRESETS
 from world_models.glam.model import WorldModel as GlamModel
