@@ -1,35 +1,39 @@
 """How fast a world model is: `python -m world_models.benchmark unizero|glam [RUN]`.
 
-Without RUN it measures acting, updates, and what a whole run of 100,000 steps adds up to: a small preset on a CPU, the
-full size on CUDA. With RUN it reads what a finished or a running run logged about its own speed. Both print tables and
-write them as a section of results/benchmarks/unizero.{md,json} or glam.{md,json}; other sections are kept.
+Without RUN it measures what the trainers do (acting, updates) and what a whole run of 100,000 steps of Pong adds up to:
+a small preset on a CPU, the full size on CUDA. With RUN it reads what a finished or a running run logged about its own
+speed. Both print tables and write them as a section of results/benchmarks/unizero.{md,json} or glam.{md,json}; other
+sections are kept.
 """
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
 
-from dqn_memory.analysis.timing import BenchmarkConfig, Clock
+from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Timer, environment_step, prior_table
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
-from dqn_memory.runs.folder import Run
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, from_record, set_tf32
+from dqn_memory.runs.settings import Bounds, Engine, EnvironmentConfig, Repeatable, check_numbers, read_config, set_tf32
 from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, write_page
-from world_models.glam import timing as glam
+from world_models.glam.config import HorizonConfig
 from world_models.glam.config import TrainConfig as GlamConfig
-from world_models.unizero import timing as unizero
+from world_models.glam.memory import MemoryKind
+from world_models.glam.train import GlamTrainer
+from world_models.run_speed import run_section
+from world_models.unizero.config import EncoderConfig, ModelConfig, ReplayConfig
 from world_models.unizero.config import TrainConfig as UniZeroConfig
-from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
+from world_models.unizero.networks import WorldModel
+from world_models.unizero.train import UniZeroTrainer
 
 MODULE = "world_models.benchmark"
 TITLES = {"unizero": "Speed of UniZero", "glam": "Speed of GLAM"}
@@ -38,25 +42,14 @@ ENGINES = {
     ("unizero", "cpu"): ("eager", "compile"), ("unizero", "cuda"): ("eager", "compile", "cudagraph"),
     ("glam", "cpu"): ("eager",), ("glam", "cuda"): ("eager", "cudagraph"),
 }  # fmt: skip
-FACTS = ("command", "device", "cpu", "torch", "python", "threads", "revision", "dirty", "platform")
-PHASE_NOTE = (
-    "Seconds by the run's own stopwatch, from its log lines. search: drawing numbers, encoding, trees, choosing; "
-    "acting: stepping the environments and storing; learning: drawing sequences, searching some anew, updates; "
-    "evaluation: all episodes of evaluations up to the last log line. `steps_s`: environment steps of training a "
-    "second of that phase alone. On CUDA a phase ends when the device has done what it asked for. `rest`: logging, "
-    "saving, compiling, evaluations behind the last log line."
-)
-SPEED_NOTE = (
-    "From the run's log: environment steps with everything that belongs to them, updates of world model and agent, "
-    "saving, and the evaluations so far. `updates`: of the world model. `step_ms`: milliseconds a step in the median "
-    "stretch between two log lines that saw updates, evaluations left out."
-)
-TRAINING_NOTE = "Mean return of the episodes that ended since the log line before, with the noise of exploration."
-CURVE_NOTE = (
-    "Mean return without noise of every evaluation so far, undiscounted and unclipped. `minutes`: wall clock from the "
-    "run's start, without pauses between a stop and a resume. An unfinished run shows what it has reached."
-)
-Lines = Sequence[Mapping[str, Any]]
+Precision = Literal["float32", "tf32", "bfloat16"]  # bfloat16 is that of the learner, beside which all else has tf32
+GAME = "ALE/Pong-v5"
+STEPS = 100_000  # of the run that is projected
+EPISODE = 2_000  # steps of the longest episode of an evaluation in Pong, roughly; a guess, said in the tables
+KEY = ("preset", "device", "engine", "precision")  # columns that tell which rows belong together
+
+
+# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -116,111 +109,364 @@ class Args:
 
 def measured(args: Args) -> Iterator[Table]:
     """Measure table after table; one that comes again with more rows replaces the one before."""
-    repetitions, warm_up = (2, 1) if args.quick else (args.repetitions, 2 if args.model == "unizero" else 3)
-    timer = BenchmarkConfig(repetitions, warm_up, args.clock).compare
-    wanted = args.only or TABLES[args.model]
+    timer = BenchmarkConfig(*(2, 1) if args.quick else (args.repetitions, 3), args.clock).compare
     if args.model == "unizero":
-        return unizero.tables(timer, args.on, wanted, args.engine, args.quick)
-    return glam.tables(timer, args.on, wanted, args.engine, args.backend)
+        return unizero_tables(args, timer)
+    return glam_tables(args, timer)
 
 
-def logged(args: Args, path: Path) -> tuple[str, dict[str, Value], list[Table]]:
-    """Read a run's log: the name of its section, what its speed depends on, its tables."""
-    run = Run.open(path, tensorboard=False)
-    kind: Any = UniZeroConfig if args.model == "unizero" else GlamConfig
-    read: Any = of_unizero_run if args.model == "unizero" else of_glam_run
-    config = from_record(kind, run.config_toml, str(path / "config.toml"))
-    settings, tables = read(config, run.metrics())
-    facts: dict[str, Value] = {name: run.environment.get(name) for name in FACTS}
-    name = args.name or f"{config.environment.env} on {facts['device']}"
-    return f"run {name}", facts | settings, tables
+# ---- UniZero ---------------------------------------------------------------------------------------------------------
+
+STEP_BAR, UPDATE_BAR, UNIZERO_BAR = (
+    15.0,
+    20.0,
+    20.0,
+)  # ms of an acting step and of an update, minutes of a run: full size
+RATE_BAR = 30.0  # environment steps/s of the tiny preset on a CPU
+COLUMNS = 60  # of the replay that sequences are drawn from
+EVERY = 10_000  # steps between the evaluations of a run
+CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
+TINY = ModelConfig(width=64, heads=4, horizon=5, support=20, dropout=0.0, encoder=EncoderConfig(channels=16))
+SIZES = {  # model, environments, simulations, sequences of a batch
+    "full": (ModelConfig(), 8, 50, 64),
+    "tiny": (TINY, 2, 8, 64),
+    "quick": (replace(TINY, width=16, heads=2, encoder=EncoderConfig(channels=4)), 2, 2, 2),
+}
+
+ACTING_NOTE = (
+    "One step of all environments without the games themselves: draw the random numbers, encode, search, play and "
+    "remember, with full histories and drawn heads. `query_per`: auto queries all actions of a node at once where "
+    "trees are compiled. `steps_s`: environment steps per second. `trees`: who walks them. `precision`: bfloat16 "
+    "concerns the learner, where acting has tf32. `games_ms`: stepping the games, with random actions."
+)
+LEARNING_NOTE = (
+    "`gather_ms`: draw a batch of sequences from the replay; `reanalysis_ms`: the same with the policies of all its "
+    "steps searched anew; `update_ms`: everything from there to moved weights (targets, encoders, losses, "
+    "backward, clipping, AdamW, moving average)."
+)
+UNIZERO_NOTE = (
+    f"A run of {STEPS:,} environment steps under the default settings, some updates with policies searched anew "
+    f"(`reanalysis_min`: what that adds), and {STEPS // EVERY + 1} evaluations, whose episodes are played side by side "
+    f"and taken to last {EPISODE:,} steps. Everything in minutes, one part after another."
+)
 
 
-def of_unizero_run(config: UniZeroConfig, lines: Lines) -> tuple[dict[str, Value], list[Table]]:
-    """Read what a UniZero run's speed depends on; seconds of its phases, and its evaluations."""
-    settings: dict[str, Value] = {
-        "engine": config.compute.engine, "precision": config.learner.precision, "tf32": config.compute.tf32
-    }  # fmt: skip
-    phases = Table.from_records(phase_rows(lines), "Phases", progress(config, lines) + PHASE_NOTE)
-    return settings, [phases, Table.from_records(curve_rows(lines), "Evaluations", CURVE_NOTE)]
+@dataclass(frozen=True)
+class UniZeroCase:
+    """One way of running UniZero on Pong."""
+
+    preset: str = "tiny"
+    device: str = "cpu"
+    engine: Engine = "eager"
+    precision: Precision = "float32"
+    trees: Literal["compiled", "torch"] = "compiled"
+    query_per: Literal["auto", "action"] = "auto"
+
+    @property
+    def barred(self) -> bool:
+        """Whether the bars of an accelerator apply."""
+        return self.preset == "full" and self.device == "cuda"
+
+    def config(self) -> UniZeroConfig:
+        """Give the settings of a run that begins with random actions."""
+        model, num_envs, simulations, batch = SIZES[self.preset]
+        base = UniZeroConfig(model=model, environment=EnvironmentConfig(GAME, num_envs=num_envs))
+        precision: Any = "bfloat16" if self.precision == "bfloat16" else "float32"
+        return replace(
+            base,
+            search=replace(base.search, simulations=simulations, backend=self.trees, query_per=self.query_per),
+            learner=replace(base.learner, batch_size=batch, precision=precision),
+            replay=ReplayConfig(COLUMNS * num_envs),
+            collection=replace(base.collection, prepopulate=base.collection.learning_starts),
+            compute=replace(
+                base.compute, device=self.device, engine=self.engine, tf32=self.precision != "float32"
+            ),
+        )  # fmt: skip
+
+    def trainer(self) -> UniZeroTrainer:
+        """Make a trainer whose histories and replay are full, before its first update, with drawn heads."""
+        trainer = UniZeroTrainer(self.config())
+        for _ in range(COLUMNS):
+            trainer.iterate()
+        draw_heads(trainer.model)
+        return trainer
 
 
-def of_glam_run(config: GlamConfig, lines: Lines) -> tuple[dict[str, Value], list[Table]]:
-    """Read what a GLAM run's speed depends on; its speed, returns of training, and its evaluations."""
-    settings: dict[str, Value] = {
-        "engine": config.compute.engine, "backend": config.compute.backend, "tf32": config.compute.tf32,
-        "bfloat16": config.learner.bfloat16, "imagination": config.model.imagination_memory,
-    }  # fmt: skip
-    training = [
-        {"step": int(line["step"]), "return": float(line["charts/episodic_return"]),
-         "length": float(line["charts/episodic_length"]), "minutes": float(line["time/elapsed"]) / 60}
-        for line in lines if "charts/episodic_return" in line
-    ]  # fmt: skip
-    return settings, [
-        Table.from_records([speed_row(lines)], "Speed", progress(config, lines) + SPEED_NOTE),
-        Table.from_records(training, "Training", TRAINING_NOTE),
-        Table.from_records(curve_rows(lines, greedy="greedy_episodic_return"), "Evaluations", CURVE_NOTE),
-    ]
+def unizero_cases(device: str, engines: Sequence[str] = (), quick: bool = False) -> list[UniZeroCase]:
+    """List the tiny preset on a CPU; on an accelerator the full one in every way."""
+    case = UniZeroCase("quick" if quick else "tiny" if device == "cpu" else "full", device)
+    graph = replace(case, engine="cudagraph")
+    if device == "cpu":
+        ways = [case, replace(case, query_per="action"), replace(case, engine="compile")]
+    else:
+        ways = [
+            case, replace(case, engine="compile"), graph, replace(graph, query_per="action"),
+            replace(graph, trees="torch"), replace(case, engine="compile", precision="tf32"),
+            replace(graph, precision="tf32"), replace(graph, precision="bfloat16"),
+        ]  # fmt: skip
+    wanted = engines or (("eager",) if device == "cpu" else ENGINES["unizero", "cuda"])  # compiling takes minutes
+    return [way for way in ways if way.engine in wanted]
 
 
-def progress(config: Any, lines: Lines) -> str:
-    """Say in a sentence how far the run is."""
-    final = any("final/episodic_return" in line for line in lines)
-    reached = max((int(line["step"]) for line in lines), default=0)
-    return f"{reached:,} of {config.total_steps:,} environment steps; {'finished' if final else 'not finished'}. "
+def unizero_tables(args: Args, timer: Timer) -> Iterator[Table]:
+    """Measure the wanted tables, those of acting and learning anew after each case."""
+    wanted = set(args.only or TABLES["unizero"])
+    acting, learning = list[dict[str, Value]](), list[dict[str, Value]]()
+    for case in unizero_cases(args.on, args.engine, args.quick) if wanted != {"priors"} else ():
+        trainer = case.trainer()
+        if wanted & {"acting", "projection"}:
+            acting.append(acting_row(case, trainer, timer))
+            yield Table.from_records(acting, "Acting", ACTING_NOTE)
+        # the trees have no part in learning, and reanalysis queries the model alike in all cases
+        if wanted & {"learning", "projection"} and (case.trees, case.query_per) == ("compiled", "auto"):
+            learning.append(learning_row(case, trainer, timer))
+            yield Table.from_records(learning, "Learning", LEARNING_NOTE)
+    if "projection" in wanted:
+        yield Table.from_records([unizero_run(row, learning) for row in acting], "Projected run", UNIZERO_NOTE)
+    if "priors" in wanted:
+        shape = (1, 2, 4) if args.quick else (64 if args.on == "cuda" else 2, 8, 96)
+        yield prior_table(timer, shape, (16, 32, 128) if args.quick else CONTEXTS, args.on)
 
 
-def phase_rows(lines: Lines) -> list[dict[str, Value]]:
-    """Make a row for each phase of UniZero's algorithm, one for the rest, one for the whole run."""
-    timed = [line for line in lines if f"time/{LEARNING}" in line]
-    if not timed:
-        raise UserError("the run has logged no phases yet: wait for its first log line")
-    steps, whole = int(timed[-1]["step"]), max(float(line.get("time/elapsed", 0.0)) for line in lines)
-    seconds = {phase: sum(float(line[f"time/{phase}"]) for line in timed) for phase in PHASES}
-    updates = float(timed[-1]["charts/updates"])
-    seconds |= {"rest": max(whole - sum(seconds.values()), 0.0), "whole run": whole}
-    return [
-        {
-            "part": phase, "seconds": spent, "share": spent / whole if whole else None,
-            "steps_s": steps / spent if spent and phase != EVALUATION else None,
-            "updates_s": updates / spent if spent and phase == LEARNING else None,
-        }
-        for phase, spent in seconds.items()
-    ]  # fmt: skip
+@torch.no_grad()
+def draw_heads(model: WorldModel) -> None:
+    """Draw the heads' last layers: with the zeros that they begin with all actions tie, and trees are flatter."""
+    generator = torch.Generator().manual_seed(0)
+    for head in model.heads.values():
+        weight = head[-1].weight  # type: ignore[index]
+        weight.copy_(3 * torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
 
 
-def speed_row(lines: Lines) -> dict[str, Value]:
-    """Give the steps, updates and minutes of a GLAM run so far, and the milliseconds of a step."""
-    logs = [line for line in lines if "charts/updates" in line]
-    if len(logs) < 2:
-        raise UserError("the run has logged too little yet: wait for its second log line")
-    evaluated = [line["step"] for line in lines if "eval/episodic_return" in line]  # each after its step's log line
-    stretches = [
-        1_000 * (after["time/elapsed"] - before["time/elapsed"]) / (after["step"] - before["step"])
-        for before, after in pairwise(logs)
-        if after["charts/updates"] > before["charts/updates"]
-        and not any(before["step"] <= step < after["step"] for step in evaluated)
-    ]
-    minutes = max(float(line["time/elapsed"]) for line in lines) / 60
+def acting_row(case: UniZeroCase, trainer: UniZeroTrainer, timer: Timer) -> dict[str, Value]:
+    """Measure the milliseconds of an acting step."""
+    num_envs = trainer.fleet.num_envs
+    no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
+
+    def step() -> None:
+        action, _, latent = trainer.plan()
+        trainer.planner.remember(latent, action, no_end)
+
+    draws = torch.Generator().manual_seed(0)
+    times = timer({
+        "step": step,
+        "games": lambda: trainer.fleet.step(
+            torch.randint(trainer.num_actions, (num_envs,), generator=draws).to(trainer.device)
+        ),
+    })  # fmt: skip
+    ours = times["step"]
     return {
-        "steps": int(logs[-1]["step"]), "updates": int(logs[-1]["charts/updates"]), "minutes": minutes,
-        "step_ms": median(stretches) if stretches else None,
+        **vars(case), "num_envs": num_envs, "simulations": trainer.config.search.simulations,
+        "step_ms": ours.median, "fastest_ms": ours.fastest, "spread": ours.spread, "games_ms": times["games"].median,
+        "steps_s": 1000 * num_envs / ours.median, "step_bar": STEP_BAR if case.barred else None,
+        "steps_s_bar": RATE_BAR if case.preset == "tiny" else None,
     }  # fmt: skip
 
 
-def curve_rows(lines: Lines, **others: str) -> list[dict[str, Value]]:
-    """Make a row for each evaluation, the last one included; `others` are more columns and their names in the log."""
-    rows: list[dict[str, Value]] = []
-    for line in lines:
-        for part in ("eval", "final"):
-            if f"{part}/episodic_return" in line:
-                more = {column: float(line[f"{part}/{name}"]) for column, name in others.items()}
-                rows.append({
-                    "step": int(line["step"]), "return": float(line[f"{part}/episodic_return"]), **more,
-                    "success": float(line[f"{part}/success_rate"]), "length": float(line[f"{part}/episodic_length"]),
-                    "episodes": int(line[f"{part}/episodes"]), "minutes": float(line["time/elapsed"]) / 60,
-                })  # fmt: skip
-    return rows
+def learning_row(case: UniZeroCase, trainer: UniZeroTrainer, timer: Timer) -> dict[str, Value]:
+    """Measure the milliseconds of an update, of its batch and of a batch with new policies."""
+    sequences = trainer.sequences(reanalyse=False)
+    times = timer({
+        "gather": partial(trainer.sequences, reanalyse=False),
+        "reanalysis": partial(trainer.sequences, reanalyse=True),
+        "update": lambda: trainer.learn(sequences),
+    })  # fmt: skip
+    update, columns = times["update"], {name: getattr(case, name) for name in KEY}
+    return {
+        **columns, "batch": trainer.config.learner.batch_size, "horizon": trainer.config.model.horizon,
+        "update_ms": update.median, "fastest_ms": update.fastest, "spread": update.spread,
+        "gather_ms": times["gather"].median, "reanalysis_ms": times["reanalysis"].median,
+        "update_bar": UPDATE_BAR if case.barred else None,
+    }  # fmt: skip
+
+
+def unizero_run(acting: Mapping[str, Any], learning: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
+    """Project the minutes of a whole run from the measured parts."""
+    update = next(row for row in learning if all(row[name] == acting[name] for name in KEY))
+    collection, iterations = UniZeroConfig().collection, STEPS / acting["num_envs"]
+    updates, evaluated = STEPS * collection.replay_ratio, (STEPS // EVERY + 1) * EPISODE
+    again = updates * collection.reanalyse_fraction
+    minutes = {
+        "acting_min": iterations * acting["step_ms"] / 60_000,
+        "learning_min": updates * (update["update_ms"] + update["gather_ms"]) / 60_000,
+        "reanalysis_min": again * (update["reanalysis_ms"] - update["gather_ms"]) / 60_000,
+        "evaluation_min": evaluated * acting["step_ms"] / 60_000,
+        "games_min": (iterations + evaluated) * acting["games_ms"] / 60_000,
+    }
+    columns = {name: acting[name] for name in (*KEY, "trees", "query_per")}
+    bar = UNIZERO_BAR if (acting["preset"], acting["device"]) == ("full", "cuda") else None
+    return {**columns, **minutes, "run_min": sum(minutes.values()), "run_bar": bar}
+
+
+# ---- GLAM ------------------------------------------------------------------------------------------------------------
+
+PHASES_BAR, GLAM_BAR = 20.0, 35.0  # ms of an environment step with both updates, minutes of a run: full size
+WARM_UP = 1024  # steps of the projected run before its first update
+# As configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, a last one of 5.
+ROUNDS, GAMES = 4 + 5, 20
+FORMS: tuple[MemoryKind, ...] = get_args(MemoryKind)
+
+PHASES_NOTE = (
+    "One environment step without the environment: choose an action (`act_ms`), draw a batch and update the world "
+    "model (`model_ms`), draw contexts, encode and imagine (`dream_ms`), update actor, critic and slow critic "
+    "(`agent_ms`); `step_ms` is their sum. `window` reads the last K steps anew for every imagined one, `carried` "
+    "goes on from the recurrent state."
+)
+IMAGINATION_NOTE = (
+    "The same model, contexts and horizon; `speed_up`: of `carried` over `window`, the median over pairs of "
+    "neighbouring repetitions. They are not the same function: a window knows its last K steps only."
+)
+PROJECTION_NOTE = (
+    f"A run of {STEPS:,} environment steps with both updates after each from step {WARM_UP:,} on, under the "
+    f"preset's own schedule of horizons, and evaluations that play {ROUNDS} rounds in all of {GAMES} games side by "
+    f"side, sampled and greedy, each round taken to last {EPISODE:,} steps. `games_min`: stepping Pong itself, "
+    f"one game in training and {GAMES} in evaluations, measured with random actions. Acting there is taken to cost "
+    "what it costs in one game. Everything in minutes, one part after another."
+)
+
+
+@dataclass(frozen=True)
+class GlamCase:
+    """One way of running a preset of GLAM."""
+
+    preset: str = "smoke"
+    device: str = "cpu"
+    engine: Literal["eager", "cudagraph"] = "eager"
+    precision: Precision = "float32"
+    backend: Backend = "auto"
+    form: MemoryKind | None = None
+    """Of imagination (None: the preset's)."""
+    horizon: int | None = None
+    """Imagined steps (None: as many as the preset begins with)."""
+
+    @property
+    def barred(self) -> bool:
+        """Whether the bars of an accelerator apply."""
+        return self.preset != "smoke" and self.device == "cuda"
+
+    def config(self) -> GlamConfig:
+        """Give the preset, executed in this way."""
+        config = read_config(GlamConfig, f"glam/{self.preset}")
+        bfloat16 = self.precision == "bfloat16"
+        start = self.horizon or config.horizon.start
+        return replace(
+            config,
+            model=replace(config.model, imagination_memory=self.form or config.model.imagination_memory),
+            learner=replace(config.learner, bfloat16=bfloat16),
+            agent=replace(config.agent, bfloat16=bfloat16),
+            horizon=replace(config.horizon, start=start, growth=0, maximum=start),
+            compute=replace(
+                config.compute, tf32=self.precision != "float32", threads=None, device=self.device,
+                engine=self.engine, backend=self.backend,
+            ),
+        )  # fmt: skip
+
+    def trainer(self) -> GlamTrainer:
+        """Make a trainer whose replay holds two windows of random play, before its first update."""
+        trainer = GlamTrainer(self.config())
+        for _ in range(2 * trainer.longest):
+            trainer.iterate()
+        return trainer
+
+    @property
+    def schedule(self) -> HorizonConfig:
+        """The horizons of a whole run."""
+        return self.config().horizon if self.preset == "smoke" else HorizonConfig()
+
+    @property
+    def horizons(self) -> list[int]:
+        """Every horizon that the schedule passes through in a whole run."""
+        schedule = self.schedule
+        return sorted({schedule.at(step) for step in range(0, STEPS, schedule.growth_every)})
+
+
+def glam_cases(device: str, engines: Sequence[str] = (), backend: Backend = "auto") -> list[GlamCase]:
+    """List the smoke preset on a CPU; on an accelerator the full size, as published and quick, in every way."""
+    if device == "cpu":
+        return [GlamCase(backend=backend)]
+    ways = [
+        GlamCase("paper", "cuda"),
+        GlamCase("fast", "cuda", precision="bfloat16"),
+        GlamCase("paper", "cuda", "cudagraph"),
+        GlamCase("paper", "cuda", "cudagraph", "bfloat16"),
+        GlamCase("fast", "cuda", "cudagraph", "tf32"),
+        GlamCase("fast", "cuda", "cudagraph", "bfloat16"),
+    ]
+    return [replace(way, backend=backend) for way in ways if not engines or way.engine in engines]
+
+
+def glam_tables(args: Args, timer: Timer) -> Iterator[Table]:
+    """Measure the wanted tables; that of phases comes after each case anew, as all of them take minutes."""
+    chosen, wanted = glam_cases(args.on, args.engine, args.backend), args.only or TABLES["glam"]
+    phases: list[dict[str, Value]] = []
+    if {"phases", "projection"} & set(wanted):
+        for case in chosen:
+            phases += [phase_row(replace(case, horizon=horizon), timer) for horizon in case.horizons]
+            yield Table.from_records(phases, "Phases", PHASES_NOTE)
+    if "imagination" in wanted:
+        once = {(case.engine, case.precision): case for case in chosen}.values()
+        rows = [imagination_row(replace(case, horizon=case.horizons[-1]), timer) for case in once]
+        yield Table.from_records(rows, "Imagination", IMAGINATION_NOTE)
+    if "projection" in wanted:
+        games = partial(environment_step, GAME, device=args.on, env_kwargs=chosen[0].config().env_kwargs())
+        alone, evaluated = (timer({"games": games(num_envs)})["games"].median for num_envs in (1, GAMES))
+        rows = [glam_run(phases, case, alone, evaluated) for case in chosen]
+        yield Table.from_records(rows, "Projected run", PROJECTION_NOTE)
+
+
+def phase_row(case: GlamCase, timer: Timer) -> dict[str, Value]:
+    """Measure the milliseconds of each phase at one horizon; the agent learns from the same rollouts every time."""
+    trainer = case.trainer()
+    rollouts = trainer.imagine()
+    times = timer({
+        "act": trainer.act, "model": trainer.learn_model, "dream": trainer.imagine,
+        "agent": lambda: trainer.execution.learn_agent(rollouts),
+    })  # fmt: skip
+    return {
+        **{name: getattr(case, name) for name in KEY},
+        "backend": None if trainer.backend is None else trainer.backend.name,
+        "form": trainer.config.model.imagination_memory, "horizon": trainer.config.horizon.start,
+        **{f"{name}_ms": time.median for name, time in times.items()},
+        "step_ms": sum(time.median for time in times.values()),
+        "spread": max(time.spread for time in times.values()), "bar": PHASES_BAR if case.barred else None,
+    }  # fmt: skip
+
+
+def imagination_row(case: GlamCase, timer: Timer) -> dict[str, Value]:
+    """Measure imagination on a sliding window and with carried state by turns."""
+    forms = {form: replace(case, form=form).trainer() for form in FORMS}
+    times = timer({form: trainer.imagine for form, trainer in forms.items()})
+    config = forms["window"].config
+    return {
+        **{name: getattr(case, name) for name in KEY[1:]},
+        "rows": config.imagination.num_rollouts, "context": config.model.context, "horizon": config.horizon.start,
+        **{f"{form}_ms": times[form].median for form in FORMS},
+        "speed_up": times["carried"].speed_up(times["window"]),
+    }  # fmt: skip
+
+
+def glam_run(
+    phases: Sequence[Mapping[str, Any]], case: GlamCase, games_ms: float, evaluated_ms: float
+) -> dict[str, Value]:
+    """Project the minutes of a whole run from its phases and the steps of its environments."""
+    columns = {name: getattr(case, name) for name in KEY}
+    measured = {row["horizon"]: row for row in phases if all(row[name] == value for name, value in columns.items())}
+    schedule = case.schedule  # reads the preset
+    steps = dict.fromkeys(case.horizons, 0) | Counter(schedule.at(step) for step in range(WARM_UP, STEPS))
+    first = measured[min(steps)]
+    evaluated = 2 * ROUNDS * EPISODE
+    minutes = {
+        "acting_min": (STEPS - WARM_UP + evaluated) * first["act_ms"] / 60_000,
+        "games_min": (STEPS * games_ms + evaluated * evaluated_ms) / 60_000,
+        **{
+            f"{name}_min": sum(count * measured[horizon][f"{name}_ms"] for horizon, count in steps.items()) / 60_000
+            for name in ("model", "dream", "agent")
+        },
+    }
+    bar = GLAM_BAR if case.barred else None
+    return {**columns, "form": first["form"], **minutes, "run_min": sum(minutes.values()), "bar": bar}
+
+
+# ---- measure, print, write -------------------------------------------------------------------------------------------
 
 
 @one_line_errors
@@ -230,7 +476,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     args.check()
     if args.run:
-        section, facts, tables = logged(args, Path(args.run))
+        section, facts, tables = run_section(args.model, Path(args.run), args.name)
         write_page(Path(args.folder), args.model, TITLES[args.model], facts, tables, section)
         print(f"wrote the section {section!r} of {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
         return

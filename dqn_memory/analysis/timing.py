@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from dqn_memory.analysis.size import environment_sizes
+from dqn_memory.blocks import PRIORS, PriorConfig
+from dqn_memory.blocks.attention import attend
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from envs.fleet import make_fleet
-from envs.tables import Value
+from envs.tables import Table, Value
 
 Clock = Literal["wall", "cpu"]
 Work = Callable[[], object]
@@ -151,7 +154,61 @@ def environment_step(env: str, num_envs: int, device: str, env_kwargs: Mapping[s
     return lambda: fleet.step(torch.randint(fleet.num_actions, (num_envs,), generator=draws).to(device))
 
 
-def _observation(spec: ObservationSpec, draws: torch.Generator) -> torch.Tensor:
+PRIORS_NOTE = (
+    "Attention without its projections; forward (`ms`) and with the gradient (`both_ms`). `local` looks 10 back, in "
+    "blocks where that pays; `local, masked` is the same function with all scores computed. `of_causal`, "
+    "`both_of_causal`: over plain causal attention at the same context. `growth`: `both_ms` over that of half the "
+    "context if measured; 2 is linear, 4 square."
+)
+
+
+def mixing_work(
+    shape: tuple[int, int, int], device: str, kind: str, tokens: int, gradient: bool, masked: bool = False
+) -> Work:
+    """Mix the values of `tokens` positions for a shape (B, H, E); `masked` computes a local prior as all others."""
+    prior = PriorConfig(kind=kind).build(shape[1], tokens).to(device)
+    generator = torch.Generator().manual_seed(0)
+    size = (*shape[:2], tokens, shape[2])
+    query, key, value = (
+        torch.randn(size, generator=generator).to(device).requires_grad_(gradient) for _ in range(3)
+    )  # fmt: skip
+
+    def mix() -> Tensor:
+        scale, bias = prior.tables(tokens)
+        window = None if masked else prior.fixed_window
+        mixed = attend(query, key, value, scale, bias, future_logit_zero=prior.future_logit_zero, window=window)
+        if gradient:
+            torch.autograd.backward(mixed, torch.ones_like(mixed), inputs=[query, key, value])
+        return mixed
+
+    return mix if gradient else torch.no_grad()(mix)
+
+
+def prior_table(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str) -> Table:
+    """Measure the milliseconds of attention under every prior, by context, forward and with the gradient."""
+    rows, names = list[dict[str, Value]](), (*PRIORS, "local, masked")
+    measured: dict[tuple[str, int], float] = {}  # with the gradient
+    for tokens in contexts:
+        works: dict[str, Work] = {}
+        for name in names:
+            kind, masked = name.removesuffix(", masked"), name.endswith(", masked")
+            works[name] = mixing_work(shape, device, kind, tokens, False, masked)
+            works[f"{name} both"] = mixing_work(shape, device, kind, tokens, True, masked)
+        times = timer(works)
+        for name in names:
+            forward, both, half = times[name], times[f"{name} both"], measured.get((name, tokens // 2))
+            measured[name, tokens] = both.median
+            rows.append({
+                "prior": name, "tokens": tokens, "ms": forward.median, "both_ms": both.median, "spread": both.spread,
+                "of_causal": 1 / forward.speed_up(times["causal"]),
+                "both_of_causal": 1 / both.speed_up(times["causal both"]),
+                "growth": None if half is None else both.median / half,
+            })  # fmt: skip
+    note = f"{shape[0]} sequences, {shape[1]} heads of {shape[2]}. {PRIORS_NOTE}"
+    return Table.from_records(rows, "Priors", note)
+
+
+def _observation(spec: ObservationSpec, draws: torch.Generator) -> Tensor:
     if spec.kind == "discrete":
         return torch.randint(spec.vocabulary - 1, (FULL_REPLAY_ROWS, *spec.shape), generator=draws)
     return torch.rand(FULL_REPLAY_ROWS, *spec.shape, generator=draws)

@@ -42,20 +42,16 @@ class ModelStats(RunStats):
         self.agent = RunStats(device, "losses/agent", "grad/agent_norm", "--agent-learning-rate")
 
     def scalars(self) -> dict[str, float]:
-        """Do as `RunStats`, for both."""
         return super().scalars() | self.agent.scalars()
 
     def check_finite(self) -> None:
-        """Do as `RunStats`, for both."""
         super().check_finite()
         self.agent.check_finite()
 
     def state_dict(self) -> dict[str, Any]:
-        """Do as `RunStats`, for both."""
         return super().state_dict() | {"agent": self.agent.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Do as `RunStats`, for both."""
         super().load_state_dict(state)
         self.agent.load_state_dict(state["agent"])
 
@@ -105,7 +101,10 @@ class GlamTrainer(Trainer[TrainConfig]):
         """Take one step in every environment, then this iteration's updates."""
         collection, num_envs = self.config.collection, self.fleet.num_envs
         # act
-        action = self._act()  # (N,)
+        if self.steps < collection.learning_starts:
+            action = torch.randint(self.fleet.num_actions, (num_envs,), generator=self.acting, device=self.device)
+        else:
+            action = self.act()  # (N,)
         step = self.fleet.step(action)
 
         # store
@@ -120,19 +119,18 @@ class GlamTrainer(Trainer[TrainConfig]):
         # learn
         if self.replay.drawable(self.config.model.batch_length):
             for _ in range(collection.model_updates(self.iterations, num_envs)):
-                self._learn_model()
+                self.learn_model()
         if self.replay.drawable(self.longest):
             for _ in range(collection.agent_updates(self.iterations, num_envs)):
                 self._learn_agent()
 
-    def _act(self) -> Tensor:
-        num_envs, actions = self.fleet.num_envs, self.fleet.num_actions
-        if self.steps < self.config.collection.learning_starts:
-            return torch.randint(actions, (num_envs,), generator=self.acting, device=self.device)
-        noise = ActingNoise.draw(self.model, num_envs, actions, self.acting)
+    def act(self) -> Tensor:
+        """Choose actions (N,) by the policy."""
+        noise = ActingNoise.draw(self.model, self.fleet.num_envs, self.fleet.num_actions, self.acting)
         return self.player.act(self.observation, self.first, noise)
 
-    def _learn_model(self) -> None:
+    def learn_model(self) -> None:
+        """Draw a batch and update the world model."""
         config, length = self.config, self.config.model.batch_length
         batch = self.replay.windows(self.replay.draw(config.learner.batch_size, length, self.drawing), length)
         noise = self._latent_noise(config.learner.batch_size, length)

@@ -92,7 +92,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         """Take one step in every environment, then this iteration's updates."""
         # plan and act
         self.stopwatch.begin(SEARCH)
-        action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self._plan()
+        action, policy, latent = self._random() if self.steps < self.config.collection.prepopulate else self.plan()
         self.stopwatch.begin(ACTING)
         step = self.fleet.step(action)
 
@@ -117,7 +117,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
                 self._learn()
         self.stopwatch.stop()
 
-    def _plan(self) -> tuple[Tensor, Tensor, Tensor]:
+    def plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
         search, rows = self.config.search, self.config.environment.num_envs
         numbers = draw(search, rows, self.num_actions, self.numbers)
@@ -126,24 +126,24 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return action, plan.found.policy, plan.latent
 
     def _random(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Draw actions uniformly, without a search; returns the same as `_plan`."""
+        """Draw actions uniformly, without a search; returns the same as `plan`."""
         rows = self.config.environment.num_envs
         action = torch.randint(self.num_actions, (rows,), generator=self.numbers, device=self.device)
         policy = torch.full((rows, self.num_actions), 1 / self.num_actions, device=self.device)
         return action, policy, self.planner.encode(self.observation)
 
     def _learn(self) -> None:
-        metrics = self.learn(self._sequences())
+        metrics = self.learn(self.sequences(is_due(self.updates, self.config.collection.reanalyse_fraction)))
         self.updates += 1
         if self.config.learner.copies_after(self.updates):
             move_target(self.model, self.target, 1.0)
         self.stats.count_update(metrics, self.steps)
 
-    def _sequences(self) -> Sequences:
-        """Sample what the next update learns from; some updates get new policy targets by reanalysis."""
+    def sequences(self, reanalyse: bool) -> Sequences:
+        """Sample what an update learns from, with policy targets from the replay or from new searches."""
         drawn = self.replay.draw(self.config.learner.batch_size, self.drawing)
         sequences = self.replay.sequences(drawn)
-        if not is_due(self.updates, self.config.collection.reanalyse_fraction):
+        if not reanalyse:
             return sequences
         contexts, search = self.replay.contexts(drawn), self.config.search
         numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing).to(self.device)
