@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
+import torch
 from torch import Tensor
 
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds
 from envs.atari import AtariStep
 from envs.core import Step
+from envs.fleet import Fleet, make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS, make_world
 
@@ -20,6 +24,50 @@ class ComputeConfig(settings.ComputeConfig):
 
     tf32: bool = False
     """Multiply float32 with TF32 on a GPU, in convolutions too: several times faster, with 10 bits of mantissa."""
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Evaluations, in which all environments play as many episodes, so that short ones are not favoured."""
+
+    evaluate_every: Annotated[int, Bounds(0)] = 10_000
+    """Environment steps between evaluations (0: only at the end)."""
+    num_eval_envs: Annotated[int, Bounds(1)] = 20
+    """Environments that an evaluation plays in at once."""
+    episodes_per_env: Annotated[int, Bounds(1)] = 1
+    """Episodes in each of them."""
+    final_episodes_per_env: Annotated[int, Bounds(1)] = 5
+    """The same for the last evaluation."""
+    max_episode_steps: Annotated[int, Bounds(1)] | None = None
+    """Steps after which an evaluation cuts an episode, if the environment's own limit is not lower (None: that one)."""
+    stop_at_return: float | None = None
+    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
+    plays other episodes, so it does not inherit the luck of the one that ended the run."""
+    memory_ablation: bool = False
+    """Evaluate the final agent once more without its memory: it forgets everything before each step."""
+
+
+@dataclass(frozen=True)
+class EvalSetup:
+    """Where and how a model is evaluated."""
+
+    env: str
+    env_kwargs: dict[str, Any]
+    observation_key: str | None
+    device: torch.device
+    reset_memory: bool = False  # before each step: what the agent does without a memory
+
+    @classmethod
+    def of(cls, config: Any, device: torch.device, reset_memory: bool = False) -> Self:
+        """Take a run's own environment, with the time limit of evaluations."""
+        environment, kwargs = config.environment, config.env_kwargs(training=False)
+        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory)
+
+    def fleet(self, num_envs: int, seed: int) -> Fleet:
+        """Make N environments."""
+        return make_fleet(
+            self.env, num_envs, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
+        )
 
 
 def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool) -> tuple[Tensor, Tensor]:

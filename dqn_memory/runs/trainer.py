@@ -99,13 +99,17 @@ class Trainer(ABC, Generic[C]):
         With `reset_memory` the agent forgets everything before each step.
         """
 
-    @abstractmethod
     def reached_goal(self, score: Score) -> bool:
-        """Whether an evaluation is as good as the config asks for to end the run."""
+        """Whether an evaluation is good enough to end the run: here, its mean return as `--stop-at-return` asks."""
+        goal = self.config.evaluation.stop_at_return
+        return goal is not None and float(score.returns.mean()) >= goal
 
-    @abstractmethod
     def summary(self, score: Score) -> str:
         """Say what the script prints of the last evaluation."""
+        return (
+            f"return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
+            f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
+        )
 
     @classmethod
     @abstractmethod

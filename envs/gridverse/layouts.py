@@ -135,37 +135,20 @@ def rooms(
     exits: int,
     device: torch.device,
     colours: Sequence[int] = COLOURS,
+    walls: bool = True,
 ) -> Scattered:
     """Lay out rooms (down, across) with one opening in the wall between each two neighbours.
 
-    Raises:
-        UserError: the rooms, or what is put into them, do not fit.
-    """
-    base = _bordered(height, width)
-    base[lines(height, width, plan)] = pack(WALL)
-    openings = torch.tensor(_segments(height, width, plan)).view(-1, 3)
-    return Scattered(base, _floor(base), openings, beacons, exits, device, colours)
-
-
-def open_ground(
-    height: int,
-    width: int,
-    plan: Sequence[int],
-    beacons: int,
-    exits: int,
-    device: torch.device,
-    colours: Sequence[int] = COLOURS,
-) -> Scattered:
-    """Lay out a floor without inner walls; everything starts off the lines that would cut it into rooms.
+    Without `walls` the floor is open, and everything starts off the lines that would cut it into rooms.
 
     Raises:
         UserError: the rooms, or what is put into them, do not fit.
     """
     base = _bordered(height, width)
-    kept = base.clone()
-    kept[lines(height, width, plan)] = pack(WALL)
-    openings = torch.empty(0, 3, dtype=torch.int64)
-    return Scattered(base, _floor(kept), openings, beacons, exits, device, colours)
+    divided = base.clone()
+    divided[lines(height, width, plan)] = pack(WALL)
+    openings = torch.tensor(_segments(height, width, plan) if walls else [], dtype=torch.int64).view(-1, 3)
+    return Scattered(divided if walls else base, _floor(divided), openings, beacons, exits, device, colours)
 
 
 class LockedRoom(Layout):

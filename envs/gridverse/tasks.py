@@ -137,7 +137,7 @@ class MemoryEmpty(StockWorld):
         self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Unpack[GridOptions]
     ) -> None:
         device = torch.device(options.get("device", "cpu"))
-        task = memory(layouts.open_ground(size, size, rooms, beacons, exits, device), device)
+        task = memory(layouts.rooms(size, size, rooms, beacons, exits, device, walls=False), device)
         super().__init__(task, **options)
 
 

@@ -12,8 +12,9 @@ from trained import contents
 
 from dqn_memory.evaluate import main
 from dqn_memory.runs.settings import read_config
-from world_models.glam.acting import EvalSetup, Player, PolicyScore, build, evaluate, load, make_player, play
+from world_models.glam.acting import Player, PolicyScore, build, evaluate, load, make_player, play
 from world_models.glam.config import TrainConfig
+from world_models.settings import EvalSetup
 
 
 @pytest.fixture(scope="module")

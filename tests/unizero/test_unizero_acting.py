@@ -42,7 +42,7 @@ def test_a_plan_depends_on_what_was_seen_before():
 
 def test_an_evaluation_plays_its_quota_in_each_world_and_repeats_itself():
     player = _two_actions()
-    setup = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
+    setup = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"), search=SearchConfig(simulations=3))
     first, again = (evaluate(player, setup, 3, 2, seed=5) for _ in range(2))
     other = evaluate(player, setup, 3, 2, seed=6)
     assert first.episodes == 6 and (first.lengths > 0).all()
@@ -59,7 +59,7 @@ def test_without_its_memory_a_planner_has_no_history(monkeypatch):
 
     monkeypatch.setattr(Planner, "plan", noted)
     player = _two_actions()
-    setup = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"), SearchConfig(simulations=3))
+    setup = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"), search=SearchConfig(simulations=3))
     evaluate(player, setup, 2, 1, seed=5)
     assert max(counts) > 1
     counts.clear()

@@ -21,12 +21,13 @@ from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins
-from envs.fleet import Fleet, make_fleet
+from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig
 from world_models.glam.imagination import Policy, choose, uniforms
 from world_models.glam.memory import Memory, make_memory
 from world_models.glam.model import WorldModel
+from world_models.settings import EvalSetup
 
 KIND = "glam"  # what a checkpoint's header says
 PolicyName = Literal["sampled", "greedy"]
@@ -129,30 +130,6 @@ class PolicyScore(Score):
         """Return the score's scalars; those of the greedy policy are called eval/greedy_..."""
         greedy = {} if self.greedy is None else self.greedy.scalars()
         return super().scalars() | {name.replace("/", "/greedy_"): value for name, value in greedy.items()}
-
-
-@dataclass(frozen=True)
-class EvalSetup:
-    """Where and how an agent is evaluated."""
-
-    env: str
-    env_kwargs: dict[str, Any]
-    observation_key: str | None
-    device: torch.device
-    reset_memory: bool = False  # before each step: what the agent does without a memory
-
-    @classmethod
-    def of(cls, config: TrainConfig, device: torch.device, reset_memory: bool = False) -> EvalSetup:
-        """Take the run's own environment, with the time limit of evaluations."""
-        environment = config.environment
-        kwargs = config.env_kwargs(training=False)
-        return cls(environment.env, kwargs, environment.observation_key, device, reset_memory)
-
-    def fleet(self, num_envs: int, seed: int) -> Fleet:
-        """Make N environments."""
-        return make_fleet(
-            self.env, num_envs, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
-        )
 
 
 def evaluate(

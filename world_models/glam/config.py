@@ -222,27 +222,12 @@ def _between(ratio: float, first: int, last: int, num_envs: int) -> int:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
-    """Each of N environments plays the same number of episodes, so short ones are not favoured."""
+class EvaluationConfig(settings.EvaluationConfig):
+    """Evaluation of the policy."""
 
-    evaluate_every: Annotated[int, Bounds(0)] = 10_000
-    """Environment steps between evaluations (0: only at the end)."""
-    num_eval_envs: Annotated[int, Bounds(1)] = 20
-    """Environments that an evaluation plays in at once."""
-    episodes_per_env: Annotated[int, Bounds(1)] = 1
-    """Episodes of each of them."""
-    final_episodes_per_env: Annotated[int, Bounds(1)] = 5
-    """The same for the last evaluation."""
-    max_episode_steps: Annotated[int, Bounds(1)] | None = None
-    """Steps after which an evaluation's episode is cut, if its own limit is not sooner (None: that limit)."""
     policy: Literal["both", "sampled", "greedy"] = "both"
     """`sampled` draws actions as in training, as paper and released code evaluate; `greedy` takes the most probable
     ones. With `both` the sampled ones are the run's score, and the greedy ones are logged too."""
-    stop_at_return: float | None = None
-    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
-    plays other episodes, so it does not inherit the luck of the one that ended the run."""
-    memory_ablation: bool = False
-    """Evaluate the final agent once more without its memory: it forgets everything before each step."""
 
 
 @dataclass(frozen=True)

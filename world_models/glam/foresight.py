@@ -13,11 +13,12 @@ from torch import Tensor
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from world_models.distributions import upcast
-from world_models.glam.acting import ActingNoise, EvalSetup, Trained, make_player
+from world_models.glam.acting import ActingNoise, Trained, make_player
 from world_models.glam.imagination import Context, uniforms
 from world_models.glam.learner import kl
 from world_models.glam.memory import MemoryKind, make_memory
 from world_models.glam.model import WorldModel
+from world_models.settings import EvalSetup
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -15,12 +15,11 @@ from torch import Tensor, nn
 
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
+from dqn_memory.runs.score import Evaluation, EvaluationOptions
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from world_models.glam.acting import (
     ActingNoise,
-    EvalSetup,
     PolicyScore,
     build,
     check_frames,
@@ -32,6 +31,7 @@ from world_models.glam.config import TrainConfig
 from world_models.glam.engine import ModelBatch, Optimizers, RolloutInputs, make_execution, make_optimizers
 from world_models.glam.imagination import Noise, Rollouts, uniforms
 from world_models.glam.replay import Replay
+from world_models.settings import EvalSetup
 
 
 class ModelStats(RunStats):
@@ -171,11 +171,6 @@ class GlamTrainer(Trainer[TrainConfig]):
         seed = self.evaluation_seed(final)
         return evaluate(self.model, self.agent, setup, self.config, config.num_eval_envs, episodes, seed)
 
-    def reached_goal(self, score: Score) -> bool:
-        """Whether the mean return is as high as `--stop-at-return` asks."""
-        goal = self.config.evaluation.stop_at_return
-        return goal is not None and float(score.returns.mean()) >= goal
-
     def networks(self) -> dict[str, nn.Module]:
         """Return the world model, and the agent with actor and critic."""
         return {"model": self.model, "agent": self.agent}
@@ -183,13 +178,6 @@ class GlamTrainer(Trainer[TrainConfig]):
     def state_dict(self) -> dict[str, Any]:
         """Return `Trainer`'s state and the number of actions, for which a loaded agent is built."""
         return super().state_dict() | {"actions": self.fleet.num_actions}
-
-    def summary(self, score: Score) -> str:
-        """Say what the script prints of the last evaluation."""
-        return (
-            f"return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
-            f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
-        )
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, e
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet, make_fleet
+from world_models import settings
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.engine import Planning, make_planning
 from world_models.unizero.networks import WorldModel, build
@@ -94,29 +95,17 @@ class Planner:
 
 
 @dataclass(frozen=True)
-class EvalSetup:
+class EvalSetup(settings.EvalSetup):
     """Where and how a model is evaluated."""
 
-    env: str
-    env_kwargs: dict[str, Any]
-    observation_key: str | None
-    device: torch.device
-    search: SearchConfig
-    reset_memory: bool = False  # empty the history before each step: what the agent does without memory
+    search: SearchConfig = field(default_factory=SearchConfig)
 
     @classmethod
-    def of(cls, config: TrainConfig, device: torch.device) -> EvalSetup:
-        """Take the environment of a run, with the time limit of evaluations."""
-        world = config.environment
-        return cls(world.env, config.env_kwargs(training=False), world.observation_key, device, config.search)
+    def of(cls, config: TrainConfig, device: torch.device, reset_memory: bool = False) -> Self:
+        """Take a run's own environment, with the time limit of evaluations, and its search."""
+        return replace(super().of(config, device, reset_memory), search=config.search)
 
-    def fleet(self, num_envs: int, seed: int) -> Fleet:
-        """Make N environments."""
-        return make_fleet(
-            self.env, num_envs, seed, self.device, observation_key=self.observation_key, env_kwargs=self.env_kwargs
-        )
-
-    def with_simulations(self, simulations: int | None) -> EvalSetup:
+    def with_simulations(self, simulations: int | None) -> Self:
         """Change the number of simulations (None: keep it)."""
         return self if simulations is None else replace(self, search=replace(self.search, simulations=simulations))
 
@@ -198,9 +187,7 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
 
 def make_setup(options: EvaluationOptions, config: TrainConfig, model: WorldModel, device: torch.device) -> EvalSetup:
     """Decide where to evaluate; raise UserError where the model cannot act in the environment asked for."""
-    setup = replace(
-        EvalSetup.of(config, device).with_simulations(options.simulations), reset_memory=options.reset_memory
-    )
+    setup = EvalSetup.of(config, device, options.reset_memory).with_simulations(options.simulations)
     if options.env is None:
         return setup
     there = replace(config, environment=replace(config.environment, env=options.env, path=None))

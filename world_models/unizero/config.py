@@ -350,28 +350,12 @@ class CollectionConfig:
 
 
 @dataclass(frozen=True)
-class EvaluationConfig:
-    """Evaluation without noise; all environments play as many episodes, so that short ones are not favoured."""
+class EvaluationConfig(settings.EvaluationConfig):
+    """Evaluation without noise. The paper evaluates every 10,000 steps, the released code every 5,000 to 20,000."""
 
-    evaluate_every: Annotated[int, Bounds(0)] = 10_000
-    """Environment steps between evaluations (0: only at the end). 10,000 in the paper, which is the default; 5,000,
-    10,000 or 20,000 in the released configurations."""
     evaluate_from: Annotated[int, Bounds(0)] = 20_000
     """Environment steps before the first evaluation (20,000 in the paper, which is the default; the released code
     begins with the untrained agent, here 0 begins with the first --evaluate-every)."""
-    num_eval_envs: Annotated[int, Bounds(1)] = 20
-    """Environments that an evaluation plays in at once."""
-    episodes_per_env: Annotated[int, Bounds(1)] = 1
-    """Episodes in each of them."""
-    final_episodes_per_env: Annotated[int, Bounds(1)] = 5
-    """The same for the last evaluation."""
-    max_episode_steps: Annotated[int, Bounds(1)] | None = None
-    """Steps after which an evaluation cuts an episode, if the environment's own limit is not lower (None: that one)."""
-    stop_at_return: float | None = None
-    """End the run as soon as an evaluation's mean return reaches this (None: run to --total-steps). The last evaluation
-    plays other episodes, so it does not inherit the luck of the one that ended the run."""
-    memory_ablation: bool = False
-    """Evaluate the final agent once more without memory, its history emptied before each step."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -155,10 +154,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
 
     def evaluate(self, final: bool = False, reset_memory: bool = False) -> Score:
         """Play episodes without noise, with the evaluation stream's own seed for this step."""
-        config, setup = (
-            self.config.evaluation,
-            replace(EvalSetup.of(self.config, self.device), reset_memory=reset_memory),
-        )
+        config, setup = self.config.evaluation, EvalSetup.of(self.config, self.device, reset_memory)
         quota = config.final_episodes_per_env if final else config.episodes_per_env
         self.stopwatch.begin(EVALUATION)
         seed = self.evaluation_seed(final)
@@ -166,21 +162,9 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stopwatch.stop()
         return score
 
-    def reached_goal(self, score: Score) -> bool:
-        """Whether the mean return is as high as `--stop-at-return` asks."""
-        goal = self.config.evaluation.stop_at_return
-        return goal is not None and float(score.returns.mean()) >= goal
-
     def networks(self) -> dict[str, WorldModel]:
         """List the model and its target."""
         return {"model": self.model, "target": self.target}
-
-    def summary(self, score: Score) -> str:
-        """Say what the script prints of the last evaluation."""
-        return (
-            f"return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
-            f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
-        )
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
