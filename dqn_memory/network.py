@@ -115,11 +115,11 @@ class ImageEmbedding(nn.Module):
     def __init__(self, shape: tuple[int, ...], width: int, integer: bool) -> None:
         super().__init__()
         self.channels_last = shape[-1] <= shape[0]
-        height, wide, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
+        height, image_width, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
         self.scale = 1 / 255 if integer else 1.0
-        self.convolutions = _convolutions(channels, min(height, wide))
+        self.convolutions = _convolutions(channels, min(height, image_width))
         with torch.device("meta"):
-            probe = _convolutions(channels, min(height, wide))(torch.empty(1, channels, height, wide))
+            probe = _convolutions(channels, min(height, image_width))(torch.empty(1, channels, height, image_width))
         self.linear = nn.Linear(probe.numel(), width)
 
     def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)

@@ -56,9 +56,9 @@ def two_hot(x: Tensor, low: float, high: float, bins: int) -> Tensor:
     Only the two neighbours of x get weight; a point that is hit exactly gets all of it.
     """
     step = (high - low) / (bins - 1)
-    place = (upcast(x).clamp(low, high) - low) / step  # in bins
-    points = torch.arange(bins, device=x.device, dtype=place.dtype)
-    return F.relu(1 - (place[..., None] - points).abs())
+    position = (upcast(x).clamp(low, high) - low) / step  # in bins
+    points = torch.arange(bins, device=x.device, dtype=position.dtype)
+    return F.relu(1 - (position[..., None] - points).abs())
 
 
 def expectation(logits: Tensor, low: float, high: float) -> Tensor:

@@ -152,8 +152,8 @@ class Maps:
             str(layer): [[_thousandths(row) for row in head] for head in maps] for layer, maps in self.layers.items()
         }
         facts = {"success": self.success, "total": self.total, "first": self.first}
-        told = {name: value for name, value in facts.items() if value is not None}
-        return {"length": self.length, **told, "layers": kept}
+        given = {name: value for name, value in facts.items() if value is not None}
+        return {"length": self.length, **given, "layers": kept}
 
     @classmethod
     def parse(cls, content: Any) -> Maps:

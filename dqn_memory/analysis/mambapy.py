@@ -141,8 +141,10 @@ def scan_work(shape: Shape, choice: Choice | None, device: str) -> Work:
 def scan_inputs(shape: Shape, device: str) -> list[Tensor]:
     """Draw input, raw step size, decay, enter, leave and skip."""
     draws, channels = torch.Generator().manual_seed(0), 2 * WIDTH
-    wide, narrow = (shape.batch, shape.time, channels), (shape.batch, shape.time, STATES)
-    u, delta, enter, leave = (torch.randn(size, generator=draws) for size in (wide, wide, narrow, narrow))
+    by_channel, by_state = (shape.batch, shape.time, channels), (shape.batch, shape.time, STATES)
+    u, delta, enter, leave = (
+        torch.randn(size, generator=draws) for size in (by_channel, by_channel, by_state, by_state)
+    )
     decay = -torch.arange(1.0, STATES + 1).repeat(channels, 1)
     values = (u, delta - 3, decay, enter, leave, torch.ones(channels))
     return [value.to(device).requires_grad_() for value in values]

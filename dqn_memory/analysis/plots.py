@@ -91,9 +91,9 @@ def decision(
     """
     count, length = weights.shape
     film = length <= FILM and len(frames) == length
-    wide = max(5.0, (0.95 if film else 0.42) * length)
-    heights = [wide / length if film else 0.01, 0.36 * count]
-    figure = Figure(figsize=(wide + 2.6, sum(heights) + 1.5), layout="constrained")
+    figure_width = max(5.0, (0.95 if film else 0.42) * length)
+    heights = [figure_width / length if film else 0.01, 0.36 * count]
+    figure = Figure(figsize=(figure_width + 2.6, sum(heights) + 1.5), layout="constrained")
     grid = figure.add_gridspec(2, length, height_ratios=heights, wspace=0.02, hspace=0.02)
     for step, frame in enumerate(frames if film else ()):
         panel = figure.add_subplot(grid[0, step])
@@ -172,14 +172,17 @@ def seed_curves(forms: Mapping[str, Sequence[Curve]], title: str, ylabel: str = 
     """Draw curves over environment steps: a colour a form, its seeds thin, their mean at shared steps thick."""
     figure, panel = _over_steps(forms, title, ylabel)
     for number, (form, seeds) in enumerate(forms.items()):
-        look: Any = {"color": COLOURS[number % len(COLOURS)], "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3]}
+        style: Any = {
+            "color": COLOURS[number % len(COLOURS)],
+            "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3],
+        }
         for steps, values in seeds if len(seeds) > 1 else ():
-            panel.plot(steps, values, linewidth=0.9, alpha=0.4, **look)
+            panel.plot(steps, values, linewidth=0.9, alpha=0.4, **style)
         known = [dict(zip(steps, values, strict=True)) for steps, values in seeds]
         shared = [step for step in known[0] if all(step in curve for curve in known)]
         mean = [float(np.mean([curve[step] for curve in known])) for step in shared]
         label = form if len(seeds) == 1 else f"{form}, mean of {len(seeds)}"
-        panel.plot(shared, mean, label=label, marker=_marker(shared), markersize=3.5, **look)
+        panel.plot(shared, mean, label=label, marker=_marker(shared), markersize=3.5, **style)
     if ylabel == "success rate":
         _as_rates(panel)
     return _finish(figure, panel)

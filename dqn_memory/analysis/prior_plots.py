@@ -36,8 +36,8 @@ def learned_values(
     colour a layer. Dashed: `starts`, where every head began.
     """
     layers, heads = next(iter(values.values())).shape[1:]
-    wide = max(6.4, 0.26 * layers * heads + 1.2)
-    figure = Figure(figsize=(wide, 1.9 * len(values) + 1.1), layout="constrained")
+    figure_width = max(6.4, 0.26 * layers * heads + 1.2)
+    figure = Figure(figsize=(figure_width, 1.9 * len(values) + 1.1), layout="constrained")
     panels = figure.subplots(len(values), 1, squeeze=False)[:, 0]
     for panel, (name, runs) in zip(panels, values.items(), strict=True):
         _bars(panel, runs)

@@ -124,8 +124,8 @@ def _image_operations(network: QNetwork) -> int:
     if not isinstance(embedding, ImageEmbedding):
         return 0
     shape = network.spec.shape
-    height, wide, channels = shape if embedding.channels_last else (*shape[1:], shape[0])
-    x = torch.empty(1, channels, height, wide, device=next(embedding.parameters()).device)
+    height, image_width, channels = shape if embedding.channels_last else (*shape[1:], shape[0])
+    x = torch.empty(1, channels, height, image_width, device=next(embedding.parameters()).device)
     total = 0
     for layer in embedding.convolutions:
         x = layer(x)

@@ -87,19 +87,21 @@ def _page(episode: Episode, step: int, number: int, actions: Sequence[str], look
 def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, top: int) -> None:
     """Draw a row a source: where the decision at `step` looked, from the first step to the last."""
     left, count = MARGIN + NAMES, look.weights.shape[-1]
-    room = page.width - left - MARGIN
+    length = page.width - left - MARGIN
     colours = matplotlib.colormaps["Blues"](look.weights[:, step], bytes=True)[..., :3].copy()  # (R, T, 3)
     colours[:, step + 1 :] = AHEAD
-    strip = Image.fromarray(colours).resize((room, len(look.names) * ROW), Image.Resampling.NEAREST)
+    strip = Image.fromarray(colours).resize((length, len(look.names) * ROW), Image.Resampling.NEAREST)
     font = ImageFont.load_default(11)
     draw.text((MARGIN, top), f"what the decision at step {step} attends to, by step", FAINT, font)
     page.paste(strip, (left, top + ROW))
     for row, name in enumerate(look.names):
         draw.text((MARGIN, top + (row + 1) * ROW), name, INK, font)
     under = top + (len(look.names) + 1) * ROW
-    draw.rectangle((left + step * room // count, top + ROW, left + (step + 1) * room // count, under), outline=CHOSEN)
+    draw.rectangle(
+        (left + step * length // count, top + ROW, left + (step + 1) * length // count, under), outline=CHOSEN
+    )
     for shown in sorted({0, count - 1}):
-        draw.text((left + (2 * shown + 1) * room // (2 * count), under), str(shown), FAINT, font, anchor="ma")
+        draw.text((left + (2 * shown + 1) * length // (2 * count), under), str(shown), FAINT, font, anchor="ma")
 
 
 def _moment(
@@ -126,11 +128,11 @@ def _ending(draw: ImageDraw.ImageDraw, left: int, episode: Episode, number: int)
 
 
 def _bar(draw: ImageDraw.ImageDraw, left: int, line: int, name: str, value: float, share: float, chosen: bool) -> None:
-    top, start, room = MARGIN + line * LINE, left + 92, PANEL - 92 - 52
+    top, start, length = MARGIN + line * LINE, left + 92, PANEL - 92 - 52
     _text(draw, left, line, name, INK)
-    end = start + max(1, round(share * room))
+    end = start + max(1, round(share * length))
     draw.rectangle((start, top + 3, end, top + LINE - 4), fill=CHOSEN if chosen else BAR)
-    _text(draw, start + room + 6, line, f"{value:.2f}", INK if chosen else FAINT)
+    _text(draw, start + length + 6, line, f"{value:.2f}", INK if chosen else FAINT)
 
 
 def _text(draw: ImageDraw.ImageDraw, left: int, line: int, text: str, colour: str = INK, size: int = 13) -> None:

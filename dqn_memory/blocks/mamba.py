@@ -68,9 +68,9 @@ class Mamba(Block):
         self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> State:
         """Zeros (B, E, W) and (B, E, N)."""
-        wide = torch.promote_types(dtype or torch.float32, torch.float32)
+        state_dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         inputs = torch.zeros(batch, self.inner, self.taps, device=device, dtype=dtype)
-        return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=wide)
+        return inputs, torch.zeros(batch, self.inner, self.states, device=device, dtype=state_dtype)
 
     def prefill(self, x: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         """Encode x (B, T, D), all of it real, that follows `state`; return (B, T, D) and the state after it."""

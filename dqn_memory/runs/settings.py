@@ -300,8 +300,8 @@ class Bounds:
         if self == Bounds(self.least, self.most) and None not in (self.least, self.most):
             return f"lie between {self.least} and {self.most}"
         words = {"be at least": self.least, "be above": self.above, "be at most": self.most, "be below": self.below}
-        said = [f"{word} {bound}" for word, bound in words.items() if bound is not None]
-        return " and ".join(said[:1] + [word.removeprefix("be ") for word in said[1:]])
+        limits = [f"{word} {bound}" for word, bound in words.items() if bound is not None]
+        return " and ".join(limits[:1] + [word.removeprefix("be ") for word in limits[1:]])
 
 
 def check_numbers(config: Any) -> None:

@@ -166,10 +166,10 @@ def _unfinished(run: RunState) -> list[str]:
 def read_entry(source: Source, run: RunState) -> Entry:
     """Read one finished run; a UserError names what is missing or damaged."""
     record = source.record(run)
-    place = run.folder if source.recorded is None else source.folder
-    config = from_record(trainer_class(source.kind).config_class, record.config_toml, str(place / CONFIG))
+    source_folder = run.folder if source.recorded is None else source.folder
+    config = from_record(trainer_class(source.kind).config_class, record.config_toml, str(source_folder / CONFIG))
     success = not source.shown.get("returns") and counts_success(record, config)
-    lines = str(place / ("metrics.jsonl" if source.recorded is None else ROWS))
+    lines = str(source_folder / ("metrics.jsonl" if source.recorded is None else ROWS))
     curve = read_curve(record.metrics, success, lines)
     if curve.final is None:
         raise UserError(f"{lines} is incomplete: it has no final evaluation of {run.name}")

@@ -253,9 +253,9 @@ def _beginning(steps: Floats) -> float:
 def _levels(panels: Sequence[Axes], scale: Scale, best: str) -> None:
     """Draw lines in all panels, with their names in the first."""
     for panel in panels:
-        told = panel is panels[0]
-        _line(panel, scale.zero, "random" if told else "")
-        _line(panel, scale.one, best if told else "", below=len(panels) > 1)  # above it is the panel's title
+        labelled = panel is panels[0]
+        _line(panel, scale.zero, "random" if labelled else "")
+        _line(panel, scale.one, best if labelled else "", below=len(panels) > 1)  # above it is the panel's title
 
 
 def common_curves(runs: Sequence[Entry]) -> tuple[Floats, Floats]:

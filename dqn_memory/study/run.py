@@ -292,8 +292,8 @@ def overview(study: Study, everything: bool = False) -> Group:
         parts.append(_table(study, shown))
     for run in runs:
         if run.state == "failed":
-            said = "\n".join(f"    {line}" for line in run.error.splitlines())
-            parts += [Text(f"{run.name} failed (log: {run.log}):", style="bold red"), Text(said)]
+            lines = "\n".join(f"    {line}" for line in run.error.splitlines())
+            parts += [Text(f"{run.name} failed (log: {run.log}):", style="bold red"), Text(lines)]
     return Group(*parts)
 
 

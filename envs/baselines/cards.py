@@ -147,7 +147,7 @@ def _alike(rows: int, columns: tuple[int, ...]) -> list[list[int]]:
 
 
 def _renamed(column: int, order: list[int]) -> int:
-    return sum((column >> row & 1) << place for place, row in enumerate(order))
+    return sum((column >> row & 1) << digit for digit, row in enumerate(order))
 
 
 def _tables(pairs: int) -> dict[Table, int]:

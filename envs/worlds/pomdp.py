@@ -78,8 +78,8 @@ class Section:
 
     def fail(self, expected: str, advice: str = "") -> NoReturn:
         """Report the word to be read; `advice` is added to what was expected."""
-        said = f"found {self.next}, expected {expected}"
-        raise UserError(f"{self.source}:{self.next.line}: {said}{advice and '; '}{advice or '.'}")
+        problem = f"found {self.next}, expected {expected}"
+        raise UserError(f"{self.source}:{self.next.line}: {problem}{advice and '; '}{advice or '.'}")
 
     def take(self) -> Token:
         """Read a word of the section."""

@@ -172,8 +172,8 @@ class HorizonConfig:
     def at(self, step: int) -> int:
         """Return the horizon H after `step` environment steps."""
         smooth, every = self.kind == "smooth", self.growth_every
-        grown = step * self.growth // every if smooth else step // every * self.growth
-        return min(self.start + grown, self.maximum)
+        added = step * self.growth // every if smooth else step // every * self.growth
+        return min(self.start + added, self.maximum)
 
 
 @dataclass(frozen=True)

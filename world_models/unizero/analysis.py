@@ -76,9 +76,9 @@ def strongest_link(maps: Array, causal: bool, layer: int | None = None, head: in
             raise UserError(f"--{name} {number}: the model's dynamics have no attention")
         if number is not None and not 0 <= number < count:
             raise UserError(f"--{name} {number} is not within 0 .. {count - 1}, the {name}s of the model's attention")
-    place = np.arange(tokens)
-    visible = place + 1 if causal else np.full(tokens, tokens)
-    lift = maps * visible[:, None] * (place[:, None] // 2 != place // 2)  # (L, H, S, S)
+    position = np.arange(tokens)
+    visible = position + 1 if causal else np.full(tokens, tokens)
+    lift = maps * visible[:, None] * (position[:, None] // 2 != position // 2)  # (L, H, S, S)
     wanted = np.zeros((layers, heads), bool)
     wanted[slice(None) if layer is None else layer, slice(None) if head is None else head] = True
     lift = lift * wanted[:, :, None, None]

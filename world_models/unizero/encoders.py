@@ -53,17 +53,17 @@ class ResidualBlock(nn.Module):
 
 def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
     """Make UniZero's down-sampling network and one more block: (B, colours, 64, 64) -> (B, 2 channels, 8, 8)."""
-    c, wide = config.channels, 2 * config.channels
+    c, image_width = config.channels, 2 * config.channels
     return nn.Sequential(
         convolution(colours, c, 2),
         normalisation(config.norm, c),
         ACTIVATIONS[config.activation](),
         ResidualBlock(c, c, 1, config),
-        ResidualBlock(c, wide, 2, config),
-        ResidualBlock(wide, wide, 1, config),
+        ResidualBlock(c, image_width, 2, config),
+        ResidualBlock(image_width, image_width, 1, config),
         nn.AvgPool2d(3, 2, 1),
-        ResidualBlock(wide, wide, 1, config),
-        ResidualBlock(wide, wide, 1, config),
+        ResidualBlock(image_width, image_width, 1, config),
+        ResidualBlock(image_width, image_width, 1, config),
     )
 
 
@@ -96,9 +96,9 @@ class ImageEncoder(Encoder):
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
         super().__init__(3)
         self.channels_last = spec.shape[-1] <= spec.shape[0]
-        height, wide, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
-        if (height, wide) != (SIDE, SIDE):
-            raise UserError(f"images of {height} x {wide} cannot be encoded; resize them to {SIDE} x {SIDE}")
+        height, image_width, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
+        if (height, image_width) != (SIDE, SIDE):
+            raise UserError(f"images of {height} x {image_width} cannot be encoded; resize them to {SIDE} x {SIDE}")
         self.scale = 1.0 if spec.dtype.is_floating_point else 1 / 255
         self.convolutions = convolutions(colours, config)
         self.linear = nn.Linear(2 * config.channels * (SIDE // 8) ** 2, width, bias=False)

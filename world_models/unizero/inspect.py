@@ -166,8 +166,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
     written = draw(folder, found)
-    said = facts(found, args.choice.seed) | {"pictures": [path.name for path in written]}
-    for name, content in (("trajectory.json", steps(found)), ("inspect.json", said)):
+    report = facts(found, args.choice.seed) | {"pictures": [path.name for path in written]}
+    for name, content in (("trajectory.json", steps(found)), ("inspect.json", report)):
         write_atomic(folder / name, json.dumps(content, indent=1).encode())
         written.append(folder / name)
     print(f"{run} at step {found.step:,}: {len(found.seen)} steps, return {found.seen.episode_return:.2f}")

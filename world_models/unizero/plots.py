@@ -42,14 +42,14 @@ def trajectory(shown: Steps, title: str, caption: str = "", names: Sequence[str]
     Thesis, Figures 11-12. A frame marks the action that was taken; without `frames` there are three rows.
     """
     frames, first_step, (steps, actions) = shown.frames, shown.first, shown.prior.shape
-    wide = max(SIDE * steps, 5.6)
+    figure_width = max(SIDE * steps, 5.6)
     tall = SIDE * frames[0].shape[0] / frames[0].shape[1] if len(frames) else 0.0
     heights = [1.5, *([tall] if len(frames) else []), *[max(0.9, 0.24 * actions)] * 2]
-    figure = Figure(figsize=(wide + 2.0, sum(heights) + 1.9), layout="constrained")
+    figure = Figure(figsize=(figure_width + 2.0, sum(heights) + 1.9), layout="constrained")
     panels = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
     _rewards(panels[0], shown.reward, shown.predicted, first_step, caption)
     if len(frames):
-        _film(panels[1], frames, first_step, SIDE * steps / wide)
+        _film(panels[1], frames, first_step, SIDE * steps / figure_width)
         panels[1].set_ylabel("seen")
     for panel, policy, word in zip(
         panels[-2:], (shown.prior, shown.searched), ("prior policy", "search policy"), strict=True
@@ -69,8 +69,8 @@ def _rewards(panel: Axes, reward: Array, predicted: Array, first_step: int, capt
     panel.plot(steps, reward, color=INK, marker="o", markersize=7, markerfacecolor="none", linewidth=1, label="true")
     panel.plot(steps, predicted, color=MARK, marker="D", markersize=3.5, linestyle="--", linewidth=1, label="predicted")
     low, high = float(min(reward.min(), predicted.min())), float(max(reward.max(), predicted.max()))
-    room = max(0.15 * (high - low), 0.05)  # differences below that are not worth an axis of their own
-    panel.set_ylim(low - room, high + 3 * room)
+    margin = max(0.15 * (high - low), 0.05)  # differences below that are not worth an axis of their own
+    panel.set_ylim(low - margin, high + 3 * margin)
     panel.tick_params(axis="x", length=0)
     panel.grid(axis="y", color="#e6e6e6", linewidth=0.7)
     panel.set_ylabel("reward")

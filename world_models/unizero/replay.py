@@ -175,8 +175,8 @@ class Replay(Ring):
         observation = self._at("observation", columns.minimum(last), envs)
         if not self.config.final_observations:
             return observation
-        behind = cut.unsqueeze(1) & (columns > last)
-        return torch.where(self._padded(behind), self._at("next_observation", last, envs), observation)
+        after_end = cut.unsqueeze(1) & (columns > last)
+        return torch.where(self._padded(after_end), self._at("next_observation", last, envs), observation)
 
     def _segment_left(self, column: Tensor, env: Tensor) -> Tensor:
         """Count the steps left in each step's segment, (B,)."""

@@ -137,14 +137,14 @@ def _backward(first, last, scratch, directions, batch, time, width, total, chang
 def _eight_rows(row, last, step, direction, unit, directions, batch, width, total, change, gates, weight):
     """Eight units of eight rows at one position; rows behind the last one are computed but not kept."""
     plane = directions * batch * width
-    own, wide = step * plane + direction * batch * width, 3 * width
-    p, q = 3 * own + row * wide, 3 * own + min(row + 1, last - 1) * wide
-    r, s = 3 * own + min(row + 2, last - 1) * wide, 3 * own + min(row + 3, last - 1) * wide
-    t, u = 3 * own + min(row + 4, last - 1) * wide, 3 * own + min(row + 5, last - 1) * wide
-    v, w = 3 * own + min(row + 6, last - 1) * wide, 3 * own + min(row + 7, last - 1) * wide
+    own, gates_width = step * plane + direction * batch * width, 3 * width
+    p, q = 3 * own + row * gates_width, 3 * own + min(row + 1, last - 1) * gates_width
+    r, s = 3 * own + min(row + 2, last - 1) * gates_width, 3 * own + min(row + 3, last - 1) * gates_width
+    t, u = 3 * own + min(row + 4, last - 1) * gates_width, 3 * own + min(row + 5, last - 1) * gates_width
+    v, w = 3 * own + min(row + 6, last - 1) * gates_width, 3 * own + min(row + 7, last - 1) * gates_width
     a = b = c = d = e = f = g = h = constant(np.float32(0))
-    index = (direction * width + unit) * wide
-    for inner in range(wide):
+    index = (direction * width + unit) * gates_width
+    for inner in range(gates_width):
         column = load(weight, index)
         index += COUNT
         a, b = (

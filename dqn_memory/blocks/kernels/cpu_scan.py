@@ -60,14 +60,14 @@ def backward(
     (batch, time, channels), states = u.shape, decay.shape[1]
     inputs = [_filled(grad), _filled(u), _filled(delta), _exponent(decay)]
     inputs += [x.detach().contiguous() for x in (enter, leave, initial, grad_last)]
-    wide, groups = inputs[0].shape[2], -(-batch // ROWS)
+    padded, groups = inputs[0].shape[2], -(-batch // ROWS)
     to_u, to_delta, to_initial = torch.empty_like(inputs[1]), torch.empty_like(inputs[2]), torch.empty_like(inputs[6])
-    to_decay = u.new_zeros(groups, wide // COUNT, states, COUNT)
+    to_decay = u.new_zeros(groups, padded // COUNT, states, COUNT)
     to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
     outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
     addresses = tuple(part.data_ptr() for part in (*inputs, *outputs))
     scratch = (4 * time + 2) * states * COUNT
-    run_in_threads(_backward, groups, scratch, (batch, time, channels, wide, states), addresses)
+    run_in_threads(_backward, groups, scratch, (batch, time, channels, padded, states), addresses)
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
     return to_u, to_delta, whole, to_enter, to_leave, to_initial
@@ -117,14 +117,14 @@ def _scatter(block, here, states, target, start):
 @compiled
 def _forward(first, last, state, sizes, addresses):
     """Rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
-    time, channels, wide, states = sizes
+    time, channels, padded, states = sizes
     u, delta, decay, enter, leave, initial, y, final = addresses
     for row in range(first, last):
-        for block in range(0, wide, COUNT):
+        for block in range(0, padded, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
             _gather(initial, own, here, states, state)
             for t in range(time):
-                index, at = (row * time + t) * wide + block, (row * time + t) * states
+                index, at = (row * time + t) * padded + block, (row * time + t) * states
                 step, total = load(delta, index), constant(np.float32(0))
                 push = multiply(step, load(u, index))
                 for n in range(states):
@@ -140,7 +140,7 @@ def _forward(first, last, state, sizes, addresses):
 @compiled
 def _backward(first, last, held, sizes, addresses):
     """Go back over groups of rows; `scratch` holds states, factors, two sums and a gradient."""
-    batch, time, channels, wide, states = sizes
+    batch, time, channels, padded, states = sizes
     plane = states * COUNT
     kept = held + 4 * (time + 1) * plane
     into = kept + 4 * time * plane
@@ -149,7 +149,7 @@ def _backward(first, last, held, sizes, addresses):
     for row in range(first * ROWS, min(last * ROWS, batch)):
         for at in range(0, 2 * time * plane, COUNT):
             store(into, at, constant(np.float32(0)))
-        for block in range(0, wide, COUNT):
+        for block in range(0, padded, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
             _gather(addresses[6], own, here, states, held)
             _gather(addresses[7], own, here, states, change)
@@ -164,11 +164,11 @@ def _backward(first, last, held, sizes, addresses):
 @compiled
 def _record(row, block, sizes, addresses, held, kept):
     """States h_0 .. h_{T-1} behind h_{-1}, and factors exp(dt_t A), of a block of channels."""
-    _, time, _, wide, states = sizes
+    _, time, _, padded, states = sizes
     u, delta, decay, enter = addresses[1], addresses[2], addresses[3], addresses[4]
     plane = states * COUNT
     for t in range(time):
-        index, at = (row * time + t) * wide + block, (row * time + t) * states
+        index, at = (row * time + t) * padded + block, (row * time + t) * states
         step = load(delta, index)
         push = multiply(step, load(u, index))
         for n in range(states):
@@ -182,13 +182,13 @@ def _record(row, block, sizes, addresses, held, kept):
 @compiled
 def _walk_back(row, block, sizes, addresses, scratch):
     """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
-    _, time, _, wide, states = sizes
+    _, time, _, padded, states = sizes
     grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _ = addresses
     held, kept, into, out, change = scratch
-    plane, own, nothing = states * COUNT, (row // ROWS * wide + block) * states, constant(np.float32(0))
+    plane, own, nothing = states * COUNT, (row // ROWS * padded + block) * states, constant(np.float32(0))
     for back in range(time):
         t = time - 1 - back
-        index, at = (row * time + t) * wide + block, (row * time + t) * states
+        index, at = (row * time + t) * padded + block, (row * time + t) * states
         given, step, source = load(grad, index), load(delta, index), load(u, index)
         push, to_push, to_exponent = multiply(step, source), nothing, nothing
         for n in range(states):

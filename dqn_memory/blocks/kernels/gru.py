@@ -109,9 +109,9 @@ def gru_scan_backward(
 def _steps_back(total: Tensor, change: Tensor, gates: Tensor, weight: Tensor) -> None:
     """Loop from the last position to the first, in place; see `gru_scan_backward`."""
     totals, updates, steps = total.unbind(0), gates[:, 1].unbind(0), range(len(total) - 1, -1, -1)
-    wide, changes, flat = (v.unbind(0) for v in (total.unsqueeze(3), change, change.flatten(3)))
+    columns, changes, flat = (v.unbind(0) for v in (total.unsqueeze(3), change, change.flatten(3)))
     for t in steps:
-        changes[t].mul_(wide[t])
+        changes[t].mul_(columns[t])
         if t:
             totals[t - 1].addcmul_(totals[t], updates[t]).baddbmm_(flat[t], weight)
 

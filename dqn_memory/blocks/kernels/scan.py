@@ -203,11 +203,11 @@ def selective_scan(
     """
     with torch.autocast(u.device.type, enabled=False):
         dtype = torch.promote_types(decay.dtype, torch.float32)
-        wide, step = u.to(dtype), delta.to(dtype)
+        upcast, step = u.to(dtype), delta.to(dtype)
         step = step if delta_bias is None else step + delta_bias.to(dtype)
         step = F.softplus(step) if softplus else step
         before = None if initial is None else initial.to(dtype)
-        y, last = core(wide, step, decay.to(dtype), enter.to(dtype), leave.to(dtype), before)
-        y = y if skip is None else y + skip.to(dtype) * wide
+        y, last = core(upcast, step, decay.to(dtype), enter.to(dtype), leave.to(dtype), before)
+        y = y if skip is None else y + skip.to(dtype) * upcast
         y = y if gate is None else y * F.silu(gate.to(dtype))
     return y.to(u.dtype), last

@@ -58,14 +58,14 @@ class Choice:
     why: str
 
 
-def choose(asked: str, device: torch.device) -> Choice:
+def choose(backend: str, device: torch.device) -> Choice:
     """Choose the backend `asked` for, or with "auto" the first that works: on CUDA triton, mamba_ssm, on a CPU simd.
 
     Where none does it is torch. Triton comes before mamba_ssm because it alone computes initial states and gradients of
     last states in its kernels. Raises Unavailable, whose sentence says why, where another than "auto" cannot run.
     """
-    if asked != "auto":
-        return Choice(asked, load(asked, device), "asked for")
+    if backend != "auto":
+        return Choice(backend, load(backend, device), "asked for")
     refused: list[str] = []
     for name in CANDIDATES.get(device.type, ()):
         try:
@@ -106,9 +106,13 @@ def trial(scan: Scan, device: torch.device) -> float:
 
 def _numbers(scan: Scan, device: torch.device) -> list[Tensor]:
     batch, time, channels, states = 2, 3, 40, 16
-    wide, narrow, carried = (batch, time, channels), (batch, time, states), (batch, channels, states)
+    by_channel, by_state, initial_shape = (
+        (batch, time, channels),
+        (batch, time, states),
+        (batch, channels, states),
+    )
     draws = torch.Generator().manual_seed(0)
-    shapes = (wide, wide, (channels, states), narrow, narrow, carried)
+    shapes = (by_channel, by_channel, (channels, states), by_state, by_state, initial_shape)
     u, delta, decay, enter, leave, initial = (torch.randn(shape, generator=draws) for shape in shapes)
     inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), enter, leave, initial)]
     y, last = scan(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])

@@ -39,16 +39,16 @@ def forward_kernel(  # type: ignore[no-untyped-def]
     rate = tl.load(decay + cell, both, other=0.0)
     state = tl.load(initial + row * channels * STATES + cell, both, other=0.0)
     for t in range(time):
-        wide, narrow = (row * time + t) * channels + e, (row * time + t) * STATES + n
-        step = tl.load(delta + wide, here, other=0.0)
-        push = step * tl.load(u + wide, here, other=0.0)
-        into = tl.load(enter + narrow, real, other=0.0)
+        at_channel, at_state = (row * time + t) * channels + e, (row * time + t) * STATES + n
+        step = tl.load(delta + at_channel, here, other=0.0)
+        push = step * tl.load(u + at_channel, here, other=0.0)
+        into = tl.load(enter + at_state, real, other=0.0)
         if RECORD:
             tl.store(tape + (row * (time + 1) + t) * channels * STATES + cell, state, both)
         state = tl.exp(step[:, None] * rate) * state + push[:, None] * into[None, :]
         if not RECORD:
-            out = tl.load(leave + narrow, real, other=0.0)
-            tl.store(y + wide, tl.sum(state * out[None, :], 1), here)
+            out = tl.load(leave + at_state, real, other=0.0)
+            tl.store(y + at_channel, tl.sum(state * out[None, :], 1), here)
     if RECORD:
         tl.store(tape + (row * (time + 1) + time) * channels * STATES + cell, state, both)
     else:
@@ -72,10 +72,14 @@ def backward_kernel(  # type: ignore[no-untyped-def]
     state = tl.load(tape + (row * (time + 1) + time) * channels * STATES + cell, both, other=0.0)
     for back in range(time):
         t = time - 1 - back
-        wide, narrow, index = (row * time + t) * channels + e, (row * time + t) * STATES + n, (part + t) * STATES + n
-        of_y = tl.load(grad + wide, here, other=0.0)
-        step, value = tl.load(delta + wide, here, other=0.0), tl.load(u + wide, here, other=0.0)
-        into, out = tl.load(enter + narrow, real, other=0.0), tl.load(leave + narrow, real, other=0.0)
+        at_channel, at_state, index = (
+            (row * time + t) * channels + e,
+            (row * time + t) * STATES + n,
+            (part + t) * STATES + n,
+        )
+        of_y = tl.load(grad + at_channel, here, other=0.0)
+        step, value = tl.load(delta + at_channel, here, other=0.0), tl.load(u + at_channel, here, other=0.0)
+        into, out = tl.load(enter + at_state, real, other=0.0), tl.load(leave + at_state, real, other=0.0)
         before = tl.load(tape + (row * (time + 1) + t) * channels * STATES + cell, both, other=0.0)
         total += of_y[:, None] * out[None, :]
         tl.store(to_leave + index, tl.sum(of_y[:, None] * state, 0), real)
@@ -83,8 +87,8 @@ def backward_kernel(  # type: ignore[no-untyped-def]
         driven = tl.sum(total * into[None, :], 1)
         total *= tl.exp(step[:, None] * rate)
         exponent = total * before
-        tl.store(to_u + wide, driven * step, here)
-        tl.store(to_delta + wide, driven * value + tl.sum(exponent * rate, 1), here)
+        tl.store(to_u + at_channel, driven * step, here)
+        tl.store(to_delta + at_channel, driven * value + tl.sum(exponent * rate, 1), here)
         of_rate += exponent * step[:, None]
         state = before
     tl.store(to_decay + row * channels * STATES + cell, of_rate, both)

@@ -153,5 +153,5 @@ def _effect(data: Data, world: str, twin: str, series: str) -> tuple[str, ...]:
     beats = statistics.improvement(np.array(ours)[:, None], np.array(theirs)[:, None])
     p = welch(ours, theirs).p if min(len(ours), len(theirs)) > 1 else math.nan
     seeds = f"{len(ours)}" if len(ours) == len(theirs) else f"{len(ours)} and {len(theirs)}"
-    told = (str(interval(ours)), str(interval(theirs)), str(difference([(ours, theirs)])), str(beats))
-    return (world, twin, series, seeds, *told, "" if math.isnan(p) else f"{p:.3f}")
+    numbers = (str(interval(ours)), str(interval(theirs)), str(difference([(ours, theirs)])), str(beats))
+    return (world, twin, series, seeds, *numbers, "" if math.isnan(p) else f"{p:.3f}")

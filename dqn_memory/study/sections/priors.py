@@ -79,14 +79,14 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
     """Say what did not move, what only its penalty moved, and why."""
     still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
     pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
-    said = []
+    sentences = []
     if still:
-        said.append(f"Did not move at all, in any head of any seed, so no picture shows it: {_places(still)}.")
+        sentences.append(f"Did not move at all, in any head of any seed, so no picture shows it: {_places(still)}.")
     if pressed:
-        said.append(f"Moved by its penalty alone: {_places(pressed)}.")
+        sentences.append(f"Moved by its penalty alone: {_places(pressed)}.")
     if any(group.hard and name == "span" for group, name in (*still, *pressed)):
-        said.append("A hard mask is 0 or 1 and gives its span no gradient; without a penalty nothing moves it.")
-    return [" ".join(said)] if said else []
+        sentences.append("A hard mask is 0 or 1 and gives its span no gradient; without a penalty nothing moves it.")
+    return [" ".join(sentences)] if sentences else []
 
 
 def _places(values: Sequence[tuple[Group, str]]) -> str:
@@ -156,7 +156,7 @@ def _pictures(group: Group, unit: str) -> list[Part]:
 
 def _ends(heads: dict[Place, Floats]) -> Floats:
     """Give the values at the end by run, layer and head, (R, L, H)."""
-    layers, numbers = (sorted({place[i] for place in heads}) for i in (0, 1))
+    layers, numbers = (sorted({key[i] for key in heads}) for i in (0, 1))
     return np.array([[heads[layer, head][:, -1] for head in numbers] for layer in layers]).transpose(2, 0, 1)
 
 

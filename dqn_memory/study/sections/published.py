@@ -52,10 +52,10 @@ def published_section(data: Data) -> Section:
         return Section(
             TITLE, ("No published table has an environment and an architecture of this study's finished runs.",)
         )
-    told = "; ".join(f"**{name}**: {meaning(data, name.replace(' ', '_'))}" for name in READINGS)
+    readings = "; ".join(f"**{name}**: {meaning(data, name.replace(' ', '_'))}" for name in READINGS)
     words = (
         "The published score, then ours with 95 % bootstrap intervals over seeds. The papers do not define their "
-        f"column, so three readings stand beside it. {told}. **Budget**: environment steps of our runs; the DBGFQN "
+        f"column, so three readings stand beside it. {readings}. **Budget**: environment steps of our runs; the DBGFQN "
         "paper has 2,000,000 and the Atari papers have 100,000. Under another budget the two are not comparable."
     )
     header = ("table", "environment", "series", "published as", "published", *READINGS, "seeds", "budget")
@@ -80,7 +80,7 @@ def _rows(data: Data, table: str, scores: Mapping[str, Mapping[str, float]], nam
     for world in data.worlds:
         for series in data.series:
             runs = data.of(world, series)
-            theirs = scores.get(place(runs[0]), {}) if runs else {}
+            theirs = scores.get(published_name(runs[0]), {}) if runs else {}
             for model in matching(series, names, theirs):
                 ours = [str(interval([READ[name](run) for run in runs])) for name in READINGS]
                 budget = ", ".join(f"{steps:,}" for steps in sorted({run.curve.trained for run in runs}))
@@ -88,7 +88,7 @@ def _rows(data: Data, table: str, scores: Mapping[str, Mapping[str, float]], nam
     return rows
 
 
-def place(entry: Entry) -> str:
+def published_name(entry: Entry) -> str:
     """Name a run's environment as the published tables do: an id of this suite, or ale-py's name of a game."""
     try:
         return game(entry.env)

@@ -91,7 +91,7 @@ def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
 def _row(data: Data, world: str, series: str) -> tuple[str, ...]:
     runs, scale = data.of(world, series), data.scale(world)
     values = [str(interval([read(run) for run in runs])) for read in READ.values()]
-    steps = [_steps([run.summary.steps_to[place] for run in runs]) for place in range(len(LEVELS))]
+    steps = [_steps([run.summary.steps_to[number] for run in runs]) for number in range(len(LEVELS))]
     steps = steps if runs[0].success else [""] * len(LEVELS)
     lines = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
     size = "" if runs[0].parameters is None else f"{runs[0].parameters:,}"
@@ -180,9 +180,9 @@ def aggregate_section(data: Data) -> Section:
     header = ("series", "seeds", *statistics.AGGREGATES, *won)
     rows = []
     for name, scores in found.items():
-        told = [str(estimate) for estimate in statistics.aggregates(scores).values()]
-        told += [f"{statistics.games_won(scores)} of {len(shared)}"] * len(won)
-        rows.append((name, str(len(scores)), *told))
+        shown = [str(estimate) for estimate in statistics.aggregates(scores).values()]
+        shown += [f"{statistics.games_won(scores)} of {len(shared)}"] * len(won)
+        rows.append((name, str(len(scores)), *shown))
     words = (
         f"Final scores over {counted(len(shared), 'environment')}, normalised: 0 is random play, 1 the "
         "best player known (in Atari games a human). 95 % intervals by stratified bootstrap over seeds; the "
@@ -223,10 +223,10 @@ def improvement_section(data: Data) -> Section:
         why = "It needs finished runs of two series." if found else _unshared(data)
         return Section("Probability of improvement", (why,))
     names = list(found)
-    told = {
+    shown = {
         pair: str(statistics.improvement(found[pair[0]], found[pair[1]])) for pair in itertools.permutations(names, 2)
     }
-    rows = tuple((name, *(told.get((name, other), "-") for other in names)) for name in names)
+    rows = tuple((name, *(shown.get((name, other), "-") for other in names)) for name in names)
     words = (
         "Chance that a run of the row's series beats one of the column's in an environment, ties half, averaged over "
         "environments, with its 95 % interval. Above 0.5 in the whole interval: the row's is better more often than "

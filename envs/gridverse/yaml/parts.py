@@ -113,9 +113,9 @@ class DynamicObstacles(Layout):
         self.empty = Empty(shape, device, random_agent)
         self.height, self.width = shape
         self.draws = self.empty.draws + num_obstacles
-        room = len(self.empty.interior) - 2
-        if not 0 <= num_obstacles <= room:
-            raise UserError(f"num_obstacles must be from 0 to {room} in a grid of {list(shape)}, not {num_obstacles}.")
+        free = len(self.empty.interior) - 2
+        if not 0 <= num_obstacles <= free:
+            raise UserError(f"num_obstacles must be from 0 to {free} in a grid of {list(shape)}, not {num_obstacles}.")
 
     def __call__(self, u: Tensor) -> Scene:
         before = self.empty(u[:, : self.empty.draws])

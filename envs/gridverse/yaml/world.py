@@ -177,8 +177,8 @@ def _problem(error: yaml.YAMLError) -> str:
     """Say where the parser stopped, and why, as far as it tells."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    told = ": ".join(part for part in (where, problem) if part)
-    return f" ({told})" if told else ""
+    details = ": ".join(part for part in (where, problem) if part)
+    return f" ({details})" if details else ""
 
 
 @dataclass(frozen=True)
