@@ -130,7 +130,7 @@ class CoreBenchmarkConfig(BenchmarkConfig):
 
     batch_size: int = 32
     steps: int = 1500
-    """Steps of each of 16 environments behind the table of windows."""
+    """Steps of each of the 16 environments that the table of windows is measured with."""
     mamba_rows: int = 2048
     """Most sequences side by side in the tables of Mamba."""
     matrix: int = 1024

@@ -47,7 +47,7 @@ class ObservationSpec:
 
     @property
     def padding(self) -> float:
-        """Value of the padding behind the last observation of a window."""
+        """Value of the padding after the last observation of a window."""
         if self.kind == "discrete":
             return self.vocabulary - 1
         return CONTINUOUS_PADDING if self.kind == "continuous" else 0

@@ -22,7 +22,7 @@ from dqn_memory.runs.ring import Ring
 
 @dataclass
 class WindowBatch:
-    """B windows of up to K consecutive transitions, each of one episode, left-aligned; padding stands behind.
+    """B windows of up to K consecutive transitions, each of one episode, left-aligned; padding follows.
 
     At T = K one more observation follows the last transition; a narrower window has room for it (L < T).
     """

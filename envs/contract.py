@@ -259,6 +259,6 @@ def _bounds(what: str, space: Any) -> tuple[Array, Array]:
     if ranges is None:
         raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
     count, start = ranges
-    if start.any():  # trainers take such numbers for indices of a table, and the one behind the last for padding
+    if start.any():  # trainers take such numbers for indices of a table, and the one after the last for padding
         raise UserError(f"{what} must count from 0, not {brief(space)}.")
     return np.zeros(count.shape, space.dtype), (count - 1).astype(space.dtype)

@@ -51,7 +51,7 @@ before, and a table can make them say what it has seen. Where it comes near the 
 not show that an agent remembers; there, only the number of steps or another environment does."""
 ORIGINS_NOTE = """\
 `exact`: judged on every initial state, else on `episodes`. Seconds on the wall of machines that had other work. A +
-behind a revision: with uncommitted changes."""
+after a revision: with uncommitted changes."""
 FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in ("success", "return")}
 
 MEASURES = ("success", "return")  # rows of a score

@@ -65,7 +65,7 @@ class Args:
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
     """Run folder whose log is read; nothing is measured then."""
     name: str = ""
-    """Name of a run's section, behind "run" (empty: its environment and device)."""
+    """Name of a run's section, after "run" (empty: its environment and device)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A small preset on a cpu, the full size on cuda (auto: cuda where there is one)."""
     threads: Annotated[int, Bounds(1)] = 1

@@ -22,7 +22,7 @@ PHASE_NOTE = (
     "acting: stepping the environments and storing; learning: drawing sequences, searching some anew, updates; "
     "evaluation: all episodes of evaluations up to the last log line. `steps_s`: environment steps of training a "
     "second of that phase alone. On CUDA a phase ends when the device has done what it asked for. `rest`: logging, "
-    "saving, compiling, evaluations behind the last log line."
+    "saving, compiling, evaluations after the last log line."
 )
 SPEED_NOTE = (
     "From the run's log: environment steps with everything that belongs to them, updates of world model and agent, "

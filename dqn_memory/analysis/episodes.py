@@ -177,7 +177,7 @@ TOKENS = 2**15  # observations that go through a network at once
 
 @dataclass(frozen=True)
 class Windows:
-    """B left-aligned windows of at most S steps; behind the real ones stands padding."""
+    """B left-aligned windows of at most S steps; padding follows the real ones."""
 
     observation: Tensor  # (B, S, ...)
     previous_action: Tensor  # (B, S), A where there is none

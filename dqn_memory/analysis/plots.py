@@ -345,7 +345,7 @@ def recall(
 ) -> Figure:
     """Draw measurements by distance in steps, a panel each: the mean over episodes with its 95 % interval as a band.
 
-    `labels` says what the panels' axes count; a last panel tells how many decisions (D,) stand behind each distance.
+    `labels` says what the panels' axes count; a last panel shows how many decisions (D,) each distance has.
     Intervals and axes of `shares` end at 1.
     """
     figure = Figure(figsize=(3.1 * (len(curves) + 1), 3.1), layout="constrained")

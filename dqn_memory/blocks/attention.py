@@ -247,7 +247,7 @@ def local_attention(query: Tensor, key: Tensor, value: Tensor, window: int, drop
 
 
 def _pairs(x: Tensor, size: int, rest: int) -> Tensor:
-    """Every block of x (B, H, T, hd) behind the one before it, the first behind zeros: (B H, n, 2c, hd)."""
+    """Every block of x (B, H, T, hd) after the one before it, the first after zeros: (B H, n, 2c, hd)."""
     blocks = F.pad(x, (0, 0, size, rest)).flatten(0, 1).unflatten(1, (-1, size))  # (B H, n+1, c, hd)
     return torch.cat((blocks[:, :-1], blocks[:, 1:]), 2)
 

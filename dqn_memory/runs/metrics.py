@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 RAW = ("config.toml", "environment.json", METRICS)
 TIMES = ("time/elapsed", "time/processor")
-RECENT = 100  # episodes behind charts/success_rate
+RECENT = 100  # episodes that charts/success_rate averages
 FINAL = "final/"  # how the names of a finished run's last evaluation begin
 
 
@@ -143,7 +143,7 @@ class RunStats:
         import torch  # here, so that reading metrics needs none
 
         self.loss, self.norm = loss, norm  # the metrics that must stay finite
-        self.rate = rate  # the flag of the step size behind them
+        self.rate = rate  # the flag of the learning rate that they depend on
         self.recent: deque[float] = deque(maxlen=RECENT)
         self.finished: list[list[float]] = []  # return, length of episodes since the last log line
         self.sums: dict[str, Tensor] = {}

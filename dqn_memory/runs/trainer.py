@@ -293,7 +293,7 @@ def _named(kind: str, score: Score) -> dict[str, float]:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, progress: float) -> None:
-    """Set step sizes after the fraction `progress` of a run.
+    """Set learning rates after the fraction `progress` of a run.
 
     They fall on a straight line from `first_lr`, which every parameter group has, to `final_fraction` of it.
     """
@@ -306,7 +306,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, p
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a `state_dict` that was read onto a CPU; step sizes that are tensors go where a captured graph looks."""
+    """Load a `state_dict` that was read onto a CPU; learning rates that are tensors go where a captured graph looks."""
     optimizer.load_state_dict(state)
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):

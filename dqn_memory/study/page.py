@@ -100,7 +100,7 @@ def _pictures(sections: Iterable[Section]) -> list[Picture]:
 
 
 def _with_own_names(sections: Sequence[Section]) -> list[Section]:
-    """Put -2, -3 behind the name of a picture that another has: two environments may have one slug."""
+    """Put -2, -3 after the name of a picture that another has: two environments may have one slug."""
     names: set[str] = set()
 
     def named(part: Part) -> Part:

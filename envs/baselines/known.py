@@ -247,7 +247,7 @@ def _origin(all_lines: Sequence[Lines]) -> list[str]:
         rows.append((lines.id, *sampled, lines.revision, minutes, number))
     text = ["", "## How the rows were made", ""]
     text += [f"{number}. `{command}`" for number, command in enumerate(commands, 1)]
-    text += ["", f"Machine: {machines}; other work ran on it. A + behind a revision: with uncommitted changes.", ""]
+    text += ["", f"Machine: {machines}; other work ran on it. A + after a revision: with uncommitted changes.", ""]
     return [*text, Table(columns, rows).markdown()]
 
 

@@ -105,7 +105,7 @@ class Bounds:
     lower: float
     upper: float
     vectors: Floats  # (K, S), the lower bound's linear functions
-    actions: np.ndarray  # (K,) int64, the first action of the plan behind each
+    actions: np.ndarray  # (K,) int64, the first action of the plan that each stands for
 
     @property
     def gap(self) -> float:

@@ -59,7 +59,7 @@ class GridOptions(TypedDict, total=False):
 
 
 class StockWorld(GridWorld):
-    """A task behind the keywords that all registered grid worlds share.
+    """A task with the keywords that all registered grid worlds share.
 
     Args:
         view: rows and columns of the window; the agent stands in the middle of the last row.

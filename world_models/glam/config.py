@@ -70,7 +70,7 @@ class LearnerConfig:
     batch_size: Annotated[int, Bounds(1)] = 32
     """Sequences of an update; their length belongs to the model."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
-    """Adam's step size."""
+    """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: Annotated[float, Bounds(above=0)] = 1e-8
@@ -102,7 +102,7 @@ class AgentConfig:
     entropy_weight: Annotated[float, Bounds(0)] = 3e-4
     """Weight of the policy's entropy, in nats."""
     learning_rate: Annotated[float, Bounds(above=0)] = 3e-5
-    """Adam's step size."""
+    """Adam's learning rate."""
     final_lr_fraction: Annotated[float, Bounds(0, 1)] = 1.0
     """Step size at the end of the run, as a share of the first; it moves there on a straight line."""
     epsilon: Annotated[float, Bounds(above=0)] = 1e-5

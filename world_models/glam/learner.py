@@ -110,7 +110,7 @@ def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = F
 
 
 def adam(parameters: list[nn.Parameter], rate: float, epsilon: float, capturable: bool) -> torch.optim.Adam:
-    """Make a fused Adam whose step size `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
+    """Make a fused Adam whose learning rate `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
     lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate
     group = {"params": parameters, "lr": lr, "first_lr": rate}
     return torch.optim.Adam([group], lr=lr, eps=epsilon, fused=True, capturable=capturable)

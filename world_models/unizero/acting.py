@@ -218,7 +218,7 @@ def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
     pairs = latent.shape[1] - steps
     count = contexts.count.flatten()  # (B T,)
     first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
-    # entries behind `count` are padding; the clamp only keeps them inside the tensor
+    # entries after `count` are padding; the clamp only keeps them inside the tensor
     index = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
     row = torch.arange(batch, device=count.device).repeat_interleave(steps)
     rows = row.unsqueeze(1)

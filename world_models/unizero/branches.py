@@ -1,4 +1,4 @@
-"""Attention over a trunk of tokens and the branches behind it, none of which sees another.
+"""Attention over a trunk of tokens and the branches after it, none of which sees another.
 
 A search evaluates all actions of a node at once. What lies before the action is the same for all, so it is read once:
 the trunk's S tokens stand left-aligned in columns 0 .. S-1, and each round of K branches adds K columns, one token a

@@ -51,7 +51,7 @@ class EncoderConfig:
     on the rest of the batch."""
     activation: Literal["leaky_relu", "gelu"] = "leaky_relu"
     """Between an encoder's layers: `leaky_relu` in the paper, which is the default; `gelu` in the released code.
-    Everything behind the encoder has gelu in both."""
+    Everything after the encoder has gelu in both."""
     hidden: Annotated[int, Bounds(1)] = 256
     """Hidden width of the encoder of vectors and tokens."""
     token_width: Annotated[int, Bounds(1)] = 16
@@ -194,7 +194,7 @@ class LearnerConfig:
     n_step: Annotated[int, Bounds(1)] = 5
     """Steps of reward before the bootstrap."""
     learning_rate: Annotated[float, Bounds(above=0)] = 1e-4
-    """AdamW's step size."""
+    """AdamW's learning rate."""
     prior_learning_rate: Annotated[float, Bounds(0)] | None = None
     """Step size of learned attention priors (None: as all other parameters, with which 25,000 updates can move a
     prior by 2.5 tokens at most)."""

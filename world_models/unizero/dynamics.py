@@ -37,12 +37,12 @@ class Dynamics(nn.Module, ABC):
         """
 
     def observe(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Tensor:
-        """Compute the features (B, T, D) at latents that were all observed, each behind the steps before it."""
+        """Compute the features (B, T, D) at latents that were all observed, each after the steps before it."""
         return self(latent, action, predict, lengths)[0]
 
     @abstractmethod
     def root(self, window: Window, latent: Tensor) -> Tensor:
-        """Compute the features (B, D) at the current latent (B, D) behind its history."""
+        """Compute the features (B, D) at the current latent (B, D) after its history."""
 
     @abstractmethod
     def imagine(

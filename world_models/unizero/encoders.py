@@ -68,7 +68,7 @@ def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
 
 
 class Encoder(nn.Module, ABC):
-    """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) behind SimNorm."""
+    """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
 
     dimensions: int  # of one observation
 

@@ -1,10 +1,10 @@
-"""Stacks of layers: they read training sequences, and in a search a trunk of tokens with branches behind it.
+"""Stacks of layers: they read training sequences, and in a search a trunk of tokens with branches after it.
 
     y = stack(x[B, S, D])                                            # y (B, S, D)
     y, memory = stack.read(trunk[B, S, D], new[B, K, D], index[B])   # y (B, K, D): outputs at `new`
     y = stack.extend(memory, following[B, K, D])                     # y (B, K, D): outputs one token further
 
-A row's trunk is its first `index` tokens; each of its K branches places one token behind it, then one more, and sees
+A row's trunk is its first `index` tokens; each of its K branches places one token after it, then one more, and sees
 no other branch. Both equal the direct forward pass of each branch's token list. Nothing is kept between expansions:
 memory is what `read` computed for `extend`.
 """
@@ -82,7 +82,7 @@ class AttentionStack(nn.Module):
         return self.norm(x)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Compute the outputs of K branches at one token behind the trunk, and the memory for `extend`."""
+        """Compute the outputs of K branches at one token after the trunk, and the memory for `extend`."""
         branches = new.shape[1]
         if not self.causal:
             tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
@@ -162,7 +162,7 @@ class RecurrentStack(nn.Module):
         return self.norm(x)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Compute the outputs of K branches at one token behind the trunk, and their states; a loop over tokens."""
+        """Compute the outputs of K branches at one token after the trunk, and their states; a loop over tokens."""
         states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
         for position, token in enumerate(trunk.unbind(1)):
             real = (position < index)[:, None]

@@ -25,7 +25,7 @@ ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Batch:
-    """B sequences of T environment steps. Padding stands behind the real steps, which `mask` marks."""
+    """B sequences of T environment steps. Padding follows the real steps, which `mask` marks."""
 
     observation: Tensor  # (B, T, observation), as stored in the replay
     action: Tensor  # (B, T) int64
@@ -130,7 +130,7 @@ def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
 
 
 def make_optimizer(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
-    """Make AdamW. Tensors with two dimensions or more decay; priors with a step size of their own are a third group."""
+    """Make AdamW. Tensors of two dimensions or more decay; priors with a learning rate of their own are a group."""
     priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
     apart = priors if config.prior_learning_rate is not None else set()
     others = [p for p in model.parameters() if id(p) not in apart]

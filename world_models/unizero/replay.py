@@ -1,7 +1,7 @@
 """Replay on the training device: a ring of columns, each one step of N parallel environments.
 
 An environment's episodes lie in it without gaps, so a sequence is one gather over consecutive columns. The published
-buffer stores segments of 400 steps, with the first steps of the next one copied behind. Here `segment_length` cuts a
+buffer stores segments of 400 steps, with the first steps of the next one copied after it. Here `segment_length` cuts a
 sequence's mask instead, and the steps that would be copied lie in the following columns anyway.
 """
 
@@ -20,7 +20,7 @@ from world_models.unizero.config import ReplayConfig
 
 @dataclass(frozen=True)
 class Sequences:
-    """B sequences of T steps and the n steps behind them, each of one episode; padding stands behind its end."""
+    """B sequences of T steps and the n steps after them, each of one episode; padding follows its end."""
 
     observation: Tensor  # (B, T + n, ...), as stored; the final one of a truncated episode included; the last repeated
     action: Tensor  # (B, T + n) int64, 0 in the padding

@@ -258,7 +258,7 @@ class Simulations(NamedTuple):
         actions, size = self.tree.prior.shape[2], self.ties.shape[1]
         runner = compiled_tree.NodeRunner(self.tree, self.config, self.ties)
         latents = _allocate(self.history, self.latent, size * actions)
-        free = latents.shape[1] - size * actions  # index behind the last latent so far
+        free = latents.shape[1] - size * actions  # index after the last latent so far
         every = torch.arange(actions, device=latents.device).repeat(len(latents), 1)
         for begin, forced in self.phases():
             while (order := runner.advance(begin, forced)) is not None:

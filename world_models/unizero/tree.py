@@ -30,7 +30,7 @@ class Tree(NamedTuple):
     parent: Tensor  # (B, M) int64; the root's is itself
     action: Tensor  # (B, M) int64: the action that leads here
     depth: Tensor  # (B, M) int64
-    path: Tensor  # (B, M, M) int64: the nodes from the root to here, in order of depth; 0 behind them
+    path: Tensor  # (B, M, M) int64: the nodes from the root to here, in order of depth; 0 after them
     child: Tensor  # (B, M, A) int64; 0 = not expanded, as the root is nobody's child
     prior: Tensor  # (B, M, A) float64
     reward: Tensor  # (B, M) float64: of the action that leads here; 0 for the root
@@ -202,7 +202,7 @@ def _back_up(tree: Tree, node: int, value: Tensor, discount: float) -> None:
     reward = torch.where(on, tree.reward.gather(1, path), 0.0)
     bootstrap = discount ** (depth - index).clamp(min=0).double() * value.unsqueeze(1)
     returns = torch.where(on, (reward.unsqueeze(1) * weight).sum(2) + bootstrap, 0.0)
-    tree.total.scatter_add_(1, path, returns)  # behind the path: zeros, for the root
+    tree.total.scatter_add_(1, path, returns)  # after the path: zeros, for the root
     tree.visits.scatter_add_(1, path, on.long())
     q = (tree.reward + discount * tree.value).gather(1, path)
     tree.low.copy_(tree.low.minimum(torch.where(on, q, torch.inf).amin(1)))

@@ -32,7 +32,7 @@ class Window:
         pairs = self.action.shape[1]
         index = torch.arange(pairs, device=action.device)
         shifted = index + (self.count == pairs)[:, None]  # (B, W)
-        source = torch.where(shifted == self.count[:, None], pairs, shifted)  # the new pair stands behind the old ones
+        source = torch.where(shifted == self.count[:, None], pairs, shifted)  # the new pair follows the old ones
         latents = torch.cat((self.latent, latent[:, None].to(self.latent.dtype)), 1)  # (B, W+1, D)
         actions = torch.cat((self.action, action[:, None]), 1)
         columns = source[:, :, None].expand(-1, -1, latents.shape[-1])

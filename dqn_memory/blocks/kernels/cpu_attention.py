@@ -152,7 +152,7 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
                 own, whole = start + block * 3 * width, (row * time + block) * width + head * units
                 store(
                     ends, 0, constant(np.float32(0))
-                )  # elements behind the last position have scores and slopes of zero
+                )  # elements after the last position have scores and slopes of zero
                 store(ends, COUNT, constant(np.float32(0)))
                 for element in range(here):
                     at, total = whole + element * width, np.float32(0)
@@ -177,7 +177,7 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
 
 @compiled
 def _transpose(source, start, stride, here, units, scale, transposed):
-    """Eight rows of h units as h rows of eight elements; elements behind the last position are zero."""
+    """Eight rows of h units as h rows of eight elements; elements after the last position are zero."""
     for element in range(here):
         for unit in range(units):
             put(transposed, unit * COUNT + element, get(source, start + element * stride + unit) * scale)
@@ -188,7 +188,7 @@ def _transpose(source, start, stride, here, units, scale, transposed):
 
 @compiled
 def _rows(source, start, stride, here, units, scale, rows):
-    """Eight rows of h units, one behind the other; rows behind the last position are zero."""
+    """Eight rows of h units, one after the other; rows after the last position are zero."""
     factor = constant(scale)
     for element in range(COUNT):
         for unit in range(0, units, COUNT):

@@ -135,7 +135,7 @@ def _backward(first, last, scratch, directions, batch, time, width, total, chang
 
 @compiled
 def _eight_rows(row, last, step, direction, unit, directions, batch, width, total, change, gates, weight):
-    """Eight units of eight rows at one position; rows behind the last one are computed but not kept."""
+    """Eight units of eight rows at one position; rows after the last one are computed but not kept."""
     plane = directions * batch * width
     own, gates_width = step * plane + direction * batch * width, 3 * width
     p, q = 3 * own + row * gates_width, 3 * own + min(row + 1, last - 1) * gates_width

@@ -98,7 +98,7 @@ def _power(x):
 
 @compiled
 def _gather(source, start, here, states, block):
-    """N states of `here` channels, one channel behind the other, to N rows of eight elements."""
+    """N states of `here` channels, one channel after the other, to N rows of eight elements."""
     for at in range(0, states * COUNT, COUNT):
         store(block, at, constant(np.float32(0)))
     for element in range(here):
@@ -163,7 +163,7 @@ def _backward(first, last, held, sizes, addresses):
 
 @compiled
 def _record(row, block, sizes, addresses, held, kept):
-    """States h_0 .. h_{T-1} behind h_{-1}, and factors exp(dt_t A), of a block of channels."""
+    """States h_0 .. h_{T-1} after h_{-1}, and factors exp(dt_t A), of a block of channels."""
     _, time, _, padded, states = sizes
     u, delta, decay, enter = addresses[1], addresses[2], addresses[3], addresses[4]
     plane = states * COUNT

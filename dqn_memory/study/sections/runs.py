@@ -145,7 +145,7 @@ def runs_section(data: Data) -> Section | None:
     rows = [_run_row(entry) for world in data.worlds for name in data.series for entry in data.of(world, name)]
     words = (
         "Scores and returns are those of the final evaluation; greedy: with the most probable actions, where the "
-        "others are drawn. The interval is that of a share of so many episodes. A + behind a revision: with "
+        "others are drawn. The interval is that of a share of so many episodes. A + after a revision: with "
         "uncommitted changes."
     )
     return Section(EVERY, (words, Table(header, rows)))
