@@ -191,7 +191,7 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "float": (lambda value: isinstance(value, Real) and not isinstance(value, bool), "a number"),
     "bool": (lambda value: isinstance(value, Integral) and value in (0, 1), "True or False"),
     "str": (lambda value: isinstance(value, str), "a name"),
-    "Sequence[int]": (_wholes, "whole numbers, such as (2, 3)"),
+    **dict.fromkeys(("Sequence[int]", "View | Sequence[int]"), (_wholes, "whole numbers, such as (2, 3)")),
     "str | os.PathLike[str]": (_path, "the name of a file"),
     "str | Path": (_path, "the name of a file"),
 }

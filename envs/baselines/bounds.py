@@ -13,7 +13,7 @@ from envs.baselines.playing import crowd, exactly, level, play, random_player
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
-from envs.gridverse.tasks import StockWorld
+from envs.gridverse.tasks import Keydoor, Memory, MemoryRooms
 from envs.gridverse.world import GridWorld
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
@@ -116,7 +116,7 @@ def grid_bounds(world: GridWorld, budget: Budget) -> Best:
     layout = world.task.layout
     if not isinstance(layout, Scattered | LockedRoom):
         return searched_bounds(world)
-    if not isinstance(world, StockWorld):
+    if not isinstance(world, Memory | MemoryRooms | Keydoor):
         raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
     if world.encoding != "summed" or world.dictionary or (world.view.rows, world.view.columns) != (2, 3):
         raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")

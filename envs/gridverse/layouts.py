@@ -139,16 +139,16 @@ def rooms(
 ) -> Scattered:
     """Lay out rooms (down, across) with one opening in the wall between each two neighbours.
 
-    Without `walls` the floor is open, and everything starts off the lines that would cut it into rooms.
+    Without walls the ground is open, and everything starts off the lines that would cut it into rooms.
 
     Raises:
         UserError: the rooms, or what is put into them, do not fit.
     """
-    base = _bordered(height, width)
-    divided = base.clone()
-    divided[lines(height, width, plan)] = pack(WALL)
+    ground = _bordered(height, width)
+    parted = ground.masked_fill(lines(height, width, plan), pack(WALL))
+    floor = (parted.flatten() == pack(FLOOR)).nonzero()[:, 0]  # (F,)
     openings = torch.tensor(_segments(height, width, plan) if walls else [], dtype=torch.int64).view(-1, 3)
-    return Scattered(divided if walls else base, _floor(divided), openings, beacons, exits, device, colours)
+    return Scattered(parted if walls else ground, floor, openings, beacons, exits, device, colours)
 
 
 class LockedRoom(Layout):
@@ -213,10 +213,6 @@ def _bordered(height: int, width: int) -> Tensor:
     grid = torch.full((height, width), pack(WALL), dtype=torch.int16)
     grid[1:-1, 1:-1] = pack(FLOOR)
     return grid  # (H, W)
-
-
-def _floor(grid: Tensor) -> Tensor:
-    return (grid.flatten() == pack(FLOOR)).nonzero()[:, 0]  # (F,)
 
 
 def _corridor(height: int, width: int, good: int, bad: int, right: bool) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict, Unpack
+from typing import Any
 
 import torch
 
@@ -13,7 +13,6 @@ from envs.gridverse.encodings import Objects
 from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, WALL, YELLOW, Layout
 from envs.gridverse.rewards import Closer, Living, MemoryPay, OnKind, OpenDoor, PickDrop, Standing
 from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
-from envs.gridverse.view import View, phantom_walls, window
 from envs.gridverse.world import GridState, GridWorld, Task
 
 __all__ = ["GridState", "Keydoor", "Memory", "MemoryEmpty", "MemoryRooms"]
@@ -46,59 +45,17 @@ def keydoor(layout: layouts.LockedRoom, device: Device) -> Task:
     return Task(layout, tuple(range(8)), rules, rewards, (OnKind(EXIT, device),), KEYDOOR)
 
 
-class GridOptions(TypedDict, total=False):
-    """Keywords that all registered grid worlds share; `StockWorld` says what they do."""
-
-    view: Sequence[int]
-    encoding: str
-    dictionary: bool
-    phantom_rooms: Sequence[int] | None
-    phantom_cells: str
-    time_limit: int
-    device: Device
-
-
-class StockWorld(GridWorld):
-    """A task with the keywords that all registered grid worlds share.
-
-    Args:
-        view: rows and columns of the window; the agent stands in the middle of the last row.
-        encoding, dictionary: form of the observation, see `GridWorld`.
-        phantom_rooms: lay the lines of (down, across) phantom rooms over the floor, see `envs.worlds.hallucination`.
-        phantom_cells: what these look like, "walls" or "floor-cue".
-    """
-
-    def __init__(
-        self,
-        task: Task,
-        /,
-        view: Sequence[int] = (2, 3),
-        encoding: str = "summed",
-        dictionary: bool = False,
-        phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
-        time_limit: int = 500,
-        device: Device = "cpu",
-    ) -> None:
-        height, width = task.layout.height, task.layout.width
-        sight = View(height, width, window(view), device=device)
-        seen = None
-        if phantom_rooms is not None:
-            seen = phantom_walls(height, width, phantom_rooms, phantom_cells, torch.device(device))
-        super().__init__(task, sight, encoding, dictionary, seen, time_limit, device)
-
-
-class Memory(StockWorld):
+class Memory(GridWorld):
     """Remember the beacons' colour and leave by the exit that has it, in an I-shaped corridor.
 
     Reward 5 at the good exit and -5 at the other, less 0.05 every step, so a positive return, which is success,
     means the good exit by step 100, where rounding leaves a return of +9.8e-15.
 
     Args:
-        size: height and width, odd and at least 5; for the other keywords see `StockWorld`.
+        size: height and width, odd and at least 5; for the other keywords see `GridWorld`.
     """
 
-    def __init__(self, size: int, **options: Unpack[GridOptions]) -> None:
+    def __init__(self, size: int, **options: Any) -> None:
         if size < 5 or size % 2 == 0:
             raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
         device = torch.device(options.get("device", "cpu"))
@@ -106,52 +63,41 @@ class Memory(StockWorld):
         super().__init__(task, **options)
 
 
-class MemoryRooms(StockWorld):
+class MemoryRooms(GridWorld):
     """`Memory` in rooms that are joined by openings; agent, beacons and exits start anywhere on the floor.
 
     Args:
         size: height and width.
         rooms: number of rooms (down, across).
         beacons, exits: how many of each; all beacons have the good exit's colour, exits have different ones.
-            For the other keywords see `StockWorld`.
+            For the other keywords see `GridWorld`.
     """
 
-    def __init__(
-        self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Unpack[GridOptions]
-    ) -> None:
+    walls = True
+
+    def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Any) -> None:
         device = torch.device(options.get("device", "cpu"))
-        task = memory(layouts.rooms(size, size, rooms, beacons, exits, device), device)
-        super().__init__(task, **options)
+        layout = layouts.rooms(size, size, rooms, beacons, exits, device, walls=self.walls)
+        super().__init__(memory(layout, device), **options)
 
 
-class MemoryEmpty(StockWorld):
-    """`Memory` on open ground; agent, beacons and exits start off the lines that would cut it into rooms.
+class MemoryEmpty(MemoryRooms):
+    """`MemoryRooms` on open ground; agent, beacons and exits start off the lines that would cut it into rooms."""
 
-    Args:
-        size: height and width.
-        rooms: number of rooms (down, across) whose lines are kept free.
-        beacons, exits: how many of each; for the other keywords see `StockWorld`.
-    """
-
-    def __init__(
-        self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Unpack[GridOptions]
-    ) -> None:
-        device = torch.device(options.get("device", "cpu"))
-        task = memory(layouts.rooms(size, size, rooms, beacons, exits, device, walls=False), device)
-        super().__init__(task, **options)
+    walls = False
 
 
-class Keydoor(StockWorld):
+class Keydoor(GridWorld):
     """Take the key, unlock the door with it, and reach the exit.
 
     The published window of 2 x 3 cells shows neither what the hand holds nor whether the door is open. Success
     is an exit with a positive return, within about 140 steps and 4 more for each cell of the first distance.
 
     Args:
-        size: height and width, at least 5; for the other keywords see `StockWorld`.
+        size: height and width, at least 5; for the other keywords see `GridWorld`.
     """
 
-    def __init__(self, size: int, **options: Unpack[GridOptions]) -> None:
+    def __init__(self, size: int, **options: Any) -> None:
         device = torch.device(options.get("device", "cpu"))
         task = keydoor(layouts.LockedRoom(size, size, device), device)
         super().__init__(task, **options)

@@ -256,7 +256,7 @@ APPEARANCES = {"walls": pack(WALL), "floor-cue": pack(NONE)}
 
 @dataclass(frozen=True)
 class Phantoms:
-    """Places whose floor is seen as something else. Nothing but the view knows of them."""
+    """Cells whose floor is seen as something else. Nothing but the view knows of them."""
 
     flags: Tensor  # (H*W,) int64, PHANTOM on a line and 0 elsewhere
     appearance: int  # code of the object that is seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -18,7 +19,7 @@ from envs.gridverse import render
 from envs.gridverse.encodings import FullState, Objects, encode
 from envs.gridverse.objects import HIDDEN, WALL, Ending, Layout, Reward, Rule, Scene, Transition, pack
 from envs.gridverse.rules import ACTION_NAMES, at
-from envs.gridverse.view import Phantoms, View
+from envs.gridverse.view import View, phantom_walls, window
 from envs.numpy_backend import concatenate, take
 from envs.spaces import MultiDiscrete
 
@@ -59,27 +60,40 @@ class GridWorld(World[GridState]):
     Success is an end with a positive float64 return.
 
     Args:
+        view: the view, or rows and columns of a window with the agent in the middle of the last row.
         encoding: "summed", "default", "no-overlap" or "compact".
-        phantoms: structure that is only seen, see `envs.worlds.hallucination`.
+        phantom_rooms: lay the lines of (down, across) phantom rooms over the floor. The paper's hallucinated world is
+            an "empty 13x13 grid overlaid with 25 equally sized artificially created rooms" whose walls "do not block
+            agent movement but instead only provide cues"; no code of it was published. Only what is seen changes here:
+            a floor cell on an inner line of the rooms looks like a wall and stops neither the agent nor its sight. So
+            starts, rewards and transitions are those of the world without phantoms, its control twin.
+        phantom_cells: what these cells look like: "walls", or "floor-cue" for nothing at all (the numbers of an empty
+            hand), as no other cell does: they help to tell positions apart as walls do, without looking like walls.
 
     Raises:
-        UserError: there is no such encoding, or the time limit is below 1.
+        UserError: there is no such encoding or view, the phantom rooms do not fit, or the time limit is below 1.
     """
 
     def __init__(
         self,
         task: Task,
-        view: View,
+        /,
+        view: View | Sequence[int] = (2, 3),
         encoding: str = "summed",
         dictionary: bool = False,
-        phantoms: Phantoms | None = None,
+        phantom_rooms: Sequence[int] | None = None,
+        phantom_cells: str = "walls",
         time_limit: int = 500,
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__(time_limit, device)
+        self.height, self.width = task.layout.height, task.layout.width
+        view = view if isinstance(view, View) else View(self.height, self.width, window(view), device=device)
+        phantoms = None
+        if phantom_rooms is not None:
+            phantoms = phantom_walls(self.height, self.width, phantom_rooms, phantom_cells, self.device)
         self.task, self.view, self.encoding = task, view, encoding
         self.dictionary, self.phantoms = dictionary, phantoms
-        self.height, self.width = task.layout.height, task.layout.width
         self.num_actions = len(task.actions)
         self.action_names = tuple(ACTION_NAMES[action] for action in task.actions)
         self.reset_draws = task.layout.draws + view.draws

@@ -25,8 +25,8 @@ from envs.gridverse.objects import (
     pack,
 )
 from envs.gridverse.rules import ACTUATE, FORWARD, PICK_N_DROP
-from envs.gridverse.tasks import StockWorld
 from envs.gridverse.view import View
+from envs.gridverse.world import GridWorld
 from envs.registry import make_world
 
 IDS = [id for id, entry in sorted(WORLDS.items()) if entry.entry.startswith("envs.gridverse.tasks:")]
@@ -166,7 +166,7 @@ def tensors(part):
 
 def test_the_registered_ids():
     assert len(IDS) == 21
-    assert all(isinstance(make_world(id), StockWorld) for id in IDS)
+    assert all(isinstance(make_world(id), GridWorld) for id in IDS)
 
 
 def test_views_must_hold_the_agent():

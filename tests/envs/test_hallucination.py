@@ -12,11 +12,10 @@ from envs.errors import UserError
 from envs.gridverse.layouts import lines
 from envs.gridverse.objects import FLOOR, PHANTOM, WALL, kinds, pack
 from envs.registry import make_world
-from envs.worlds.hallucination import READINGS, Hallucinate
 
-TWINS = [  # hallucinated, its control twin, and how the one is made from the other
-    ("Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0", "open"),
-    ("Gridverse/Memory-13x13-HallucinatedCorridor-v0", "Gridverse/Memory-13x13-v0", "corridor"),
+TWINS = [  # hallucinated, its control twin
+    ("Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0"),
+    ("Gridverse/Memory-13x13-HallucinatedCorridor-v0", "Gridverse/Memory-13x13-v0"),
 ]
 OVERLAYS = [
     ("Gridverse/Keydoor-9x9-v0", (3, 3)),
@@ -64,18 +63,15 @@ def check_twins(phantom, twin):
     assert differ
 
 
-@pytest.mark.parametrize(("phantom", "twin", "reading"), TWINS)
-def test_registered_twins(phantom, twin, reading):
+@pytest.mark.parametrize(("phantom", "twin"), TWINS)
+def test_registered_twins(phantom, twin):
     check_twins(make_world(phantom), make_world(twin))
-    built = Hallucinate(make_world(twin), rooms=(5, 5), reading=reading)
-    assert all(
-        same(ours[0], theirs[0])
-        for ours, theirs in zip(walk(built, 8, 20), walk(make_world(phantom), 8, 20), strict=True)
-    )
+    pairs = zip(walk(make_world(twin, phantom_rooms=(5, 5)), 8, 20), walk(make_world(phantom), 8, 20), strict=True)
+    assert all(same(ours[0], theirs[0]) for ours, theirs in pairs)
 
 
-@pytest.mark.parametrize(("phantom", "twin", "_"), TWINS)
-def test_twins_through_gymnasium_have_the_same_episodes_under_one_seed(phantom, twin, _):
+@pytest.mark.parametrize(("phantom", "twin"), TWINS)
+def test_twins_through_gymnasium_have_the_same_episodes_under_one_seed(phantom, twin):
     """Many episodes of each, so the resets in between agree too."""
     ours, theirs = gymnasium.make(phantom, time_limit=40), gymnasium.make(twin, time_limit=40)
     actions = np.random.default_rng(0)
@@ -92,20 +88,22 @@ def test_twins_through_gymnasium_have_the_same_episodes_under_one_seed(phantom, 
 
 
 @pytest.mark.parametrize(("id", "rooms"), OVERLAYS)
-def test_a_plan_over_any_world_by_wrapper_and_by_keyword(id, rooms):
-    twin = make_world(id)
-    check_twins(Hallucinate(twin, rooms), twin)
-    keyword = make_world(id, phantom_rooms=list(rooms))
-    pairs = zip(walk(Hallucinate(twin, rooms), 8, 20), walk(keyword, 8, 20), strict=True)
-    assert all(same(ours[0], theirs[0]) for ours, theirs in pairs)
+def test_a_plan_over_any_world(id, rooms):
+    world = make_world(id, phantom_rooms=list(rooms))
+    check_twins(world, make_world(id))
     through = gymnasium.make(id, phantom_rooms=rooms).unwrapped.world
-    assert torch.equal(through.phantoms.flags, keyword.phantoms.flags)
+    assert torch.equal(through.phantoms.flags, world.phantoms.flags)
+
+
+def test_phantoms_over_a_file():
+    path = {"path": "memory.9x9"}
+    check_twins(make_world("Gridverse/Yaml-v0", phantom_rooms=(4, 4), **path), make_world("Gridverse/Yaml-v0", **path))
 
 
 @pytest.mark.parametrize(("cells", "seen"), [("walls", 3), ("floor-cue", 0)])
 def test_what_phantom_cells_look_like(cells, seen):
     twin = make_world("Gridverse/Memory-Empty-13x13-v0")
-    world = Hallucinate(twin, (5, 5), "open", cells)
+    world = make_world("Gridverse/Memory-Empty-13x13-v0", phantom_rooms=(5, 5), phantom_cells=cells)
     for (ours, *_), (theirs, *_) in zip(walk(world, 64, 20), walk(twin, 64, 20), strict=True):
         changed = ours.observation != theirs.observation
         assert changed.any()
@@ -125,8 +123,7 @@ def test_lines_stand_where_the_walls_of_real_rooms_stand():
 
 def test_phantom_walls_do_not_stop_sight():
     """In a 7 x 7 window every cell of the open world is seen, whatever lines lie between."""
-    twin = make_world("Gridverse/Memory-Empty-13x13-v0", view=(7, 7))
-    world = Hallucinate(twin, (5, 5), "open")
+    twin, world = (make_world("Gridverse/Memory-Empty-13x13-v0", view=(7, 7), phantom_rooms=p) for p in (None, (5, 5)))
     ours, theirs = (each.reset(uniforms(twin, 200)).observation for each in (world, twin))
     assert torch.equal(ours == 1, theirs == 1)
 
@@ -177,24 +174,12 @@ def walls(world):
 @pytest.mark.parametrize(
     ("id", "kwargs", "words"),
     [
-        ("Gridverse/Memory-13x13-v0", {"reading": "opn"}, "did you mean 'open'"),
-        ("Gridverse/Memory-13x13-v0", {"reading": "open"}, "needs an empty world"),
-        ("Gridverse/Memory-NineRooms-13x13-v0", {"reading": "open"}, "needs an empty world"),
-        ("Gridverse/Memory-Empty-13x13-v0", {"reading": "open", "rooms": (3, 3)}, "needs an empty world"),
-        ("Gridverse/Memory-Empty-13x13-v0", {"reading": "corridor"}, "needs the corridor"),
-        ("Gridverse/Memory-13x13-v0", {"cells": "wals"}, "did you mean 'walls'"),
-        ("Gridverse/Keydoor-5x5-v0", {"rooms": (3, 3)}, "do not fit into a grid of 5 x 5 cells; .* at least 7 x 7"),
-        ("Gridverse/Keydoor-5x5-v0", {"rooms": (2,)}, "two positive numbers"),
-        ("Gridverse/Memory-13x13-Hallucinated-v0", {}, "phantom rooms already"),
+        ("Gridverse/Memory-13x13-v0", {"phantom_cells": "wals"}, "did you mean 'walls'"),
+        ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (3, 3)}, "do not fit into a grid of 5 x 5 .* at least 7 x 7"),
+        ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (2,)}, "two positive numbers"),
     ],
 )
 def test_misuse_is_one_clear_sentence(id, kwargs, words):
     with pytest.raises(UserError, match=words) as error:
-        Hallucinate(make_world(id), **kwargs)
+        make_world(id, **{"phantom_rooms": (5, 5), **kwargs})
     assert "\n" not in str(error.value)
-    assert set(READINGS) == {"open", "corridor", "overlay"}
-
-
-def test_only_a_grid_world_can_be_hallucinated_in():
-    with pytest.raises(UserError, match=r"takes a grid world.*not CarFlag"):
-        Hallucinate(make_world("POMDP/CarFlag-v0"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -61,7 +61,8 @@ class Yaml(GridWorld):
 
     Args:
         path: a file, or the name of one that comes along, such as "keydoor.7x7" (`stock_files()` lists them).
-        encoding, dictionary, time_limit, device: as in GridWorld; a file says nothing of these.
+        encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device: as in GridWorld; a file says nothing of
+            these.
 
     Raises:
         UserError: the file cannot be read, or it names a function, parameter, object, colour or action that there
@@ -75,13 +76,15 @@ class Yaml(GridWorld):
         path: str | Path = "",
         encoding: str = "summed",
         dictionary: bool = False,
+        phantom_rooms: Sequence[int] | None = None,
+        phantom_cells: str = "walls",
         time_limit: int = 500,
         device: str | torch.device = "cpu",
     ) -> None:
         if not str(path):
             raise UserError(f"A Gridverse/Yaml world needs path=, a file or one of {', '.join(stock_files())}.")
         task, view = load(path, torch.device(device))
-        super().__init__(task, view, encoding, dictionary, time_limit=time_limit, device=device)
+        super().__init__(task, view, encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device)
         self.path = path
 
 
@@ -177,8 +180,8 @@ def _problem(error: yaml.YAMLError) -> str:
     """Say where the parser stopped, and why, as far as it tells."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    details = ": ".join(part for part in (where, problem) if part)
-    return f" ({details})" if details else ""
+    told = ": ".join(part for part in (where, problem) if part)
+    return f" ({told})" if told else ""
 
 
 @dataclass(frozen=True)
