@@ -12,10 +12,8 @@ from yaml_helpers import CPU, LIMIT, grid, ground, many, score, uniform, uniform
 from envs.core import where
 from envs.gridverse.objects import (
     BEACON,
-    BOX,
     DOOR,
     EXIT,
-    FLOOR,
     KEY,
     OBSTACLE,
     RED,
@@ -25,9 +23,9 @@ from envs.gridverse.objects import (
     kinds,
     pack,
 )
-from envs.gridverse.rules import ACTUATE, FORWARD, at
+from envs.gridverse.rules import FORWARD, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml.parts import ActuateBox, MoveObstacles, Teleport
+from envs.gridverse.yaml.parts import MoveObstacles, Teleport
 from envs.gridverse.yaml.world import RULES, stock_files
 from envs.registry import make_world
 
@@ -135,15 +133,6 @@ def test_stepping_on_a_telepod_comes_out_at_the_other(name):
         assert torch.equal(walked.position == after.position, ~landed)
         jumps += int(landed.sum())
     assert jumps > 50
-
-
-def test_boxes_open_to_their_content():
-    scene = grid("###", "#B#", "#^#", "###")
-    scene.cells[0, 4] = pack(BOX) + 1
-    rule = ActuateBox(3, (pack(FLOOR), pack(KEY, colour=RED)), CPU)
-    still = rule(scene, torch.tensor([FORWARD]), scene.cells)
-    assert torch.equal(still.cells, scene.cells)
-    assert rule(scene, torch.tensor([ACTUATE]), scene.cells).cells[0, 4] == pack(KEY, colour=RED)
 
 
 def test_a_chain_is_its_rules_one_by_one():

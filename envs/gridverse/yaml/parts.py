@@ -10,8 +10,6 @@ from torch import Tensor
 from envs.core import choose
 from envs.errors import UserError
 from envs.gridverse.objects import (
-    BOX,
-    CODES,
     EAST,
     EXIT,
     FLOOR,
@@ -29,7 +27,7 @@ from envs.gridverse.objects import (
     pack,
     table,
 )
-from envs.gridverse.rules import ACTUATE, Front, Motion, at, put
+from envs.gridverse.rules import Motion, at, put
 
 Shape = tuple[int, int]
 Distance = Callable[[Scene], Tensor]  # to (N,) float64
@@ -275,28 +273,6 @@ class Teleport:
         others = (scene.cells == code[:, None]) & (self.cell != scene.position[:, None])  # (N, H*W)
         jumps = (kinds(code) == TELEPOD) & others.any(1)
         return scene._replace(position=torch.where(jumps, pick(others, u[:, 0]), scene.position))
-
-
-class ActuateBox:
-    """The action ACTUATE opens the box in front: its content takes its place.
-
-    A box is packed as its kind and the index of its content in `contents`. No reset function of a file makes
-    boxes, so grids from files never hold one.
-    """
-
-    draws = 0
-
-    def __init__(self, width: int, contents: tuple[int, ...], device: torch.device) -> None:
-        self.front = Front(width, device)
-        self.opened = torch.arange(CODES)
-        self.opened[pack(BOX) : pack(BOX) + len(contents)] = torch.tensor(contents, dtype=torch.int64)
-        self.opened = self.opened.to(device)  # (CODES,)
-
-    def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        position = self.front(scene)
-        code = at(scene.cells, position)
-        code = torch.where(action == ACTUATE, self.opened[code], code)
-        return scene._replace(cells=put(scene.cells, position, code))
 
 
 class Chain:

@@ -23,29 +23,17 @@ Check = Callable[[Any, "Location"], Any]
 DEPTH = 8  # functions inside functions; files that nest deeper are mistakes, or contain themselves
 FAR = 60  # cells that a window may reach in one direction
 
-KINDS = {
-    "Floor": objects.FLOOR,
-    "Wall": objects.WALL,
-    "Exit": objects.EXIT,
-    "Door": objects.DOOR,
-    "Key": objects.KEY,
-    "MovingObstacle": objects.OBSTACLE,
-    "Box": objects.BOX,
-    "Telepod": objects.TELEPOD,
-    "Beacon": objects.BEACON,
-}
+KINDS = dict(
+    zip(
+        ("Floor", "Wall", "Exit", "Door", "Key", "MovingObstacle", "Box", "Telepod", "Beacon"),
+        range(objects.FLOOR, objects.BEACON + 1),
+        strict=True,
+    )
+)
 KIND_NAMES = {kind: name for name, kind in KINDS.items()}
 COLOURS = {"NONE": 0, "RED": objects.RED, "GREEN": objects.GREEN, "BLUE": objects.BLUE, "YELLOW": objects.YELLOW}
-ACTIONS = (
-    "MOVE_FORWARD",
-    "MOVE_BACKWARD",
-    "MOVE_LEFT",
-    "MOVE_RIGHT",
-    "TURN_LEFT",
-    "TURN_RIGHT",
-    "ACTUATE",
-    "PICK_N_DROP",
-)
+MOVES = ("FORWARD", "BACKWARD", "LEFT", "RIGHT")
+ACTIONS = (*(f"MOVE_{move}" for move in MOVES), "TURN_LEFT", "TURN_RIGHT", "ACTUATE", "PICK_N_DROP")
 # What older files call things, and the name of today.
 RENAMED = {
     "reach_goal": "reach_exit",
@@ -180,13 +168,13 @@ def _snake(name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).removeprefix("_")
 
 
+REWARD_CASES = ("bad", "close", "closer", "drop", "further", "good", "off", "on", "open", "pick")
 PARAMETERS: dict[str, Check] = {
     **dict.fromkeys(("absolute_counts", "random_agent", "random_exit"), switch),
     **dict.fromkeys(("num_beacons", "num_exits", "num_obstacles", "num_rivers"), whole),
     **dict.fromkeys(("layout", "shape"), pair),
     **dict.fromkeys(("reward", "reward_per_unit_distance", "threshold"), number),
-    **{f"reward_{case}": number for case in ("bad", "close", "closer", "drop", "further", "good", "off", "on")},
-    **{f"reward_{case}": number for case in ("open", "pick")},
+    **dict.fromkeys([f"reward_{case}" for case in REWARD_CASES], number),
     "area": area,
     "colors": colours,
     "distance_function": lambda value, location: one_of(METRICS, value, location),

@@ -1,17 +1,18 @@
 """The environment that a gridverse YAML file describes, and the functions that a file may name.
 
 There is a table for each kind of function, with a row for each name. A row is called with its context, then with the
-parameters of the file by name; those with a default may be left out. The context is the device for reset functions, the
-window and the device for visibility functions, and for all others the `Ground` that the reset function has made.
+parameters of the file by name; those with a default may be left out. The context is the device for reset functions and
+for all others the `Ground` that the reset function has made, and for visibility functions the window, too.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import reduce, wraps
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import torch
 import yaml
 
 from envs.errors import UserError, near_names
+from envs.files import read_text
 from envs.gridverse.encodings import Objects
 from envs.gridverse.layouts import Corridor, LockedRoom, rooms
 from envs.gridverse.objects import (
@@ -131,28 +133,23 @@ def locate(path: str | Path) -> Path:
     Raises:
         UserError: there is neither.
     """
-    file = Path(path) if _is_file(path) else stock_files().get(str(path))
-    if file is None:
+    if os.path.isfile(path):  # unlike Path.is_file, False for a name that is too long
+        return Path(path)
+    if str(path) not in stock_files():
         raise UserError(near_names("gridverse file", str(path), stock_files()))
-    return file
-
-
-def _is_file(path: str | Path) -> bool:
-    try:
-        return Path(path).is_file()
-    except OSError:  # such as a name that is too long for any file
-        return False
+    return stock_files()[str(path)]
 
 
 class _Loader(yaml.SafeLoader):
     """Refuses repeated keys: YAML itself would keep the last of two equal ones and say nothing."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for index, key in enumerate(keys):
-            if any(key.value == before.value for before in keys[:index]):
+        seen = set()
+        for key, _ in node.value:
+            if key.value in seen:
                 problem = f"the key {key.value!r} stands there twice"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
         return super().construct_mapping(node, deep)
 
 
@@ -164,24 +161,19 @@ def read(path: str | Path) -> tuple[Location, Any]:
     """
     file, top = locate(path), Location(str(path))
     try:
-        return top, yaml.load(file.read_text(encoding="utf-8"), _Loader)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise UserError(f"{top} cannot be read as text: {reason}.") from None
+        return top, yaml.load(read_text(file), _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise UserError(f"{top} is not YAML ({where}{error.problem}).") from None
     except yaml.YAMLError as error:
-        raise UserError(f"{top} is not YAML{_problem(error)}.") from None
-    except ValueError as error:  # of a date in the 13th month, say
-        raise UserError(f"{top} holds a value that cannot be read: {error}.") from None
+        raise UserError(f"{top} is not YAML: {' '.join(str(error).split())}.") from None
     except RecursionError:
         raise UserError(f"{top} is nested too deeply to be a gridverse file.") from None
-
-
-def _problem(error: yaml.YAMLError) -> str:
-    """Say where the parser stopped, and why, as far as it tells."""
-    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-    told = ": ".join(part for part in (where, problem) if part)
-    return f" ({told})" if told else ""
+    except ValueError as error:  # of a date in the 13th month, say
+        if isinstance(error, UserError):
+            raise
+        raise UserError(f"{top} holds a value that cannot be read: {error}.") from None
 
 
 @dataclass(frozen=True)
@@ -290,7 +282,7 @@ RESETS: dict[str, Callable[..., Ground]] = {
 # ---- transition functions --------------------------------------------------------------------------------------------
 
 RULES: dict[str, Callable[..., Rule]] = {
-    "actuate_box": lambda ground: parts.ActuateBox(ground.width, (), ground.device),
+    "actuate_box": lambda ground: parts.Chain(()),  # no reset function makes boxes
     "actuate_door": lambda ground: ActuateDoor(ground.width, ground.device),
     "chain": lambda ground, transition_functions: parts.Chain(transition_functions),
     "move_agent": lambda ground: Motion(ground.width, ground.device, moves=True, turns=False),
@@ -317,9 +309,12 @@ def _memory_exit(ground: Ground, reward_good: float = 1.0, reward_bad: float = -
     return MemoryExit(reward_good, reward_bad, ground.device)
 
 
-def _straight(ground: Ground, object_type: int, metric: str, wanted_by: str) -> parts.Distance:
+def _distance(ground: Ground, object_type: int, wanted_by: str, metric: str = "") -> parts.Distance:
+    """Measure how far the agent is from the one object of a kind: by a metric, or on foot."""
     ground.exactly_one(object_type, wanted_by)
-    return parts.StraightDistance(ground.width, object_type, metric)
+    if metric:
+        return parts.StraightDistance(ground.width, object_type, metric)
+    return parts.WalkingDistance(ground.height, ground.width, object_type, ground.device)
 
 
 def _closer(
@@ -329,22 +324,21 @@ def _closer(
     reward_closer: float = 1.0,
     reward_further: float = -1.0,
 ) -> Reward:
-    distance = _straight(ground, object_type, distance_function, "getting_closer")
+    distance = _distance(ground, object_type, "getting_closer", distance_function)
     return parts.Change(distance, reward_closer, reward_further, ground.device)
 
 
 def _closer_on_foot(
     ground: Ground, object_type: int, reward_closer: float = 1.0, reward_further: float = -1.0
 ) -> Reward:
-    ground.exactly_one(object_type, "getting_closer_shortest_path")
-    distance = parts.WalkingDistance(ground.height, ground.width, object_type, ground.device)
+    distance = _distance(ground, object_type, "getting_closer_shortest_path")
     return parts.Change(distance, reward_closer, reward_further, ground.device)
 
 
 def _by_distance(
     ground: Ground, object_type: int, distance_function: str = "manhattan", reward_per_unit_distance: float = -1.0
 ) -> Reward:
-    distance = _straight(ground, object_type, distance_function, "proportional_to_distance")
+    distance = _distance(ground, object_type, "proportional_to_distance", distance_function)
     return lambda step: distance(step.after) * reward_per_unit_distance
 
 
@@ -389,7 +383,7 @@ ENDINGS: dict[str, Callable[..., Ending]] = {
 # ---- observation functions: a window round the agent, and which of its cells are seen --------------------------------
 
 
-def _occluded(area: Area, device: torch.device) -> Visibility:
+def _occluded(ground: Ground, area: Area) -> Visibility:
     if area[0][1] != 0:
         raise UserError(f"partially_occluded needs the agent in the last row of its area, [[..., 0], ...], not {area}.")
     return Occluded()
@@ -402,29 +396,28 @@ def _window(area: Area) -> tuple[int, int, tuple[int, int]]:
 
 
 VISIBILITIES: dict[str, Callable[..., Visibility]] = {
-    "fully_transparent": lambda area, device: Transparent(),
+    "fully_transparent": lambda ground, area: Transparent(),
     "partially_occluded": _occluded,
-    "raytracing": lambda area, device, absolute_counts=True, threshold=1.0: Raytracing(
-        *_window(area), absolute_counts, threshold, device
+    "raytracing": lambda ground, area, absolute_counts=True, threshold=1.0: Raytracing(
+        *_window(area), absolute_counts, threshold, ground.device
     ),
-    "stochastic_raytracing": lambda area, device: StochasticRaytracing(*_window(area), device),
+    "stochastic_raytracing": lambda ground, area: StochasticRaytracing(*_window(area), ground.device),
 }
 
 
-def _view(ground: Ground, area: Area, seen: Visibility) -> View:
-    return View(ground.height, ground.width, area, seen, ground.device)
+def _view(visibility: Callable[..., Visibility]) -> Callable[..., View]:
+    """Make the observation function, with the same parameters, that shows a window with this visibility."""
+
+    @wraps(visibility)
+    def view(ground: Ground, area: Area, **parameters: Any) -> View:
+        return View(ground.height, ground.width, area, visibility(ground, area, **parameters), ground.device)
+
+    return view
 
 
-OBSERVATIONS: dict[str, Callable[..., View]] = {
-    "from_visibility": lambda ground, area, visibility_function: _view(
-        ground, area, build(VISIBILITIES, *visibility_function, area, ground.device)
+OBSERVATIONS = {
+    "from_visibility": _view(
+        lambda ground, area, visibility_function: build(VISIBILITIES, *visibility_function, ground, area)
     ),
-    "fully_transparent": lambda ground, area: _view(ground, area, Transparent()),
-    "partially_occluded": lambda ground, area: _view(ground, area, _occluded(area, ground.device)),
-    "raytracing": lambda ground, area, absolute_counts=True, threshold=1.0: _view(
-        ground, area, Raytracing(*_window(area), absolute_counts, threshold, ground.device)
-    ),
-    "stochastic_raytracing": lambda ground, area: _view(
-        ground, area, StochasticRaytracing(*_window(area), ground.device)
-    ),
+    **{name: _view(visibility) for name, visibility in VISIBILITIES.items()},
 }
