@@ -26,6 +26,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 Vector = VectorEnv[Any, Any, Any]
 MakeVector = Callable[[int, AutoresetMode], Vector]
 MakeSingle = Callable[[], gymnasium.Env[Any, Any]]
+PARTS = ("the observation", "the reward", "`terminated`", "`truncated`")  # of a step's result, and the info
 
 
 def check_registered(id: str, num_envs: int = 3, steps: int = 100, seed: int = 0, **kwargs: Any) -> None:
@@ -102,14 +103,12 @@ class _Check:
         """Random actions, with resets where the mode leaves them to the caller."""
         self._reset("after reset the observation", self.seed)
         self.vector.action_space.seed(self.seed)
-        endings, last, kept = 0, None, None
+        endings, last, kept = 0, (), ()
         for step in range(steps):
             where = f"{self.mode.value}: at step {step}"
             result, done = self._step(where)
-            _require(
-                _equal(last, kept),
-                f"{where} arrays that the step before had returned are written into",
-            )
+            same = all(_difference(*pair) is None for pair in zip(last, kept, strict=True))
+            _require(same, f"{where} arrays that the step before had returned are written into")
             last, kept = result[:4], deepcopy(result[:4])
             endings += int(done.sum())
             if self.mode is AutoresetMode.DISABLED and done.any():
@@ -126,57 +125,47 @@ class _Check:
                 self._reset("after a masked reset", given, mask | (done & (self.mode is AutoresetMode.DISABLED)))
         n = self.count
         for wrong in (np.ones(n + 1, bool), np.zeros(n, bool), np.ones(n, np.int64), [True] * n):
-            taken = self._refuses(options={"reset_mask": wrong})
-            _require(taken, f"reset takes {wrong!r} as reset_mask, but it should be a bool array ({n},) with a True")
+            refused = self._refuses(options={"reset_mask": wrong})
+            _require(refused, f"reset takes {wrong!r} as reset_mask, but it should be a bool array ({n},) with a True")
 
     def _reset(self, where: str, seed: Any, mask: Array | None = None) -> None:
         """Reset both, all rows or those of the mask (N,), and compare every row's observation."""
         options = [None if mask is None else {"reset_mask": mask.copy()} for _ in range(2)]
         result: Any = self.vector.reset(seed=seed, options=options[0])
-        pair = isinstance(result, tuple) and len(result) == 2
-        _require(pair, f"{where}: reset does not give an observation and an info")
-        observation, info = result
-        _check_observation(observation, self.vector.observation_space, f"{where}:")
-        _require(isinstance(info, dict), f"{where}: reset gives no dict as info")
+        pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict)
+        _require(pair, f"{where}: reset does not give an observation and a dict as info")
         wanted, _ = self.single.reset(seed=seed, options=options[1])
         for index in range(self.count):
             what = where
             if mask is not None:
                 what = f"{where}, the observation of a row that was {'' if mask[index] else 'not to be '}reset"
-            _check_same(row(observation, index), row(wanted, index), what, index)
+            _check_same(row(result[0], index), row(wanted, index), what, index)
 
     def _step(self, where: str) -> tuple[tuple[Any, ...], Array]:
         """Take a random action in both and compare all that they return; gives that, and which rows (N,) ended."""
         action = self.vector.action_space.sample()
         result: Any = self.vector.step(action)
-        _require(isinstance(result, tuple) and len(result) == 5, f"{where} the result is not a tuple of five")
-        names = ("the observation", "the reward", "`terminated`", "`truncated`")
-        observation, _, terminated, truncated, info = result
-        _check_observation(observation, self.vector.observation_space, f"{where} the observation:")
-        for name, array, dtype in zip(names[1:], result[1:], (np.float64, bool, bool), strict=False):
-            _check_array(array, np.dtype(dtype), self.count, f"{where} {name}")
-        _require(not (terminated & truncated).any(), f"{where} a row is both terminated and truncated")
-        _require(isinstance(info, dict), f"{where} the info is no dict")
+        fits = isinstance(result, tuple) and len(result) == 5 and isinstance(result[4], dict)
+        _require(fits, f"{where} the result is not a tuple of five, the last of them a dict")
         wanted = self.single.step(action)
-        for name, ours, theirs in zip(names, result, wanted, strict=False):
-            for index in range(self.count):
-                _check_same(row(ours, index), row(theirs, index), f"{where} {name}", index)
+        _require(not (result[2] & result[3]).any(), f"{where} a row is both terminated and truncated")
         done: Array = wanted[2] | wanted[3]
-        self._check_infos(info, wanted[4], done, f"{where} the info")
+        infos = [self._infos(each[4], f"{where} the info") for each in (result, wanted)]
+        for index in range(self.count):
+            for name, ours, theirs in zip(PARTS, result, wanted, strict=False):
+                _check_same(row(ours, index), row(theirs, index), f"{where} {name}", index)
+            ours, theirs = (info[index] for info in infos)
+            success = theirs["final_info"] if "final_info" in theirs else theirs
+            lacks = f"{where} the info of a single environment lacks 'success' at an episode's end"
+            _require(not done[index] or "success" in success, lacks)
+            _check_same(ours, theirs, f"{where} the info", index)
         return result, done
 
-    def _check_infos(self, info: dict[str, Any], wanted: dict[str, Any], done: Array, where: str) -> None:
-        """Compare the infos of a step; where it also begins new episodes, what it says of the finished ones."""
-        for name in info:
-            _require(name.startswith("_") or f"_{name}" in info, f"{where} {name!r} has no mask '_{name}'")
-        final = wanted
+    def _infos(self, info: dict[str, Any], where: str) -> list[dict[str, Any]]:
+        """Cut an info into those of the rows; where a step also begins new episodes, only the finished ones count."""
         if self.mode is AutoresetMode.SAME_STEP:
-            names = ("final_obs", "_final_obs", "final_info", "_final_info")
-            final = wanted.get("final_info", {})
-            info, wanted = ({name: each[name] for name in names if name in each} for each in (info, wanted))
-        present = final.get("_success", np.zeros(self.count, bool))
-        _require(bool(present[done].all()), f"{where} of a single environment lacks 'success' at an episode's end")
-        _check_info(info, wanted, self.count, where)
+            info = {name: each for name, each in info.items() if name.strip("_").startswith("final_")}
+        return [_of_row(info, index, where) for index in range(self.count)]
 
     def _refuses(self, **arguments: Any) -> bool:
         try:
@@ -186,57 +175,39 @@ class _Check:
         return False
 
 
-def _check_info(info: dict[str, Any], wanted: dict[str, Any], count: int, where: str) -> None:
-    """Compare what is said of each row; "_name" is the mask (N,) of the rows that "name" is said of."""
-    for name in dict.fromkeys(each for each in (*wanted, *info) if not each.startswith("_")):
-        _require(name not in info or f"_{name}" in info, f"{where} {name!r} has no mask '_{name}'")
-        for index in range(count):
-            present = name in info and bool(info[f"_{name}"][index])
-            due = name in wanted and bool(wanted[f"_{name}"][index])
-            _require(present == due, f"{where} {'has no' if due else 'has an unexpected'} {name!r} in row {index}")
-            if due and not isinstance(wanted[name], dict):
-                _check_same(row(info[name], index), row(wanted[name], index), f"{where} {name!r}", index)
-            elif name == "final_obs" and not due and name in info:
-                _require(info[name][index] is None, f"{where} {name!r} of row {index}, which goes on, is not None")
-        if isinstance(wanted.get(name), dict):
-            _check_info(info[name], wanted[name], count, f"{where} {name!r}")
-
-
-def _check_observation(observation: Any, space: gymnasium.Space[Any], where: str) -> None:
-    if isinstance(space, gymnasium.spaces.Dict):
-        _require(isinstance(observation, dict), f"{where} the observation is no dict")
-        _require(set(observation) == set(space), f"{where} the observation has the keys {sorted(observation)}")
-        for name, entry in space.items():
-            _check_observation(observation[name], entry, f"{where} entry {name!r}:")
-        return
-    _require(isinstance(observation, np.ndarray), f"{where} it is no numpy array")
-    form, wanted = (observation.dtype, observation.shape), (space.dtype, space.shape)
-    _require(form == wanted, f"{where} its dtype and shape are {form}, but the space says {wanted}")
-    _require(space.contains(observation), f"{where} it is not in {space}")
-
-
-def _check_array(array: Any, dtype: np.dtype[Any], count: int, where: str) -> None:
-    _require(isinstance(array, np.ndarray), f"{where} is no numpy array")
-    _require(array.shape == (count,), f"{where} has the shape {array.shape}, but should have ({count},)")
-    _require(array.dtype == dtype, f"{where} has the dtype {array.dtype}, but should have {dtype}")
+def _of_row(info: dict[str, Any], index: int, where: str) -> dict[str, Any]:
+    """Take what an info says of one row; "_name" is the mask (N,) of the rows that "name" is said of."""
+    found = {}
+    for name in (each for each in info if not each.startswith("_")):
+        _require(f"_{name}" in info, f"{where} {name!r} has no mask '_{name}'")
+        nested, value = isinstance(info[name], dict), row(info[name], index)
+        spilt = not nested and info[name].dtype == object and value is not None
+        if info[f"_{name}"][index] or spilt:
+            found[name] = _of_row(info[name], index, f"{where} {name!r}") if nested else value
+    return found
 
 
 def _check_same(ours: Any, wanted: Any, where: str, index: int) -> None:
-    if not _equal(ours, wanted):
-        first, second = (" ".join(str(value).split()) for value in (ours, wanted))
-        raise UserError(
-            f"Vector environment: {where} in row {index} is {first}, but a single environment gives {second}."
-        )
+    difference = _difference(ours, wanted)
+    _require(difference is None, f"{where} in row {index} {difference}")
 
 
-def _equal(ours: Any, wanted: Any) -> bool:
-    """Tell whether these are the same numbers of the same dtypes."""
-    if isinstance(ours, dict) and isinstance(wanted, dict):
-        return set(ours) == set(wanted) and all(_equal(ours[name], wanted[name]) for name in ours)
-    if isinstance(ours, tuple):
-        return all(_equal(one, other) for one, other in zip(ours, wanted, strict=True))
+def _difference(ours: Any, wanted: Any) -> str | None:
+    """Say in which the numbers, dtypes, shapes or keys of two values differ; None where they are the same."""
+    if isinstance(wanted, dict):
+        if not isinstance(ours, dict):
+            return "is no dict"
+        for name in (*wanted, *ours):
+            if name not in ours or name not in wanted:
+                return f"has {'no' if name in wanted else 'an unexpected'} {name!r}"
+            if (inner := _difference(ours[name], wanted[name])) is not None:
+                return f"entry {name!r} {inner}"
+        return None
     one, other = np.asarray(ours), np.asarray(wanted)
-    return one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all())
+    if one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all()):
+        return None
+    first, second = (f"{' '.join(str(each).split())} ({each.dtype}, shape {each.shape})" for each in (one, other))
+    return f"is {first}, but a single environment gives {second}"
 
 
 def _require(condition: bool, sentence: str) -> None:

@@ -145,19 +145,19 @@ def one_action_too_many(self, count, mode):
 
 
 DEFECTS = {
-    "float rewards": (spoils(reward=lambda reward: reward.astype(np.float32)), "reward has the dtype float32"),
+    "float rewards": (spoils(reward=lambda reward: reward.astype(np.float32)), "reward in row 0 .*float32"),
     "other rewards": (spoils(reward=lambda reward: reward - 1e-12), "reward in row 0"),
     "rewards in a column": (spoils(reward=lambda reward: reward[:, None]), "shape"),
     "narrow observations": (spoils(lambda observation: observation.astype(np.int32)), "int32"),
-    "observations outside": (spoils(lambda observation: observation + 7), "is not in Box"),
+    "observations outside": (spoils(lambda observation: observation + 7), "observation in row 0"),
     "both flags": ({"spoil": both_flags}, "both terminated and truncated"),
     "ends for cuts": ({"spoil": ends_for_cuts}, "`terminated` in row"),
     "no success": (without("success", "_success"), "has no 'success'"),
     "success every step": ({"spoil": success_every_step}, "unexpected 'success'"),
     "no mask": (without("_success"), "_success"),
     "no final observation": (without("final_obs"), "has no 'final_obs'"),
-    "wrong final observation": (final_observations(of_finished=True), "'final_obs' in row"),
-    "final observations of all": (final_observations(of_finished=False), "is not None"),
+    "wrong final observation": (final_observations(of_finished=True), "'final_obs' is"),
+    "final observations of all": (final_observations(of_finished=False), "unexpected 'final_obs'"),
     "rewards for resets": ({"step": reward_for_resets}, "reward in row"),
     "draws for resets": ({"_step_draws": lambda self, idle: Defect._step_draws(self, None)}, "observation in row"),
     "resets everything": ({"reset": reset_everything}, "not to be reset"),
