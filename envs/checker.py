@@ -155,7 +155,7 @@ class _Check:
             for name, ours, theirs in zip(PARTS, result, wanted, strict=False):
                 _check_same(row(ours, index), row(theirs, index), f"{where} {name}", index)
             ours, theirs = (info[index] for info in infos)
-            success = theirs["final_info"] if "final_info" in theirs else theirs
+            success = theirs.get("final_info", theirs)
             lacks = f"{where} the info of a single environment lacks 'success' at an episode's end"
             _require(not done[index] or "success" in success, lacks)
             _check_same(ours, theirs, f"{where} the info", index)

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -272,34 +272,37 @@ def successes(endings: Array, reward: float | None, limit: int) -> Array:
 def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify, Tensor]:
     """Assign numbers to a world's observations; the last number is for all that random play did not meet.
 
+    Whole numbers and pictures count as they are, fractions by the cells of a grid: BINS over each component, and one
+    more for 0 alone.
+
     Returns:
         The function that gives the numbers, and what each number shows, in -1 .. 1 (O, d).
     """
     space = world.observation_space
-    if isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f":
-        return grid_cells(world, space, generator)
-    weights = torch.randint(2**40, (int(np.prod(space.shape or (1,))),), generator=generator)
+    continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
+    if continuous:
+        high = torch.from_numpy(np.asarray(space.high, np.float64))
+        weights = (BINS + 1) ** torch.arange(len(high))
+    else:
+        weights = torch.randint(2**40, (int(np.prod(space.shape or (1,))),), generator=generator)
 
-    def hashed(observation: Tensor) -> Tensor:
+    def key(observation: Tensor) -> Tensor:
+        if continuous:
+            share = observation / high  # (N, d) in -1 .. 1
+            observation = (share.abs() * (BINS // 2)).ceil().clamp(max=BINS // 2) * share.sign() + BINS // 2
         return (observation.flatten(1).long() * weights).sum(1)
 
-    known = visited(world, hashed, generator)
-    return index_among(hashed, known), torch.zeros(len(known) + 1, 1, dtype=torch.float64)
+    known = visited(world, key, generator)  # sorted
 
+    def identify(observation: Tensor) -> Tensor:
+        found = key(observation)
+        index = torch.searchsorted(known, found).clamp(max=len(known) - 1)
+        return torch.where(known[index] == found, index, len(known))
 
-def grid_cells(world: World[Any], space: gymnasium.spaces.Box, generator: torch.Generator) -> tuple[Identify, Tensor]:
-    """Assign numbers to the cells of a grid: BINS over each component, and one more for 0 alone."""
-    high = torch.from_numpy(np.asarray(space.high, np.float64))
-    power = (BINS + 1) ** torch.arange(len(high))
-
-    def cell(observation: Tensor) -> Tensor:
-        share = observation / high  # (N, d) in -1 .. 1
-        index = (share.abs() * (BINS // 2)).ceil().clamp(max=BINS // 2) * share.sign() + BINS // 2
-        return (index.long() * power).sum(1)
-
-    known = visited(world, cell, generator)
-    shown = (known[:, None] // power % (BINS + 1) - BINS // 2).double() / (BINS // 2)
-    return index_among(cell, known), torch.cat((shown, torch.zeros(1, len(high), dtype=torch.float64)))
+    shown = torch.zeros(len(known) + 1, len(weights) if continuous else 1, dtype=torch.float64)
+    if continuous:
+        shown[:-1] = (known[:, None] // weights % (BINS + 1) - BINS // 2).double() / (BINS // 2)
+    return identify, shown
 
 
 def visited(world: World[Any], key: Identify, generator: torch.Generator, episodes: int = 2_000) -> Tensor:
@@ -317,22 +320,10 @@ def visited(world: World[Any], key: Identify, generator: torch.Generator, episod
     return torch.cat(keys).unique()
 
 
-def index_among(key: Identify, known: Tensor) -> Identify:
-    """Assign numbers to observations by where their keys stand among the known ones; all others get one more number."""
-
-    def identify(observation: Tensor) -> Tensor:
-        found = key(observation)
-        index = torch.searchsorted(known, found).clamp(max=len(known) - 1)
-        return torch.where(known[index] == found, index, len(known))
-
-    return identify
-
-
 # The search
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The tables that all restarts ended with, and their scores on what they were chosen by."""
 
     tables: Tensor  # (R, O)
@@ -342,11 +333,6 @@ class Found:
     def best(self) -> Tensor:
         """The best table (O,)."""
         return self.tables[int(self.values.argmax())]
-
-    @property
-    def reached(self) -> int:
-        """Restarts that are as good as the best."""
-        return int((self.values >= self.values.max() - SAME).sum())
 
 
 @torch.no_grad()
@@ -422,7 +408,8 @@ def search(game: Game, args: Args) -> list[Row]:
         row: Row = {"searched": searched}
         row |= {f"table_{name}": float(value) for name, value in zip(MEASURES, table, strict=True)}
         row |= {f"stochastic_{name}": float(value) for name, value in zip(MEASURES, policy, strict=True)}
-        rows.append(row | {"reached": found.reached, "restarts": args.restarts})
+        reached = int((found.values >= found.values.max() - SAME).sum())
+        rows.append(row | {"reached": reached, "restarts": args.restarts})
     return rows
 
 

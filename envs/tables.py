@@ -147,10 +147,7 @@ def write_page(
     Raises:
         UserError: the system refuses, or there are other files of that name.
     """
-    measured: Section = {
-        "machine": dict(facts),
-        "tables": [_plain(table) for table in tables],
-    }
+    measured: Section = {"machine": dict(facts), "tables": [_plain(table) for table in tables]}
     path = folder / f"{name}.json"
     if section:
         sections = read_sections(path) | {section: measured}
@@ -183,22 +180,14 @@ def remake_page(path: Path) -> str:
 def read_sections(path: Path) -> dict[str, Section]:
     """Read the sections of a page's numbers; none where there is no file yet.
 
-    A page without sections is one, called by the kind of its machine.
-
     Raises:
         UserError: the file is something else.
     """
     if not path.exists():
         return {}
     with _page_errors(path):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if "tables" in content:
-            kind = "cuda" if content["machine"]["accelerator"] else "cpu"
-            return {kind: {"machine": content["machine"], "tables": content["tables"]}}
-        return {
-            str(key): {"machine": dict(entry["machine"]), "tables": list(entry["tables"])}
-            for key, entry in content["sections"].items()
-        }
+        sections = json.loads(path.read_text(encoding="utf-8"))["sections"].items()
+        return {str(key): {"machine": dict(each["machine"]), "tables": list(each["tables"])} for key, each in sections}
 
 
 def read_tables(path: Path) -> dict[str, Table]:
@@ -220,13 +209,14 @@ def _page_errors(path: Path) -> Iterator[None]:
 
 def _content_page(content: Mapping[str, Any]) -> str:
     """Write the Markdown of a page, its sections one below the other."""
-    if "sections" in content:
-        return "\n".join(_section(f"{content['title']}: {key}", entry) for key, entry in content["sections"].items())
-    return _section(content["title"], content)
-
-
-def _section(title: str, section: Mapping[str, Any]) -> str:
-    return page(title, section["machine"], [_table(entry) for entry in section["tables"]])
+    parts = (
+        {f"{content['title']}: {key}": part for key, part in content["sections"].items()}
+        if "sections" in content
+        else {content["title"]: content}
+    )
+    return "\n".join(
+        page(title, part["machine"], [_table(each) for each in part["tables"]]) for title, part in parts.items()
+    )
 
 
 def _plain(table: Table) -> dict[str, Any]:

@@ -444,22 +444,12 @@ def _probabilities(tables: Tables) -> Iterator[str]:
 
 
 def _rewards(tables: Tables) -> Iterator[str]:
-    """Write an entry for every row of rewards, or one for all next states where they make no difference."""
+    """Write an entry for every row of rewards that is not all 0, or one for all next states where they are alike."""
     for a, s in np.ndindex(tables.reset.shape):
         rows = np.ascontiguousarray(tables.R[a, s])  # (S', Z)
-        if _same(rows):
-            yield from _reward(f"R: {a} : {s} : *", rows[0])
-        else:
-            for to, row in enumerate(rows):
-                yield from _reward(f"R: {a} : {s} : {to}", row)
-
-
-def _reward(entry: str, row: Floats) -> Iterator[str]:
-    """Write one entry for a row (Z,), none where it holds what a reader takes for granted."""
-    if not _same(row):
-        yield f"{entry} {_row(row)}"
-    elif row[0] != 0.0 or np.signbit(row[0]):
-        yield f"{entry} : * {float(row[0])!r}"
+        for to, row in [("*", rows[0])] if _same(rows) else enumerate(rows):
+            if row.view(np.int64).any():  # -0.0 is no 0
+                yield f"R: {a} : {s} : {to} " + (f": * {float(row[0])!r}" if _same(row) else _row(row))
 
 
 def _same(values: Floats) -> bool:

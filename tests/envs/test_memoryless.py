@@ -19,7 +19,7 @@ from envs.memoryless import (
     ExactGame,
     SampledGame,
     as_policy,
-    grid_cells,
+    identifier,
     main,
     make_game,
     search,
@@ -205,7 +205,7 @@ def test_the_best_rule_of_catch_is_found():
 
 def test_cells_tell_signs_and_zero_apart():
     world = make_world("POMDP/CarFlag-v0", time_limit=120)
-    identify, shown = grid_cells(world, world.observation_space, torch.Generator().manual_seed(0))
+    identify, shown = identifier(world, torch.Generator().manual_seed(0))
     rows = torch.tensor([[0.1, 0, 0], [-0.001, 0, 0], [0.1, 0.001, 0], [0.1, -0.001, 0]]).double()
     numbers = identify(rows)
     assert len(set(numbers.tolist())) == 4 and numbers.max() < len(shown) - 1
