@@ -103,7 +103,9 @@ class _Check:
         """Random actions, with resets where the mode leaves them to the caller."""
         self._reset("after reset the observation", self.seed)
         self.vector.action_space.seed(self.seed)
-        endings, last, kept = 0, (), ()
+        endings = 0
+        last: tuple[Any, ...] = ()
+        kept: tuple[Any, ...] = ()
         for step in range(steps):
             where = f"{self.mode.value}: at step {step}"
             result, done = self._step(where)

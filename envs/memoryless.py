@@ -278,7 +278,7 @@ def identifier(world: World[Any], generator: torch.Generator) -> tuple[Identify,
     Returns:
         The function that gives the numbers, and what each number shows, in -1 .. 1 (O, d).
     """
-    space = world.observation_space
+    space: Any = world.observation_space
     continuous = isinstance(space, gymnasium.spaces.Box) and np.dtype(space.dtype).kind == "f"
     if continuous:
         high = torch.from_numpy(np.asarray(space.high, np.float64))
