@@ -114,10 +114,9 @@ def read(folder: Path) -> Data:
     return collect(open_source(folder))
 
 
-def table(section: Section, place: int = 0) -> list[dict[str, str]]:
+def table(section: Section | None, place: int = 0) -> list[dict[str, Any]]:
     """One of a section's tables, rows by the names of its columns."""
-    grid = [part for part in section.parts if isinstance(part, Table)][place]
-    return [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]
+    return [part for part in section.parts if isinstance(part, Table)][place].records() if section else []
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -14,7 +14,7 @@ from reported import HALLWAY, HEADINGS, MACHINE, MEMORY, hashes, make_study, noi
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import open_source, read_run, rounded, unpack
-from dqn_memory.study.collect import summary_row
+from dqn_memory.study.collect import kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
 from dqn_memory.study.sections.runs import left_out_rows
@@ -50,7 +50,7 @@ def test_an_archive_gives_back_every_number(finished: Path, tmp_path: Path) -> N
         before, after = read_run(entry.run.folder), read_run(tmp_path / "unpacked")
         assert repr(sorted_rows(after.metrics)) == repr(sorted_rows([rounded(row) for row in before.metrics]))
         assert after.config == before.config
-        assert after.summary == summary_row(entry)
+        assert after.summary == kept_record(entry, None).summary
         place = str(finished.resolve())
         command = before.environment["command"].replace(place, "runs/studies/small")
         assert after.environment == before.environment | {"command": command}

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
 from dqn_memory.study import world_properties
+from dqn_memory.study.page import WORDS
 from dqn_memory.study.world_properties import (
-    DEFINITIONS,
-    Properties,
     control_twin,
     delay,
     properties,
@@ -26,17 +23,16 @@ from envs.worlds.heaven_hell import tables as heaven_hell
 MEMORY = "Gridverse/Memory-{0}x{0}-v0"
 
 
-def test_every_property_has_a_definition_and_a_value_of_its_own() -> None:
-    assert len(dataclasses.fields(Properties)) == len(DEFINITIONS)
-    assert list(Properties(1, 2, 3, 4, 5).named().items()) == list(zip(DEFINITIONS, [1, 2, 3, 4, 5], strict=True))
+def test_every_property_has_a_definition_in_its_order() -> None:
+    assert list(properties("POMDP/Hallway-v0")) == list(WORDS["definitions"])
 
 
 def test_walls_are_counted_inside_the_border() -> None:
-    assert properties(MEMORY.format(5)).wall_density == 2 / 9  # both cells beside the middle
+    assert properties(MEMORY.format(5))["wall density"] == 2 / 9  # both cells beside the middle
     rooms = properties("Gridverse/Memory-FourRooms-7x7-v0")
-    assert rooms.wall_density == pytest.approx((9 - 4) / 25)  # a cross of 9 with an opening in each of its 4 arms
-    assert properties("Gridverse/Memory-13x13-Hallucinated-v0").wall_density == 0  # phantoms are no walls
-    assert properties("POMDP/Hallway-v0").wall_density is None
+    assert rooms["wall density"] == pytest.approx((9 - 4) / 25)  # a cross of 9 with an opening in each of its 4 arms
+    assert properties("Gridverse/Memory-13x13-Hallucinated-v0")["wall density"] == 0  # phantoms are no walls
+    assert properties("POMDP/Hallway-v0")["wall density"] is None
 
 
 @pytest.mark.parametrize(
@@ -45,7 +41,7 @@ def test_walls_are_counted_inside_the_border() -> None:
      ("Memory-13x13-Hallucinated", 1), ("Memory-TwentyFiveRooms-13x13", 25)],
 )  # fmt: skip
 def test_rooms_are_counted_with_openings_closed(world: str, count: int) -> None:
-    assert properties(f"Gridverse/{world}-v0").rooms == count
+    assert properties(f"Gridverse/{world}-v0")["rooms"] == count
 
 
 def test_regions_join_over_sides_and_not_over_corners() -> None:
@@ -57,11 +53,13 @@ def test_regions_join_over_sides_and_not_over_corners() -> None:
 @pytest.mark.parametrize(("size", "steps"), [(5, 4), (7, 8), (9, 12)])
 def test_delay_of_a_corridor_is_the_way_from_beacon_to_exit(size: int, steps: int) -> None:
     """Two steps to the middle and two to the side, and the corridor between the bars."""
-    assert properties(MEMORY.format(size)).delay == (size - 1) // 2 * 2 + size - 5 == steps
+    assert properties(MEMORY.format(size))["delay"] == (size - 1) // 2 * 2 + size - 5 == steps
 
 
 def test_more_beacons_shorten_the_delay() -> None:
-    found = [properties(f"Gridverse/Memory-NineRooms-13x13{more}-v0").delay for more in ("", "-2Beacons", "-3Beacons")]
+    found = [
+        properties(f"Gridverse/Memory-NineRooms-13x13{more}-v0")["delay"] for more in ("", "-2Beacons", "-3Beacons")
+    ]
     assert found == sorted(found, reverse=True)  # type: ignore[type-var]
     assert len(set(found)) == 3
 
@@ -100,10 +98,10 @@ def test_delay_of_cards_is_about_their_number_and_never_less_than_a_step() -> No
 
 def test_what_never_looks_alike_within_an_episode_has_one_state_per_observation() -> None:
     for world in ("POMDP/HeavenHell-v0", "POMDP/MemoryCards-v0", "POMDP/CarFlag-v0"):
-        assert properties(world).aliasing == 1.0
-    corridors = [properties(MEMORY.format(size)).aliasing for size in (5, 7, 9)]
+        assert properties(world)["aliasing"] == 1.0
+    corridors = [properties(MEMORY.format(size))["aliasing"] for size in (5, 7, 9)]
     assert corridors == sorted(corridors)  # type: ignore[type-var]  # longer corridors look the same for longer
-    assert properties("POMDP/Hallway-v0").aliasing > 2  # type: ignore[operator]
+    assert properties("POMDP/Hallway-v0")["aliasing"] > 2  # type: ignore[operator]
 
 
 def test_aliasing_counts_states_of_each_observation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +114,7 @@ def test_aliasing_counts_states_of_each_observation(monkeypatch: pytest.MonkeyPa
 def test_gap_is_between_the_shipped_lines() -> None:
     lines = baselines.lines(MEMORY.format(5))
     assert lines is not None
-    assert properties(MEMORY.format(5)).gap == lines.lower.success.mean - lines.random.success.mean
+    assert properties(MEMORY.format(5))["gap"] == lines.lower.success.mean - lines.random.success.mean
 
 
 def test_control_twins_differ_by_their_phantoms_only() -> None:
