@@ -16,18 +16,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter, StrM
 
 from dqn_memory.analysis.plots import COLOURS, STYLE
 from dqn_memory.network import ARCHITECTURES
+from dqn_memory.study import statistics
 from dqn_memory.study.collect import Entry
-from dqn_memory.study.statistics import (
-    FEW,
-    FEWEST,
-    HUMAN,
-    OTHERS,
-    Estimate,
-    Floats,
-    Scale,
-    percentiles,
-    resampled_means,
-)
+from dqn_memory.study.statistics import Estimate, Floats, Scale
 
 _styled = matplotlib.rc_context({**STYLE, "font.size": 10, "axes.labelsize": 10, "legend.fontsize": 9})
 SHORT = 24  # letters of a panel's title
@@ -181,7 +172,13 @@ def curves_figure(
     words = "environment steps", "success rate" if success else "return"
     figure, panels = series_figure(series, styles, draw, words, title)
     left = _beginning(np.concatenate([steps for steps, *_ in curves.values()]))
-    best = "human" if scale in HUMAN.values() else "most possible" if scale in OTHERS.values() else "best known"
+    best = (
+        "human"
+        if scale in statistics.HUMAN.values()
+        else "most possible"
+        if scale in statistics.OTHERS.values()
+        else "best known"
+    )
     for panel in panels:
         panel.set_xlim(left=left)
         _few_steps(panel, 3 if len(panels) > 1 else 6)
@@ -205,7 +202,11 @@ def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
     mean = values.mean(0)
     if len(runs) < 2 or not steps:
         return np.array(steps), mean, mean * np.nan, mean * np.nan
-    return np.array(steps), mean, *percentiles(resampled_means(values, FEW, np.random.default_rng(0)))
+    return (
+        np.array(steps),
+        mean,
+        *statistics.percentiles(statistics.resampled_means(values, statistics.FEW, np.random.default_rng(0))),
+    )
 
 
 def _beginning(steps: Floats) -> float:
@@ -294,7 +295,7 @@ def _scatter(panel: Axes, places: Sequence[float | None], values: Sequence[Estim
         panel.plot([x, x], [y.low, y.high], color="#9cc3de", linewidth=1.2)
         panel.plot(x, y.point, "o", color="#0072b2", markersize=4.5)
         panel.annotate(str(number), (x, y.point), (4, 3), textcoords="offset points", fontsize=7.5, color="#333333")
-    if len(pairs) < FEWEST:
+    if len(pairs) < statistics.FEWEST:
         panel.set_title(f"{len(pairs)} world{'' if len(pairs) == 1 else 's'}", fontsize=8, color=FAINT)
 
 

@@ -157,7 +157,6 @@ def sections(data: Data) -> list[Section]:
     """Write all sections; those that cannot be filled say why."""
     makers = (
         runs.left_out_section,
-        runs.uneven_section,
         scores.aggregate_section,
         scores.table_section,
         scores.memory_section,

@@ -12,7 +12,7 @@ from dqn_memory.parameters import read_table3
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import claims as script
 from dqn_memory.study.papers import verdicts
-from dqn_memory.study.papers.measures import Given, recompute, relative_gains
+from dqn_memory.study.papers.measures import relative_gains
 from dqn_memory.study.papers.tables import FOLDER, Figure, Tables, games, half_unit, human_normalised, number, scores
 from dqn_memory.study.statistics import HUMAN, game
 from envs.baselines import known as shipped
@@ -164,8 +164,10 @@ def test_missing_torn_and_foreign_tables_are_one_sentence(copied, tmp_path, caps
         script.main(["--published", str(copied), "--results", str(tmp_path)])
     assert stopped.value.code == 2
     assert re.fullmatch(r"error: cannot read the published table .*dbgfqn_table1\.csv: .*\n", capsys.readouterr().err)
-    with pytest.raises(UserError, match="there is no measure 'averege' for a claim; there are average_order, "):
-        recompute("averege", Given(copied), {})
+    shutil.copytree(FOLDER, copied, dirs_exist_ok=True)
+    change(copied / "claims.toml", 'measure = "carried"', 'measure = "caried"')
+    (copied.parent / "parameters.csv").write_bytes((RESULTS / "parameters.csv").read_bytes())
+    refused("there is no measure 'caried' for a claim; there are average_order, ")
     (copied / "claims.toml").write_text("[[")
     refused(r"cannot read the claims in .*claims\.toml")
 

@@ -20,27 +20,10 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import meaning
 from dqn_memory.study.definition import Planned, expand, parse_definition, read_definition
-from dqn_memory.study.papers.tables import scores
+from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks
 from dqn_memory.study.report import archive, main
-from dqn_memory.study.sections.environments import (
-    BOTH,
-    RECURRENCE,
-    gains,
-    hallucination_section,
-    properties_section,
-)
-from dqn_memory.study.sections.learned import maps_of, spans_section
-from dqn_memory.study.sections.runs import fluctuation, uneven_section
-from dqn_memory.study.sections.scores import (
-    ABLATION,
-    TABLES,
-    aggregate_section,
-    matching,
-    matrices,
-    memory_section,
-    table_section,
-)
+from dqn_memory.study.sections import environments, learned, runs, scores
 from dqn_memory.study.statistics import Scale, rank_correlation
 from dqn_memory.study.store import Study
 from dqn_memory.study.world_properties import properties
@@ -85,7 +68,9 @@ def test_the_same_runs_give_the_same_bytes(finished: Path, tmp_path: Path) -> No
 
 def test_the_table_holds_the_readings_between_the_lines(finished: Path) -> None:
     data = read(finished)
-    row = next(row for row in table(table_section(data)) if (row["environment"], row["series"]) == (MEMORY, "dgfqn"))
+    row = next(
+        row for row in table(scores.table_section(data)) if (row["environment"], row["series"]) == (MEMORY, "dgfqn")
+    )
     runs, lines = data.of(MEMORY, "dgfqn"), baselines.lines(MEMORY)
     last = [float(np.mean(run.curve.success[-10:])) for run in runs]
     assert row["last average"].startswith(f"{np.mean(last):.3f} [{min(last):.3f}, {max(last):.3f}]")
@@ -101,11 +86,11 @@ def test_the_table_holds_the_readings_between_the_lines(finished: Path) -> None:
 
 def test_aggregates_are_of_the_normalised_scores_that_all_share(finished: Path) -> None:
     data = read(finished)
-    found, shared, remarks = matrices(data)
+    found, shared, remarks = scores.matrices(data)
     assert (shared, remarks) == ([MEMORY, HALLWAY], [])
     scale = data.scale(HALLWAY)
     assert scale is not None and found["dgfqn"][1, 1] == scale(data.scores(HALLWAY, "dgfqn")[2])
-    row = next(row for row in table(aggregate_section(data)) if row["series"] == "dgfqn")
+    row = next(row for row in table(scores.aggregate_section(data)) if row["series"] == "dgfqn")
     iqm = statistics.estimate(statistics.iqm, found["dgfqn"], repetitions=statistics.REPETITIONS)
     assert row["IQM"] == str(iqm)
 
@@ -113,35 +98,31 @@ def test_aggregates_are_of_the_normalised_scores_that_all_share(finished: Path) 
 def test_worlds_and_seeds_that_not_all_have_are_left_out_of_aggregates(finished: Path) -> None:
     study = Study.open(finished)
     study.mark("POMDP-Hallway-v0__dgfqn__seed-2", "failed", error="no memory\nlast words")
-    found, _, remarks = matrices(read(finished))
+    found, _, remarks = scores.matrices(read(finished))
     assert (found["dgfqn"].shape, found["dtqn4"].shape) == ((1, 2), (2, 2))
     assert "of dgfqn only the seeds that it has in all of these environments: 1" in remarks
     study.mark("Gridverse-Memory-5x5-v0__dgfqn__seed-1", "failed", error="lost")
     remark = "dgfqn is left out, as no seed of it has finished in all of these environments"
-    assert remark in matrices(read(finished))[2]
+    assert remark in scores.matrices(read(finished))[2]
     study.mark("POMDP-Hallway-v0__dgfqn__seed-1", "running")
-    assert matrices(read(finished))[1] == [MEMORY]
+    assert scores.matrices(read(finished))[1] == [MEMORY]
 
 
-def test_learned_priors_are_shown_by_head_and_over_time(tmp_path: Path) -> None:
-    def learned(run: Planned, step: int) -> dict[str, float]:
-        moved = int(run.axes["seed"]) * step / 600
-        return {f"memory/0.{head}.{what}": 6.0 + head + moved for head in (0, 1) for what in ("mu", "sigma")}
+def test_learned_priors_and_spans_are_shown_by_head_and_over_time(tmp_path: Path) -> None:
+    values = {"gaussian": {"mu": 6.0, "sigma": 6.0}, "adaptive": {"span": 4.0}}
 
-    gaussian = '[{ name = "gaussian", architecture = "dtqn4", prior = "gaussian", mu = 6.0 }]'
-    make_study(tmp_path / "priors", [MEMORY], gaussian, [1, 2, 3], more=learned)
+    def log(run: Planned, step: int) -> dict[str, float]:
+        moved, starts = int(run.axes["seed"]) * step / 600, values.get(str(run.axes["architecture"]), {})
+        return {f"memory/0.{head}.{name}": start + head + moved for head in (0, 1) for name, start in starts.items()}
+
+    forms = [
+        f'{{ name = "{name}", architecture = "dtqn4", prior = "{name}", mu = 6.0, span = 4.0 }}' for name in values
+    ]
+    make_study(tmp_path / "priors", [MEMORY], f'[{", ".join(forms)}, "dtqn4"]', [1, 2, 3], more=log)
     text = text_of(read(tmp_path / "priors"))
     assert f"| {MEMORY} | gaussian | 3 | 0 | 1 | mu | 6.000 | 9.000 | 1.000 |" in text
     assert {"learned-gaussian", "learning-gaussian"} <= set(re.findall(r"pictures/(\w+-gaussian)", text))
-
-
-def test_learned_spans_are_shown_over_heads_layers_and_seeds(tmp_path: Path) -> None:
-    def learned(run: Planned, step: int) -> dict[str, float]:
-        return {f"memory/0.{head}.span": 4.0 + head + int(run.axes["seed"]) * step / 600 for head in (0, 1)}
-
-    adaptive = '[{ name = "adaptive", architecture = "dtqn4", prior = "adaptive", span = 4.0 }, "dtqn4"]'
-    make_study(tmp_path / "spans", [MEMORY], adaptive, [1, 2, 3], more=learned)
-    (row,) = table(spans_section(read(tmp_path / "spans")))  # the other series has no span that learns
+    (row,) = table(learned.spans_section(read(tmp_path / "priors")))  # the other series have no span that learns
     shown = [row[name] for name in ("series", "spans", "start", "least", "median", "most")]
     assert shown == ["adaptive", "6", "4.000", "5.000", "6.500", "8.000"]
 
@@ -154,7 +135,7 @@ def test_attention_maps_come_from_checkpoints_and_from_the_archive(tmp_path: Pat
     trained(folder, "--architecture", "dtqn4", "--evaluate-every", "120")
     main([str(tmp_path / "study"), "--archive", str(tmp_path / "kept")])
     data = read(tmp_path / "study")
-    played, kept = (maps_of(each, each.of(CARDS, "dtqn4")[0]) for each in (data, read(tmp_path / "kept")))
+    played, kept = (learned.maps_of(each, each.of(CARDS, "dtqn4")[0]) for each in (data, read(tmp_path / "kept")))
     assert played is not None and kept is not None
     assert played.layers[0].shape == kept.layers[0].shape == (2, 24, 24)
     np.testing.assert_array_equal(played.layers[0], kept.layers[0])
@@ -183,31 +164,19 @@ def test_steps_to_a_level_say_how_many_runs_reached_it(tmp_path: Path) -> None:
     """A median alone hides those that did not, and those that did where it is beyond the budget."""
     best = {1: 1.0, 2: 0.6, 3: 0.2, 4: 0.2}
     make_study(tmp_path / "study", [MEMORY], '["dtqn4"]', [1, 2, 3, 4], lambda run, step: best[int(run.axes["seed"])])
-    (row,) = table(table_section(read(tmp_path / "study")))
+    (row,) = table(scores.table_section(read(tmp_path / "study")))
     assert (row["steps to 0.5"], row["steps to 0.9"]) == ("> 600 (2 of 4)", "> 600 (1 of 4)")
 
 
 def test_what_the_memory_ablation_costs_stands_beside_the_score(tmp_path: Path) -> None:
     def ablated(run: Planned, step: int) -> dict[str, float]:
-        without = {f"{ABLATION}success_rate": 0.25, f"{ABLATION}episodic_return": -1.0}
+        without = {f"{scores.ABLATION}success_rate": 0.25, f"{scores.ABLATION}episodic_return": -1.0}
         return without if step == STEPS and run.axes["architecture"] == "dgfqn" else {}
 
     make_study(tmp_path / "study", [MEMORY], TWO, [1, 2], lambda run, step: 0.75, ablated)
-    (row,) = table(memory_section(read(tmp_path / "study")))  # dtqn4's runs were not evaluated so
+    (row,) = table(scores.memory_section(read(tmp_path / "study")))  # dtqn4's runs were not evaluated so
     assert (row["series"], row["seeds"]) == ("dgfqn", "2")
     assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.750", "0.250", "0.500"]
-
-
-def test_settings_that_the_seeds_of_a_series_do_not_share_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "study"
-    make_study(folder, ["POMDP/CarFlag-v0"], '["drqn", "dgfqn"]', [1, 2, 3])
-    data = read(folder)
-    assert uneven_section(data) is None and memory_section(data) is None
-    for path in folder.glob("runs/*seed-2/config.toml"):
-        text = path.read_text()
-        path.write_text(text.replace("gamma = 0.99\n", "gamma = 0.9\n").replace("log_every = 2000", "log_every = 7"))
-    found = [tuple(row.values()) for row in table(uneven_section(read(folder)))]
-    assert found == [("learner.gamma", "0.99", "1, 3", "2"), ("learner.gamma", "0.9", "2", "2")]
 
 
 def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
@@ -218,7 +187,7 @@ def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4, 9, 10, 11, 12])
 def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count: int) -> None:
-    found = fluctuation(np.arange(count, dtype=float) ** 2)
+    found = runs.fluctuation(np.arange(count, dtype=float) ** 2)
     assert np.isnan(found) if count < 12 else found >= 0
 
 
@@ -230,56 +199,50 @@ def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: pytest.Captu
     make_study(tmp_path / "study", [MEMORY, "Gridverse/Memory-Empty-13x13-v0"], two, [1, 2])
     report(tmp_path / "study", "--published")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| dbgfqn_table1")]
-    theirs = scores("dbgfqn_table1")[MEMORY]
+    theirs = published_scores("dbgfqn_table1")[MEMORY]
     assert len(rows) == 2  # the paper has neither the empty world nor GTrXL
     assert [f"| {theirs[name]:g} |" in row for name, row in zip(("DGFQN", "DBGFQN"), rows, strict=True)] == [True, True]
 
 
 def test_names_match_by_letters_and_digits() -> None:
     theirs = {"UniZero": 1.0, "Gaussian Adaptive": 2.0}
-    assert matching("gaussian_adaptive", {}, theirs) == ["Gaussian Adaptive"]
-    assert matching("causal", {"causal": ("UniZero",)}, theirs) == ["UniZero"]
-    assert matching("gaussian", {}, theirs) == []
-    assert matching("mu 6", {"mu 6": ("mu 6", "sigma 1")}, {"mu 6": 1.0, "sigma 1": 1.0}) == ["mu 6", "sigma 1"]
+    assert scores.matching("gaussian_adaptive", {}, theirs) == ["Gaussian Adaptive"]
+    assert scores.matching("causal", {"causal": ("UniZero",)}, theirs) == ["UniZero"]
+    assert scores.matching("gaussian", {}, theirs) == []
+    assert scores.matching("mu 6", {"mu 6": ("mu 6", "sigma 1")}, {"mu 6": 1.0, "sigma 1": 1.0}) == ["mu 6", "sigma 1"]
 
 
 @pytest.mark.parametrize("name", ["thesis_table1", "thesis_table3", "learning_to_focus_table2", "atari100k_priors"])
 def test_every_series_of_a_study_of_a_table_has_its_published_row(name: str) -> None:
     labels = [str(value.label) for value in read_definition(name, False).axes["architecture"]]
     table = {"learning_to_focus_table2": "focus_table2", "atari100k_priors": "focus_table1"}.get(name, name)
-    theirs = {model: 0.0 for models in scores(table).values() for model in models}
-    assert not [label for label in labels if not matching(label, TABLES["unizero"][table], theirs)]
+    theirs = {model: 0.0 for models in published_scores(table).values() for model in models}
+    assert not [label for label in labels if not scores.matching(label, scores.TABLES["unizero"][table], theirs)]
 
 
 # Environments and what they reward
 
 
-def test_table_1_calls_the_feed_forward_network_by_its_paper_name(tmp_path: Path) -> None:
-    named = '[{ name = "dtqn", architecture = "dtqn4" }, "dgfqn"]'
-    make_study(tmp_path / "study", [MEMORY], named, [1, 2], lambda run, step: 0.7 if "dgfqn" in run.name else 0.4)
-    gain = gains(read(tmp_path / "study"), MEMORY)[RECURRENCE]
-    assert gain is not None and gain.point == pytest.approx(0.3)
-
-
 def test_phantoms_are_measured_against_their_control(tmp_path: Path) -> None:
     worlds = ["Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0"]
     make_study(tmp_path / "rq5", worlds, TWO, [1, 2, 3], lambda run, step: 0.8 if "Hallucinated" in run.name else 0.5)
-    rows = table(hallucination_section(read(tmp_path / "rq5")))
+    rows = table(environments.hallucination_section(read(tmp_path / "rq5")))
     where = [(row["environment"], row["without it"], row["series"]) for row in rows]
     assert where == [(*worlds, "dtqn4"), (*worlds, "dgfqn")]
     shown = [rows[0][name] for name in ("effect", "with beats without", "seeds")]
     assert shown == ["0.300 [0.300, 0.300]", "1.000 [1.000, 1.000]", "3"]
 
 
-def test_gains_have_the_interval_of_their_one_rival(tmp_path: Path) -> None:
+def test_gains_have_the_interval_of_their_one_rival_by_any_of_its_names(tmp_path: Path) -> None:
     rival = {1: 0.2, 2: 0.6, 3: 0.4}
 
     def score(run: Planned, step: int) -> float:
-        return rival[int(run.axes["seed"])] if run.axes["architecture"] == "dtqn4" else 0.8
+        return rival[int(run.axes["seed"])] if run.axes["architecture"] == "dtqn" else 0.8
 
-    make_study(tmp_path / "rq2", [MEMORY], '["dtqn4", "drfqn", "dlfqn", "dgfqn"]', [1, 2, 3], score)
-    gain = gains(read(tmp_path / "rq2"), MEMORY)[RECURRENCE]
-    assert gain is not None and (gain.low, gain.high) == pytest.approx((0.2, 0.6))
+    named = '[{ name = "dtqn", architecture = "dtqn4" }, "drfqn", "dlfqn", "dgfqn"]'
+    make_study(tmp_path / "rq2", [MEMORY], named, [1, 2, 3], score)
+    gain = environments.gains(read(tmp_path / "rq2"), MEMORY)[environments.RECURRENCE]
+    assert gain is not None and tuple(gain) == pytest.approx((0.4, 0.2, 0.6))
 
 
 def test_gains_are_correlated_with_properties(tmp_path: Path) -> None:
@@ -291,13 +254,13 @@ def test_gains_are_correlated_with_properties(tmp_path: Path) -> None:
 
     make_study(tmp_path / "rq4", worlds, '["dtqn4", "dgfqn", "dbgfqn"]', [1, 2], score)
     data = read(tmp_path / "rq4")
-    found = gains(data, worlds[2])
-    assert [found[gain].point for gain in (RECURRENCE, BOTH)] == pytest.approx([0.2, 0.4])  # type: ignore[union-attr]
-    rows = {row["property"]: row for row in table(properties_section(data), 2)}
+    found = environments.gains(data, worlds[2])
+    assert [found[gain].point for gain in (environments.RECURRENCE, environments.BOTH)] == pytest.approx([0.2, 0.4])  # type: ignore[union-attr]
+    rows = {row["property"]: row for row in table(environments.properties_section(data), 2)}
     delays = np.array([properties(world)["delay"] for world in worlds], np.float64)
     wanted = rank_correlation(delays, np.array([0.0, 0.1, 0.2, 0.3]))
-    assert rows["delay"][RECURRENCE] == f"{wanted} (of 4)" and wanted.point == pytest.approx(1.0)
-    assert rows["rooms"][BOTH] == "- (of 4)"  # all corridors
+    assert rows["delay"][environments.RECURRENCE] == f"{wanted} (of 4)" and wanted.point == pytest.approx(1.0)
+    assert rows["rooms"][environments.BOTH] == "- (of 4)"  # all corridors
 
 
 # What a score is read against
@@ -337,7 +300,7 @@ def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Pa
     assert "nothing can be normalised. " in text and way in text and "gives `study.run` that file again" in text
     give(own, LINES)
     data = read(own)
-    rows = {row["series"]: row for row in table(aggregate_section(data))}
+    rows = {row["series"]: row for row in table(scores.aggregate_section(data))}
     assert rows["dgfqn"]["mean"].startswith("0.800")  # a return of 0 is four fifths of the way from -4 to 1
     archive(data, tmp_path / "kept")
     ours, again = ((report(folder) / "report.md").read_text() for folder in (own, tmp_path / "kept"))

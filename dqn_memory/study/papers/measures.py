@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.runs.errors import UserError
 from dqn_memory.study.papers.tables import Figure, Row, Tables, games, half_unit, human_normalised, number
 from dqn_memory.study.statistics import Moments, iqm, welch
 from envs import baselines
@@ -303,10 +302,3 @@ MEASURES: dict[str, Callable[..., Result]] = {
         one_value, relative_gain, welch_test, wins,
     )
 }  # fmt: skip
-
-
-def recompute(measure: str, given: Given, settings: Mapping[str, Any]) -> Result:
-    """Recompute one claim; a UserError names an unknown measure."""
-    if measure not in MEASURES:
-        raise UserError(f"there is no measure '{measure}' for a claim; there are {', '.join(MEASURES)}")
-    return MEASURES[measure](given, **settings)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.papers.measures import Given, filled, recompute
+from dqn_memory.study.papers.measures import MEASURES, Given, filled
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_normalised, number
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
@@ -66,7 +66,10 @@ def _claim(paper: str, published: Tables, entry: dict[str, Any]) -> Claim:
     text = entry.get("published", "")
     text = published.cells(*text)[0] if isinstance(text, list) else text
     given = Given(published.folder, "" if entry.get("unchecked") else text)
-    result = recompute(entry["measure"], given, entry.get("with", {}))
+    measure = entry["measure"]
+    if measure not in MEASURES:
+        raise UserError(f"there is no measure '{measure}' for a claim; there are {', '.join(MEASURES)}")
+    result = MEASURES[measure](given, **entry.get("with", {}))
     verdict = "agrees" if result.agrees else "disagrees"
     if result.agrees is None:
         verdict = "cannot be checked" if text else "not claimed"

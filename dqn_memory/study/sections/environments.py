@@ -7,20 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data
 from dqn_memory.study.page import WORDS, Picture, Section, section
 from dqn_memory.study.plots import gains_figure
-from dqn_memory.study.statistics import (
-    FEWEST,
-    Estimate,
-    Moments,
-    difference,
-    estimate,
-    interval,
-    probability_of_improvement,
-    rank_correlation,
-    welch,
-)
+from dqn_memory.study.statistics import FEWEST, Estimate, Moments, difference, interval
 from dqn_memory.study.world_properties import EPISODES, SCENES, control_twin, properties
 from envs.registry import WORLDS
 from envs.tables import Table
@@ -90,7 +81,7 @@ def _correlation(places: Sequence[float | None], values: Sequence[Estimate | Non
     x, y = np.array(pairs, np.float64).reshape(-1, 2).T
     if len(pairs) < FEWEST or min(len(set(x)), len(set(y))) < 2:
         return f"- (of {len(pairs)})"
-    return f"{rank_correlation(x, y)} (of {len(pairs)})"
+    return f"{statistics.rank_correlation(x, y)} (of {len(pairs)})"
 
 
 def hallucination_section(data: Data) -> Section | None:
@@ -107,13 +98,13 @@ def _effect(data: Data, world: str, twin: str, series: str) -> dict[str, str]:
     ours, theirs = (list(data.scores(each, series).values()) for each in (world, twin))
     if not ours or not theirs:
         return {}
-    p = welch(Moments.of(ours), Moments.of(theirs)) if min(len(ours), len(theirs)) > 1 else math.nan
+    p = statistics.welch(Moments.of(ours), Moments.of(theirs)) if min(len(ours), len(theirs)) > 1 else math.nan
     columns = [np.array(side)[:, None] for side in (ours, theirs)]
     return {
         "environment": world, "without it": twin, "series": series,
         "seeds": " and ".join(map(str, dict.fromkeys((len(ours), len(theirs))))),
         "with": str(interval(ours)), "without": str(interval(theirs)),
         "effect": str(difference([(ours, theirs)])),
-        "with beats without": str(estimate(probability_of_improvement, *columns)),
+        "with beats without": str(statistics.estimate(statistics.probability_of_improvement, *columns)),
         "p": "" if math.isnan(p) else f"{p:.3f}",
     }  # fmt: skip

@@ -1,15 +1,13 @@
-"""List the runs: which are left out, which differ in more than their seed, what each came to, what all cost."""
+"""List the runs: which are left out, what each came to, what all cost."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import reduce
 
 import numpy as np
 
 from dqn_memory.runs.backend import FACT as BACKEND
-from dqn_memory.runs.settings import flag_names
 from dqn_memory.study.collect import Data, Entry
 from dqn_memory.study.page import Section, section
 from dqn_memory.study.statistics import Floats
@@ -17,29 +15,6 @@ from dqn_memory.study.statistics import Floats
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of a moving average
 FEW = 40  # runs up to which each has a row
-ALONE = ("seed", "output.", "compute.")  # settings that a run has to itself, or that change no number by contract
-
-
-def uneven_section(data: Data) -> Section | None:
-    """List settings that runs of one series and environment do not share; None where all do.
-
-    A study can be filled over a long time, and what a preset or a default says may have changed in between.
-    """
-    found: dict[tuple[str, str], list[Entry]] = {}
-    for _, _, runs in data.groups():
-        for path in flag_names(runs[0].config):
-            values = [str(reduce(getattr, path.split("."), entry.config)) for entry in runs]
-            if len(set(values)) > 1 and not path.startswith(ALONE):
-                for entry, value in zip(runs, values, strict=True):
-                    found.setdefault((path, value), []).append(entry)
-    rows = [
-        {
-            "setting": path, "value": value, "seeds": ", ".join(map(str, sorted({entry.run.seed for entry in runs}))),
-            "series": str(len({(entry.run.world, entry.series) for entry in runs})),
-        }
-        for (path, value), runs in found.items()
-    ]  # fmt: skip
-    return section("uneven", rows)
 
 
 def losses_section(data: Data) -> Section | None:
