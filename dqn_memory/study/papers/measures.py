@@ -1,43 +1,27 @@
-"""Ways to recompute a published figure from the published tables; `claims.toml` beside the tables names one a claim.
+"""Ways to recompute a published figure from the published tables; `claims.toml` beside the tables has a row a claim.
 
-Every function of MEASURES takes what is given and the settings of its claim. A cell is [table, leading cells of its
-row..., column], where "*" stands for any content and the column "±" for mean and error. `each` repeats a measure over
-names, which fill "{each}" in the settings, over tables of names, or over all combinations of a table of lists.
+A claim names its operands: cells ([table, leading cells of the row..., column], where "*" stands for any content, of
+several cells the highest, or the lowest of the operand `lowest`), averages over games ([table, statistic, model]), what
+random actions reach (["random", environment]), and plain numbers. A measure makes a number or a verdict of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise, product
 from statistics import fmean, median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from dqn_memory.study.papers.tables import Figure, Row, Tables, games, half_unit, human_normalised, number
+from dqn_memory.runs.errors import UserError
+from dqn_memory.study.papers.tables import Figure, Row, Tables, cell, games, half_unit, human_normalised, number
 from dqn_memory.study.statistics import Moments, iqm, welch
 from envs import baselines
 
 ALPHA, SEEDS = 0.05, 5
-SIGNIFICANT = {True: "significant", False: "not significant"}
 AVERAGES: dict[str, Callable[..., Any]] = {"mean": np.mean, "median": np.median, "IQM": lambda x, _: iqm(x[:, None])}
-FORMULAS: dict[str, Callable[..., float]] = {
-    "value": lambda value: value,
-    "change": lambda new, old: (new - old) / abs(old),
-    "loss": lambda new, old: 1 - new / old,
-    "share": lambda new, old, whole: (new - old) / whole,
-    "hours": lambda samples, frames, rate: samples * frames / rate / 3600,
-}
-RELATIONS: dict[str, Callable[[str, str], bool]] = {
-    "above": lambda one, other: number(one) > number(other),
-    "equal": lambda one, other: one == other,
-    "near": lambda one, other: abs(number(one) - number(other)) <= 0.5 + 1e-9,
-    "differs": lambda one, other: p_value(one, other).value < ALPHA,
-    "alike": lambda one, other: p_value(one, other).value >= ALPHA,
-    "gains": lambda one, other: number(one) > number(other) and p_value(one, other).value < ALPHA,
-}
-Cell = Sequence[str]
 Names = Sequence[str | Mapping[str, str]] | Mapping[str, Sequence[str]]
 
 
@@ -54,7 +38,102 @@ class Result:
 
     recomputed: str
     agrees: bool | None
-    facts: Mapping[str, str] = field(default_factory=dict)  # what the remark of the claim may name
+    facts: Mapping[str, object] = field(default_factory=dict)  # what the remark of the claim may name
+
+
+class Operand(NamedTuple):
+    """A number of a claim as it is printed, with its range, and the row that it stands in."""
+
+    text: str
+    figure: Figure
+    row: Row
+
+    def __format__(self, spec: str) -> str:
+        return format(self.figure.value, spec) if spec else self.text
+
+
+def operand(given: Tables, address: Any, pick: Callable[..., tuple[str, Row]] = max) -> Operand | None:
+    """Look up one operand; None where nothing was printed."""
+    if not isinstance(address, list):
+        return Operand(str(address), exact(address), {})
+    table, *keys, column = address
+    _, own, statistic = keys[0].rpartition("own ") if keys else ("", "", "")
+    if table == "random" and (lines := baselines.lines(column)):
+        value = lines.random.success.mean
+        return Operand(f"{value:.3f}", exact(value), {})
+    if statistic in AVERAGES:
+        ends = AVERAGES[statistic](human_normalised(given[table], column, bool(own)), -1)
+        return Operand("", Figure(*map(float, ends)), {})
+    rows = given.rows(table, *map(str, keys))
+    if not rows:
+        raise UserError(f"{table}.csv has no row with {', '.join(keys)}")
+    cells = [(text, row) for row in rows if (text := cell(row, column))]
+    if not cells:
+        return None
+    text, row = pick(cells, key=lambda each: number(each[0]))
+    return Operand(text, Figure.of_cell(text), row)
+
+
+def formula(function: Callable[..., float]) -> Callable[..., Figure]:
+    """Make a measure of a function of numbers."""
+    return lambda *operands: Figure.of(function, *(each.figure for each in operands))
+
+
+def p_value(one: Operand, other: Operand, seeds: int = SEEDS, alternative: str = "two-sided") -> Figure:
+    """Compute Welch's p value of two rows, two-sided or against a larger first mean, over the rounding's range."""
+
+    def p(mean: float, error: float, other_mean: float, other_error: float) -> float:
+        # an error printed as 0.0 may be rounded down to below zero at a corner, which no error is
+        sides = Moments(mean, max(error, 0.0), seeds), Moments(other_mean, max(other_error, 0.0), seeds)
+        return welch(*sides, alternative)
+
+    return Figure.of(p, *(Figure.of_cell(side.row[name]) for side in (one, other) for name in ("mean", "error")))
+
+
+def differs(one: Operand, other: Operand, seeds: int = SEEDS) -> bool:
+    """Tell whether two rows differ significantly."""
+    return p_value(one, other, seeds).value < ALPHA
+
+
+def top(one: Operand, *others: Operand) -> bool:
+    """Tell whether no other operand is above the first."""
+    return all(one.figure.value >= other.figure.value for other in others)
+
+
+def above(one: Operand, *others: Operand) -> bool:
+    """Tell whether the first operand is above all others."""
+    return all(one.figure.value > other.figure.value for other in others)
+
+
+MEASURES: dict[str, Callable[..., Figure | bool | None]] = {
+    "shown": lambda *_: None,
+    "value": formula(lambda value: value),
+    "change": formula(lambda new, old: (new - old) / abs(old)),
+    "loss": formula(lambda new, old: 1 - new / old),
+    "share": formula(lambda new, old, whole: (new - old) / whole),
+    "hours": formula(lambda samples, frames, rate: samples * frames / rate / 3600),
+    "p": p_value,
+    "differs": differs,
+    "alike": lambda one, other: not differs(one, other),
+    "gains": lambda one, other: above(one, other) and differs(one, other),
+    "above": above,
+    "top": top,
+    "falls": lambda *cells: all(above(*pair) for pair in pairwise(cells)),
+    "equal": lambda one, other: one.text == other.text,
+    "near": lambda one, other: abs(one.figure.value - other.figure.value) <= 0.5 + 1e-9,
+    "reaches": lambda one, other: one.figure.high >= other.figure.low,
+    "horizon": lambda *counts: exact(horizon(*(int(each.figure.value) for each in counts))),
+}
+
+
+def exact(value: float) -> Figure:
+    """Make a number that is not rounded."""
+    return Figure(value, value, value)
+
+
+def horizon(first: int, growth: int, every: int, most: int, step: int) -> int:
+    """Compute GLAM's imagination horizon by Equation 11, with the constants in the places the equation gives them."""
+    return min(first + step // growth * every, most)
 
 
 def filled(value: Any, case: Mapping[str, str]) -> Any:
@@ -69,133 +148,75 @@ def filled(value: Any, case: Mapping[str, str]) -> Any:
 
 
 def cases(each: Names) -> list[Mapping[str, str]]:
-    """List the names that a measure is repeated over, see above."""
+    """List what a claim is repeated over: names (of "{each}"), tables of names, or all combinations of named lists."""
     if isinstance(each, Mapping):
         return [dict(zip(each, names, strict=True)) for names in product(*each.values())]
     return [{"each": names} if isinstance(names, str) else names for names in each]
 
 
-def counted(given: Given, holds: Sequence[bool], text: str = "{count}", unless: str = "", **facts: str) -> Result:
-    """Compare how many of the cases are so with such as "19 of 26"; nothing is compared without that.
+@dataclass(frozen=True)
+class Recipe:
+    """How a claim is recomputed: the settings of its row."""
 
-    Where a number of cases would contradict what is published in words it is `unless`.
-    """
-    count = f"{sum(holds)} of {len(holds)}"
-    agrees = count != unless if unless else count == given.published
-    return Result(text.format(count=count), agrees if given.published else None, facts)
-
-
-# Cells set against each other
-
-
-def cell(given: Given, cell: Cell, shows: str = "{0}") -> Result:
-    """Show a cell, and what random actions reach in the environment of its row."""
-    row, text = given.row(*cell[:-1]), given.cells(*cell)[0]
-    lines = baselines.lines(row.get("id", ""))
-    words = shows.format(text, **row, random="" if lines is None else f"{lines.random.success.mean:.3f}")
-    return Result(words, Figure.of_cell(text).agrees(given.published) if given.published else None)
-
-
-def descending(given: Given, row: Cell, columns: Sequence[str]) -> Result:
-    """Tell whether the cells of a row fall from column to column."""
-    found = [given.row(*row)[column] for column in columns]
-    falls = all(number(high) > number(low) for high, low in pairwise(found))
-    return Result((" > " if falls else ", ").join(found), falls)
-
-
-def one_value(given: Given, cell: Cell) -> Result:
-    """Show the values of a cell that a table has more than once."""
-    found = given.cells(*cell)
-    return Result(" and ".join(found), len(set(found)) == 1)
+    measure: str
+    """The name of one of MEASURES."""
+    of: Mapping[str, Any]
+    """Its operands by name."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the measure."""
+    each: Names = ()
+    """What is repeated over: verdicts are counted, such as "19 of 26", and numbers have the range of all."""
+    shows: str = ""
+    """How the outcome is shown, where not as it was published."""
+    tells: str = "{name}"
+    """How a case is told of; `all` of these, those that are `different` and the `least` may stand in remarks."""
+    join: str = "; "
+    """What stands between them."""
+    words: tuple[str, str] | None = None
+    """How a verdict that does not hold, and one that does, are published."""
+    unless: str = ""
+    """The count that would contradict what is published in words."""
+    scale: int = 1
+    """What ordered values are multiplied by."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """More recipes by name, for texts and remarks, of the same operands where they name none."""
 
 
-def best_setting(given: Given, rows: Cell) -> Result:
-    """Tell whether the published setting is the best of some rows."""
-    scores = [(number(row["mean"]), row) for row in given.rows(*rows)]
-    high, best = max(scores, key=lambda pair: pair[0])
-    mine = max(score for score, row in scores if row["model"] == given.published)
-    return Result(f"{best['model']}: {best['mean']} (Table 1's: {mine:g})", mine >= high)
+def recompute(given: Given, recipe: Recipe) -> Result:
+    """Recompute one claim."""
+    results: list[Any] = []
+    told, found = list[str](), dict[str, Operand]()
+    for case in cases(recipe.each) or [{}]:
+        cells = {
+            name: operand(given, filled(address, case), min if name == "lowest" else max)
+            for name, address in recipe.of.items()
+        }
+        found = {name: each for name, each in cells.items() if each is not None}
+        results.append(MEASURES[recipe.measure](*found.values(), **recipe.options))
+        p = MEASURES["p"](*found.values()) if "{p" in recipe.tells else ""
+        told.append(recipe.tells.format(name=" ".join(case.values()), p=p, **found))
+    values: dict[str, Any] = {**found, "all": recipe.join.join(told), "least": min(told)}
+    for name, fact in recipe.facts.items():
+        values[name] = recompute(replace(given, published=""), Recipe(**{"of": recipe.of, **fact})).recomputed
+    if isinstance(results[0], Figure):
+        whole = Figure(results[0].value, min(each.low for each in results), max(each.high for each in results))
+        values |= {"result": whole, "percent": 100 * whole.value, "low": 100 * whole.low, "high": 100 * whole.high}
+        text, agrees = whole.like(given.published), bool(given.published) and whole.agrees(given.published)
+    elif recipe.each:
+        text = f"{sum(results)} of {len(results)}"
+        different = recipe.join.join(words for words, holds in zip(told, results, strict=True) if not holds)
+        values |= {"held": sum(results), "count": text, "different": different}
+        agrees = text != recipe.unless if recipe.unless else text == given.published
+    else:
+        values["word"] = text = recipe.words[bool(results[0])] if recipe.words else ""
+        agrees = text == given.published if recipe.words else results[0]
+    ordered = sorted(found.items(), key=lambda each: -each[1].figure.value)
+    places = [part for name, each in ordered for part in (name, recipe.scale * each.figure.value)]
+    text = recipe.shows.format(*places, **values) if recipe.shows else text
+    return Result(text, agrees if given.published else None, values)
 
 
-def count(
-    given: Given, first: Cell, second: Cell, each: Names, relation: str,
-    shows: str = "{name} {one} and {other}", join: str = "; ", **told: str,
-) -> Result:  # fmt: skip
-    """Count the cases in which two cells are in a relation; of several cells the highest and the lowest are compared.
-
-    `shows` tells of a case; the remark may name `all` cases, and those that are `different`.
-    """
-    holds, shown = [], []
-    for case in cases(each):
-        one = max(given.cells(*filled(first, case)), key=number)
-        other = min(given.cells(*filled(second, case)), key=number)
-        p = p_value(one, other).text(3) if "±" in one else ""
-        means = {"one": one.partition(" ±")[0], "other": other.partition(" ±")[0]}
-        holds.append(RELATIONS[relation](one, other))
-        shown.append(shows.format(name=" ".join(case.values()), p=p, **means))
-    different = join.join(text for text, held in zip(shown, holds, strict=True) if not held)
-    return counted(given, holds, all=join.join(shown), different=different, least=min(shown), **told)
-
-
-def wins(
-    given: Given, table: str, column: str, rivals: Sequence[str], only: Sequence[str] = ("",),
-    best_of: Sequence[str] = (), name: str = "game",
-) -> Result:  # fmt: skip
-    """Count rows in which a column is above its rivals, of those whose name or id has one of the words `only`."""
-    rows = [row for row in games(given[table]) if any(word in row.get("id", row[name]) for word in only)]
-    found = [number(row[column]) > max(number(row[rival]) for rival in rivals if row[rival]) for row in rows]
-    lost = ", ".join(row[name] for row, won in zip(rows, found, strict=True) if not won)
-    best = sum(number(row[column]) == max(number(row[each]) for each in (column, *best_of)) for row in rows)
-    return counted(given, found, lost=f"Not in {lost}" if lost else "", best=str(best))
-
-
-# Figures from cells and from averages of human-normalised scores over games
-
-
-def figure(
-    given: Given, formula: str, of: Any, each: Names = ({},), shows: str = "", facts: Mapping[str, Any] | None = None
-) -> Result:
-    """Compute a formula of numbers, cells, and averages over games ([table, statistic, column]).
-
-    Of several cases it is the range of all. Each of `facts` is a formula of its own, shown with so many decimals.
-    """
-    found = [Figure.of(FORMULAS[formula], *_operands(given, filled(of, case))) for case in cases(each)]
-    whole = Figure(found[0].value, min(each.low for each in found), max(each.high for each in found))
-    told = {name: _fact(given, **settings) for name, settings in (facts or {}).items()}
-    text = shows.format(*(f"{100 * end:.1f} %" for end in whole)) if shows else whole.like(given.published)
-    return Result(text, whole.agrees(given.published), told)
-
-
-def _fact(given: Given, formula: str, of: Sequence[Any], decimals: int = 1) -> str:
-    return f"{100 * Figure.of(FORMULAS[formula], *_operands(given, of)).value:.{decimals}f} %"
-
-
-def _operands(given: Given, of: Sequence[Any]) -> list[Figure]:
-    exact = [each if isinstance(each, list) else Figure(each, each, each) for each in of]
-    return [each if isinstance(each, Figure) else _operand(given, *each) for each in exact]
-
-
-def _operand(given: Given, table: str, *keys: str) -> Figure:
-    _, own, statistic = keys[0].rpartition("own ")
-    if statistic not in AVERAGES:
-        return Figure.of_cell(given.cells(table, *keys)[0])
-    return Figure(*map(float, AVERAGES[statistic](human_normalised(given[table], keys[1], bool(own)), -1)))
-
-
-def average_reaches(given: Given, table: str, statistic: str, column: str, other: str) -> Result:
-    """Tell whether the average of a column may be as high as that of another."""
-    ours, theirs = (_operand(given, table, statistic, name) for name in (column, other))
-    return Result(f"{ours.text(3)} against {theirs.text(3)}", ours.high >= theirs.low)
-
-
-def average_order(
-    given: Given, table: str, statistic: str, columns: Sequence[str], shows: str, scale: int = 1
-) -> Result:
-    """Order columns by their average; where something is published the first of `columns` must come first."""
-    values = {name: _operand(given, table, statistic, name).value for name in columns}
-    order = sorted(values, key=lambda name: -values[name])
-    shown = [part for name in order for part in (name, scale * values[name])]
-    return Result(shows.format(*shown), order[0] == columns[0] if given.published else None)
+# What single claims need
 
 
 def carried(given: Given, table: str, new: str, old: str) -> Result:
@@ -219,7 +240,7 @@ def relative_gain(given: Given, table: str, models: Sequence[str], other: str) -
     mean, low, high = (fmean(relative_gains(rows, models, other, first, shift).values()) for shift in (0, -1, 1))
     moved = [fmean(relative_gains(rows, models, other, missing).values()) for missing in between]
     ratio = sum(ours for ours, _ in both) / sum(theirs for _, theirs in both) - 1
-    readings = [Figure(mean, low, high), *(Figure(x, x, x) for x in (median(gains.values()), ratio, *moved))]
+    readings = [Figure(mean, low, high), *(exact(x) for x in (median(gains.values()), ratio, *moved))]
     largest, undefined = max(gains, key=lambda name: gains[name]), len(both) - len(gains)
     lacking = f", {undefined} of them with nothing to divide by" if undefined else ""
     facts = {
@@ -254,51 +275,4 @@ def relative_gains(
     return gains
 
 
-def imagination_horizon(given: Given, table: str) -> Result:
-    """Compute the horizon of GLAM's Equation 11 with the constants in the places the equation gives them."""
-    symbols = ("n_0", "Delta n", "n_i", "n_max")
-    n0, delta, n_i, most = (int(given.row(table, "*", symbol)["value"]) for symbol in symbols)
-    step = 25_000
-    as_printed, exchanged = min(n0 + step // delta * n_i, most), min(n0 + step // n_i * delta, most)
-    return Result(str(as_printed), str(as_printed) == given.published, {"exchanged": str(exchanged)})
-
-
-# Welch's test between cells with a mean and a standard error
-
-
-def p_value(first: str, second: str, seeds: int = SEEDS, alternative: str = "two-sided") -> Figure:
-    """Compute the p value, two-sided or against a larger first mean, over the range that the rounding leaves."""
-
-    def p(mean: float, error: float, other_mean: float, other_error: float) -> float:
-        # an error printed as 0.0 may be rounded down to below zero at a corner, which no error is
-        sides = Moments(mean, max(error, 0.0), seeds), Moments(other_mean, max(other_error, 0.0), seeds)
-        return welch(*sides, alternative)
-
-    return Figure.of(p, *(Figure.of_cell(text) for cell in (first, second) for text in cell.split(" ± ")))
-
-
-def welch_test(given: Given, first: Cell, second: Cell, shows: str, seeds: int = SEEDS) -> Result:
-    """Test whether two cells differ, which is published as a p value or as "significant" or "not significant".
-
-    `shows` says how the outcome is told: with the p value, the verdict, and both means.
-    """
-    one, other = given.cells(*first)[0], given.cells(*second)[0]
-    test, fewer = p_value(one, other, seeds), p_value(one, other)
-    word = SIGNIFICANT[test.value < ALPHA]
-    facts = {
-        "p": test.text(4), "p3": test.text(3), "word": word, "one": one.split()[0], "other": other.split()[0],
-        "fewer": fewer.text(4), "fewer_word": SIGNIFICANT[fewer.value < ALPHA],
-        "one_sided": p_value(one, other, seeds, "greater").text(4),
-    }  # fmt: skip
-    in_words = given.published in SIGNIFICANT.values()
-    agrees = word == given.published if in_words else test.agrees(given.published)
-    return Result(shows.format(**facts), agrees, facts)
-
-
-MEASURES: dict[str, Callable[..., Result]] = {
-    measure.__name__: measure
-    for measure in (
-        average_order, average_reaches, best_setting, carried, cell, count, descending, figure, imagination_horizon,
-        one_value, relative_gain, welch_test, wins,
-    )
-}  # fmt: skip
+SINGLE: dict[str, Callable[..., Result]] = {"carried": carried, "relative_gain": relative_gain}

@@ -51,21 +51,10 @@ class Tables:
         """Find rows by patterns of their leading cells, of which "*" is any; blanks and case do not count."""
         return [row for row in self[table] if all(map(_same, row.values(), cells))]
 
-    def row(self, table: str, *cells: str) -> Row:
-        """Find the one row with these leading cells; a UserError where there is none or more than one."""
-        found = self.rows(table, *cells)
-        if len(found) != 1:
-            raise UserError(f"{table}.csv has {len(found)} rows with {', '.join(cells)}, not one")
-        return found[0]
 
-    def cells(self, table: str, *keys: str) -> list[str]:
-        """Read cells of the rows with these leading cells, in the last-named column; of "±" both mean and error."""
-        found = self.rows(table, *keys[:-1])
-        if not found:
-            raise UserError(f"{table}.csv has no row with {', '.join(keys[:-1])}")
-        if keys[-1] == "±":
-            return [f"{row['mean']} ± {row['error']}" for row in found]
-        return [cell for row in found for column, cell in row.items() if _same(column, keys[-1])]
+def cell(row: Row, column: str) -> str:
+    """Read the cell of a row in a column."""
+    return next(text for name, text in row.items() if _same(name, column))
 
 
 def _same(cell: str, wanted: str) -> bool:
@@ -156,6 +145,9 @@ class Figure(NamedTuple):
         scale, unit = (100, " %") if percent else (1, "")
         value, low, high = (f"{scale * number:{sign}.{decimals}f}{unit}" for number in self)
         return value if low == high else f"{value} [{low}, {high}]"
+
+    def __format__(self, decimals: str) -> str:
+        return self.text(int(decimals))
 
     def like(self, published: str) -> str:
         """Show the value as it was published, with one digit more."""

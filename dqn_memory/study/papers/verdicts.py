@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.papers.measures import MEASURES, Given, filled
+from dqn_memory.study.papers.measures import MEASURES, SINGLE, Given, Recipe, filled, operand, recompute
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_normalised, number
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
@@ -63,13 +63,16 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 def _claim(paper: str, published: Tables, entry: dict[str, Any]) -> Claim:
     """Recompute one entry; where `published` is a list it is the place of a cell."""
-    text = entry.get("published", "")
-    text = published.cells(*text)[0] if isinstance(text, list) else text
+    text, measure, settings = entry.get("published", ""), entry["measure"], entry.get("with", {})
+    if isinstance(text, list):
+        found = operand(published, text)
+        text = found.text if found else ""
     given = Given(published.folder, "" if entry.get("unchecked") else text)
-    measure = entry["measure"]
-    if measure not in MEASURES:
-        raise UserError(f"there is no measure '{measure}' for a claim; there are {', '.join(MEASURES)}")
-    result = MEASURES[measure](given, **entry.get("with", {}))
+    if measure not in {**MEASURES, **SINGLE}:
+        known = ", ".join([*MEASURES, *SINGLE])
+        raise UserError(f"there is no measure '{measure}' for a claim; there are {known}")
+    single = SINGLE.get(measure)
+    result = single(given, **settings) if single else recompute(given, Recipe(measure, **settings))
     verdict = "agrees" if result.agrees else "disagrees"
     if result.agrees is None:
         verdict = "cannot be checked" if text else "not claimed"
