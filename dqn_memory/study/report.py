@@ -24,7 +24,7 @@ from dqn_memory.study.find import find_study
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.verdicts import claims_page
-from dqn_memory.study.sections import environments, learned, runs, scores
+from dqn_memory.study.sections import environments, learned, scores
 from envs.baselines import known as baselines
 from envs.files import write_atomic
 from envs.tables import is_page, remake_page
@@ -124,7 +124,7 @@ def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
     if published := scores.published_section(data):
         print(page_text("", [], [published]).strip("# \n"))
     print(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
-    for names, why in runs.left_out_rows(data.left_out):
+    for names, why in scores.left_out_rows(data.left_out):
         print(f"left out: {names}: {why}", file=sys.stderr)
     print("\n".join(f"wrote {path}" for path in written))
     return unsound(data)
@@ -156,7 +156,7 @@ def lead(data: Data) -> list[str]:
 def sections(data: Data) -> list[Section]:
     """Write all sections; those that cannot be filled say why."""
     makers = (
-        runs.left_out_section,
+        scores.left_out_section,
         scores.aggregate_section,
         scores.table_section,
         scores.memory_section,
@@ -170,9 +170,9 @@ def sections(data: Data) -> list[Section]:
         learned.attention_section,
         environments.hallucination_section,
         environments.properties_section,
-        runs.runs_section,
-        runs.losses_section,
-        runs.cost_section,
+        scores.runs_section,
+        scores.losses_section,
+        scores.cost_section,
     )
     return [section for make in makers if (section := make(data)) is not None]
 

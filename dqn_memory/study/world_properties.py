@@ -42,10 +42,10 @@ def properties(id: str) -> Mapping[str, float | None]:
     A UserError names an unknown environment.
     """
     world, lines = make_world(id), baselines.lines(id)
-    grid = world if isinstance(world, GridWorld) else None
+    walls = kinds(_scenes(world)[:, 1:-1, 1:-1]) == WALL if isinstance(world, GridWorld) else None
     return {
-        "wall density": None if grid is None else wall_density(_scenes(grid)),
-        "rooms": None if grid is None else rooms(grid),
+        "wall density": None if walls is None else float(walls.double().mean()),
+        "rooms": rooms(world) if isinstance(world, GridWorld) else None,
         "aliasing": aliasing(world),
         "delay": delay(world),
         "gap": None if lines is None else lines.lower.success.mean - lines.random.success.mean,
@@ -60,11 +60,6 @@ def control_twin(id: str) -> str | None:
         return None
     kept = {key: value for key, value in entry.kwargs.items() if not key.startswith("phantom_")}
     return next((other for other, it in WORLDS.items() if it.entry == entry.entry and dict(it.kwargs) == kept), None)
-
-
-def wall_density(scenes: Tensor) -> float:
-    """Compute the share of walls among the inner cells of grids (N, H, W)."""
-    return float((kinds(scenes[:, 1:-1, 1:-1]) == WALL).double().mean())
 
 
 def rooms(world: GridWorld) -> float:
@@ -98,11 +93,13 @@ def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
     """Give observations and states numbers, and tell whether the episode still ran, each (T, EPISODES)."""
     generator = torch.Generator().manual_seed(SEED)
     start = world.reset(_uniforms(EPISODES, world.reset_draws, generator))
+
+    def random(observation: Tensor, alive: Tensor) -> Tensor:
+        return torch.randint(world.num_actions, (len(observation),), generator=generator)
+
     found = [
         (_numbered(state.observation), _numbered(world.observe_state(state)), alive.numpy())
-        for state, alive in _played(
-            world, start, lambda *_: torch.randint(world.num_actions, (EPISODES,), generator=generator), generator
-        )
+        for state, alive in _played(world, start, random, generator)
     ]
     observed, states, on = (np.stack(column) for column in zip(*found, strict=True))
     return observed, states, on

@@ -17,7 +17,7 @@ from dqn_memory.study.archive import open_source, read_run, rounded, unpack
 from dqn_memory.study.collect import kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
-from dqn_memory.study.sections.runs import left_out_rows
+from dqn_memory.study.sections.scores import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"

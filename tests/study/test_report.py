@@ -23,7 +23,7 @@ from dqn_memory.study.definition import Planned, expand, parse_definition, read_
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks
 from dqn_memory.study.report import archive, main
-from dqn_memory.study.sections import environments, learned, runs, scores
+from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.statistics import Scale, rank_correlation
 from dqn_memory.study.store import Study
 from dqn_memory.study.world_properties import properties
@@ -187,7 +187,7 @@ def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 4, 9, 10, 11, 12])
 def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count: int) -> None:
-    found = runs.fluctuation(np.arange(count, dtype=float) ** 2)
+    found = scores.fluctuation(np.arange(count, dtype=float) ** 2)
     assert np.isnan(found) if count < 12 else found >= 0
 
 

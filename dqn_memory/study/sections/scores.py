@@ -1,4 +1,4 @@
-"""Show scores: by environment with every number of the summaries, over all environments, beside the published ones."""
+"""Show scores by environment, over all environments, beside the published ones; what each run came to and cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data, Entry, meaning
@@ -27,6 +28,9 @@ READ = ("last average", "mean average", "final", "area")  # numbers of a summary
 PUBLISHED = READ[:3]  # that a paper's number may be
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 THRESHOLDS = 101  # of a performance profile
+LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
+WINDOW = 11  # log lines of a moving average
+FEW = 40  # runs up to which each has a row
 # By trainer: published tables, and the papers' names of what our studies call otherwise. Names are compared by their
 # letters and digits, so that "Gaussian Adaptive" is gaussian_adaptive. One series may stand in several rows of a table:
 # that with mean 6 is also that with width 1.
@@ -234,3 +238,100 @@ def matching(series: str, names: Names, theirs: Mapping[str, float]) -> list[str
     letters = {model: re.sub(r"[^a-z0-9]", "", model.lower()) for model in (*theirs, *names.get(series, (series,)))}
     wanted = {letters[name] for name in names.get(series, (series,))}
     return [model for model in theirs if letters[model] in wanted]
+
+
+# The runs: which are left out, what each came to, what all cost
+
+
+def losses_section(data: Data) -> Section | None:
+    """Tell how much the parts of a world model's loss fluctuate (GLAM, Figure 6); None where none is logged."""
+    rows = [
+        {"environment": world, "series": name} | {part: _fluctuation(runs, f"losses/{part}") for part in LOSSES}
+        for world, name, runs in data.groups()
+    ]
+    return section("losses", [row for row in rows if row[LOSSES[0]]], window=WINDOW)
+
+
+def _fluctuation(runs: Sequence[Entry], name: str) -> str:
+    logged = [[line[name] for line in run.record.metrics if line.get(name) is not None] for run in runs]
+    values = [fluctuation(np.array(each, np.float64)) for each in logged if each]
+    return f"{np.mean(values):.3g}" if values else ""
+
+
+def fluctuation(values: Floats, window: int = WINDOW) -> float:
+    """Compute the standard deviation of values (N,) around their centred moving average, where that is whole."""
+    half = min(window, len(values)) // 2
+    if len(values) - 2 * half < 2:
+        return math.nan
+    trend = np.convolve(values, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
+    return float((values[half : len(values) - half] - trend).std())
+
+
+def left_out_section(data: Data) -> Section | None:
+    """Name the runs that are not in the report, and why; None where all are."""
+    return section("left_out", [{"runs": runs, "why": why} for runs, why in left_out_rows(data.left_out)])
+
+
+def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """List runs and why they are left out; those that differ in their seed alone are one row."""
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for name, why in left_out:
+        series, dash, seed = name.rpartition("seed-")
+        seeds.setdefault((f"{series}{dash}" or seed, why), []).append(seed if dash else "")
+    return tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
+
+
+def cost_section(data: Data) -> Section | None:
+    """Tabulate wall-clock and processor time by series, and name the machines."""
+    rows = []
+    for name in data.series:
+        if runs := data.of(series=name):
+            row = {"series": name, "runs": str(len(runs))}
+            row["steps of all"] = f"{sum(run.curve.trained for run in runs):,}"
+            row["minutes of a run"] = _minutes([run.run.seconds for run in runs])
+            row["processor minutes of a run"] = _minutes([run.last("time/processor") for run in runs])
+            rows.append(row | {"starts": str(sum(run.run.attempts for run in runs))})
+    machines = sorted({_machine(entry.record.environment) for entry in data.entries})
+    return section("cost", rows, machines="; ".join(machines))
+
+
+def _minutes(seconds: Sequence[float | None]) -> str:
+    known = [each for each in seconds if each]
+    return f"{sum(known) / len(known) / 60:.2f}" if known else "-"
+
+
+def _machine(environment: Mapping[str, object]) -> str:
+    return (
+        f"{environment.get('cpu')}, {environment.get('device')}, {environment.get('threads')} threads, "
+        f"torch {environment.get('torch')}, revision {_revision(environment)}"
+    )
+
+
+def _revision(environment: Mapping[str, object]) -> str:
+    return str(environment.get("revision"))[:10] + ("+" if environment.get("dirty") else "")
+
+
+def runs_section(data: Data) -> Section | None:
+    """Give the final evaluation and the cost of each run; None where there are too many of them."""
+    few = len(data.entries) <= FEW
+    return section("runs", [_run_row(entry) for _, _, runs in data.groups() for entry in runs if few])
+
+
+def _run_row(entry: Entry) -> dict[str, str]:
+    low, high = (entry.last(f"final/success_{end}") for end in ("low", "high"))
+    told = entry.success and low is not None
+
+    def number(value: float | None, form: str, unit: float = 1) -> str:
+        return "" if value is None else format(value / unit, form)
+
+    return {
+        "environment": entry.run.world, "series": entry.series, "seed": str(entry.run.seed),
+        "steps": f"{entry.curve.trained:,}", "score": f"{entry.score:.3f}",
+        "95 % interval": "" if not told else "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
+        "episodes": number(entry.last("final/episodes"), ".0f"),
+        "return": number(entry.last("final/episodic_return"), ".2f"),
+        "greedy return": number(entry.last("final/greedy_episodic_return"), ".2f"),
+        "minutes": number(entry.run.seconds, ".1f", 60),
+        "processor minutes": number(entry.last("time/processor"), ".1f", 60),
+        "scan": str(entry.record.environment.get(BACKEND) or ""), "revision": _revision(entry.record.environment),
+    }  # fmt: skip
