@@ -12,7 +12,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, StrMethodFormatter
 
 from dqn_memory.analysis.plots import COLOURS, STYLE
 from dqn_memory.network import ARCHITECTURES
@@ -30,6 +30,7 @@ FAINT = "#666666"
 GREY = "#c4c4c4"
 FEW_SERIES = 6  # up to which one panel holds all
 ACROSS = 4  # panels side by side
+BEST = dict.fromkeys(statistics.HUMAN.values(), "human") | dict.fromkeys(statistics.OTHERS.values(), "most possible")
 
 # Seven colours, so that the paper's twelve recurrent and feed-forward rows that stand beside each other differ; the
 # eighth of the palette is too near to the second.
@@ -139,18 +140,10 @@ def labelled(figure: Figure, across: str, up: str) -> None:
     figure.supylabel(up, fontsize=10)
 
 
-def short_steps(value: float, _: int | None = None) -> str:
-    """Write a number of steps in little room: 12k, 2.5M."""
-    for size, letter in ((1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
-
-
 def _few_steps(panel: Axes, marks: int) -> None:
     """Let few and short numbers of steps stand at an axis."""
     panel.xaxis.set_major_locator(MaxNLocator(marks, integer=True))
-    panel.xaxis.set_major_formatter(FuncFormatter(short_steps))
+    panel.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 @_styled
@@ -172,13 +165,6 @@ def curves_figure(
     words = "environment steps", "success rate" if success else "return"
     figure, panels = series_figure(series, styles, draw, words, title)
     left = _beginning(np.concatenate([steps for steps, *_ in curves.values()]))
-    best = (
-        "human"
-        if scale in statistics.HUMAN.values()
-        else "most possible"
-        if scale in statistics.OTHERS.values()
-        else "best known"
-    )
     for panel in panels:
         panel.set_xlim(left=left)
         _few_steps(panel, 3 if len(panels) > 1 else 6)
@@ -190,7 +176,8 @@ def curves_figure(
         if scale is not None:  # with words in the first panel; above the best is the panel's title
             first = panel is panels[0]
             _line(panel, scale.zero, "random" if first else "")
-            _line(panel, scale.one, ("best known" if success else best) if first else "", below=len(panels) > 1)
+            word = "best known" if success else BEST.get(scale, "best known")
+            _line(panel, scale.one, word if first else "", below=len(panels) > 1)
     return figure
 
 
@@ -202,11 +189,8 @@ def _curve(runs: Sequence[Entry]) -> tuple[Floats, ...]:
     mean = values.mean(0)
     if len(runs) < 2 or not steps:
         return np.array(steps), mean, mean * np.nan, mean * np.nan
-    return (
-        np.array(steps),
-        mean,
-        *statistics.percentiles(statistics.resampled_means(values, statistics.FEW, np.random.default_rng(0))),
-    )
+    draws = statistics.resampled_means(values, statistics.FEW, np.random.default_rng(0))
+    return np.array(steps), mean, *statistics.percentiles(draws)
 
 
 def _beginning(steps: Floats) -> float:

@@ -163,9 +163,9 @@ def test_missing_torn_and_foreign_tables_are_one_sentence(copied, tmp_path, caps
     assert stopped.value.code == 2
     assert re.fullmatch(r"error: cannot read the published table .*dbgfqn_table1\.csv: .*\n", capsys.readouterr().err)
     shutil.copytree(FOLDER, copied, dirs_exist_ok=True)
-    change(copied / "claims.toml", 'measure = "carried"', 'measure = "caried"')
+    change(copied / "claims.toml", 'measure = "falls"', 'measure = "fals"')
     (copied.parent / "parameters.csv").write_bytes((RESULTS / "parameters.csv").read_bytes())
-    refused("there is no measure 'caried' for a claim; there are shown, value, ")
+    refused("there is no measure 'fals' for a claim; there are shown, value, ")
     (copied / "claims.toml").write_text("[[")
     refused(r"cannot read the claims in .*claims\.toml")
 

@@ -183,7 +183,9 @@ class Recipe:
 
 
 def recompute(given: Given, recipe: Recipe) -> Result:
-    """Recompute one claim."""
+    """Recompute one claim; a UserError names an unknown measure."""
+    if recipe.measure not in MEASURES:
+        raise UserError(f"there is no measure '{recipe.measure}' for a claim; there are {', '.join(MEASURES)}")
     results: list[Any] = []
     told, found = list[str](), dict[str, Operand]()
     for case in cases(recipe.each) or [{}]:

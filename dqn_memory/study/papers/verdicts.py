@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.papers.measures import MEASURES, SINGLE, Given, Recipe, filled, operand, recompute
+from dqn_memory.study.papers.measures import SINGLE, Given, Recipe, filled, operand, recompute
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_normalised, number
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
@@ -68,11 +68,7 @@ def _claim(paper: str, published: Tables, entry: dict[str, Any]) -> Claim:
         found = operand(published, text)
         text = found.text if found else ""
     given = Given(published.folder, "" if entry.get("unchecked") else text)
-    if measure not in {**MEASURES, **SINGLE}:
-        known = ", ".join([*MEASURES, *SINGLE])
-        raise UserError(f"there is no measure '{measure}' for a claim; there are {known}")
-    single = SINGLE.get(measure)
-    result = single(given, **settings) if single else recompute(given, Recipe(measure, **settings))
+    result = SINGLE[measure](given, **settings) if measure in SINGLE else recompute(given, Recipe(measure, **settings))
     verdict = "agrees" if result.agrees else "disagrees"
     if result.agrees is None:
         verdict = "cannot be checked" if text else "not claimed"
@@ -91,12 +87,8 @@ def claims_page(command: str, folder: Path = FOLDER) -> str:
         told = words["worlds" if paper == "dbgfqn" else "games"]
         table = Table.from_records(rows).markdown()
         sections[f'Aggregates of Table 1 of "{PAPERS[paper]}"'] = f"{told}\n\n{table}"
-    return (
-        "\n\n".join(
-            [words["head"].format(command=command), *(f"## {name}\n\n{each}" for name, each in sections.items())]
-        )
-        + "\n"
-    )
+    parts = [words["head"].format(command=command), *(f"## {name}\n\n{each}" for name, each in sections.items())]
+    return "\n\n".join(parts) + "\n"
 
 
 def _counts(paper: str, found: Iterable[Claim]) -> list[str]:
