@@ -167,18 +167,19 @@ def as_html(title: str, text: str, folder: Path) -> str:
 def check_folder(folder: Path) -> None:
     """Refuse to replace a page that is of no report."""
     for path in (folder / PAGE, folder / HTML):
-        if path.exists() and not MARK.search(_text(path)):
-            raise UserError(f"{path} is not what study.report writes and would be replaced: give another --folder")
+        with disk_errors(path):
+            if path.exists() and not MARK.search(_text(path)):
+                raise UserError(f"{path} is not what study.report writes and would be replaced: give another --folder")
 
 
 def _make_room(folder: Path, pictures: Sequence[str]) -> None:
     """Make the folder and remove the earlier report's pictures that are not among `pictures`."""
     check_folder(folder)
     earlier = set(LINK.findall(_text(folder / PAGE)))
-    for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
-        if path.exists():
-            raise UserError(f"{path} is of no earlier report and would be replaced: give another --folder")
     with disk_errors(folder):
+        for path in (folder / PICTURES / f"{name}.png" for name in pictures if name not in earlier):
+            if path.exists():
+                raise UserError(f"{path} is of no earlier report and would be replaced: give another --folder")
         (folder / PICTURES if pictures else folder).mkdir(parents=True, exist_ok=True)
         for name in earlier.difference(pictures):
             (folder / PICTURES / f"{name}.png").unlink(missing_ok=True)

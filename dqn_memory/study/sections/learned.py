@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -191,27 +190,26 @@ def of_q_network(run: Path, seed: int) -> Maps | None:
     return Maps(layers, len(episode), episode.success, total) if layers else None
 
 
+def _first_maps(data: Data) -> Iterator[tuple[Entry, Maps | None, str]]:
+    """Give the maps of the first seed of each environment and series, or why they cannot be read."""
+    for _, _, (entry, *_) in data.groups():
+        try:
+            yield entry, maps_of(data, entry), ""
+        except UserError as error:
+            yield entry, None, str(error)
+
+
 def archived_maps(data: Data) -> dict[str, Any]:
     """Give the maps that an archive keeps, by run; a run whose checkpoint is gone has none, and the report says why."""
-    found = {}
-    for _, _, (entry, *_) in data.groups():
-        with suppress(UserError):
-            maps = maps_of(data, entry)
-            found[entry.run.name] = None if maps is None else maps.plain()
-    return found
+    return {run.run.name: maps and maps.plain() for run, maps, why in _first_maps(data) if not why}
 
 
 def attention_section(data: Data) -> Section | None:
     """Draw a picture a layer for the first seed of each environment and series with attention."""
     wanted = data.source.shown.get("attention", False)
-    pictures: list[Picture] = []
-    missing: list[tuple[str, str]] = []
-    for _, _, (entry, *_) in data.groups() if wanted else ():
-        try:
-            maps = maps_of(data, entry)
-            pictures += [] if maps is None else _maps(entry, maps)
-        except UserError as error:
-            missing.append((entry.run.name, str(error)))
+    found = list(_first_maps(data)) if wanted else []
+    pictures = [picture for entry, maps, _ in found if maps is not None for picture in _maps(entry, maps)]
+    missing = [(entry.run.name, why) for entry, _, why in found if why]
     unread = [Table(("no maps of", "why"), missing)] if missing else []
     words, of_networks = WORDS["attention"], data.source.kind == "q_network"
     package = script_of(data.source.kind).rpartition(".")[0]
