@@ -135,9 +135,10 @@ def games_won(scores: Floats) -> int:
 
 def interval(values: Sequence[float], repetitions: int = PAIRS) -> Estimate:
     """Average over runs, with the bootstrap interval, which one run does not have."""
-    return (
-        difference([(values, [0.0, 0.0])], repetitions) if len(values) > 1 else Estimate(values[0], math.nan, math.nan)
-    )
+    if len(values) < 2:
+        return Estimate(float(values[0]), math.nan, math.nan)
+    low, high = percentiles(resampled_means(values, repetitions, np.random.default_rng(0)))
+    return Estimate(float(np.mean(values)), float(low), float(high))
 
 
 def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], repetitions: int = PAIRS) -> Estimate:
