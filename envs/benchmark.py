@@ -11,8 +11,9 @@ import csv
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,11 +31,11 @@ from envs.machine import benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.tables import Table, Value, origin, write_page
 
-# Microseconds a step of the original environments, by id. Source: measured by us on the original code, gym-gridverse
+# Steps per second of the original environments, by id. Source: measured by us on the original code, gym-gridverse
 # 07909d9 and gym-pomdps 81ffa37 as DTQN (9f8d72b) wraps them, on one core of an AMD EPYC, processor time, medians,
-# +-20 %. "Step" is one wrapped env.step: dynamics, observation and conversion; "reset" is not part of it.
+# +-20 %; the file has microseconds. "Step" is one wrapped env.step (dynamics, observation, conversion) without resets.
 with Path(__file__).with_name("originals.csv").open(encoding="utf-8") as file:
-    ORIGINALS = {row["id"]: float(row["step"]) for row in csv.DictReader(file)}
+    ORIGINALS = {row["id"]: 1e6 / float(row["step"]) for row in csv.DictReader(file)}
 SINGLE_RATIO = 1.0  # bar of one environment of a grid: at least this many times the original's steps per second
 LARGE_RATIO = 3.0  # the same where the grid is 13x13 or larger
 VECTOR_RATIO = 300.0  # bar of 1,024 environments of a grid
@@ -57,6 +58,18 @@ GRAPH_NOTE = (
 
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """How much is measured."""
+
+    repetitions: int = 11
+    single_steps: int = 1000  # of one environment in a repetition
+    num_envs: int = 1024
+    vector_steps: int = 60  # of each of them in a repetition
+    warm_up_steps: int = 600  # of each of them before, until their episodes no longer end together
+    clock: Clock = "wall"
 
 
 @dataclass(frozen=True)
@@ -97,21 +110,8 @@ class Args:
 
     def config(self) -> BenchmarkConfig:
         """Say how much is measured."""
-        if not self.quick:
-            return BenchmarkConfig(clock=self.clock)
-        return BenchmarkConfig(2, single_steps=20, num_envs=16, vector_steps=5, warm_up_steps=5, clock=self.clock)
-
-
-@dataclass(frozen=True)
-class BenchmarkConfig:
-    """How much is measured."""
-
-    repetitions: int = 11
-    single_steps: int = 1000  # of one environment in a repetition
-    num_envs: int = 1024
-    vector_steps: int = 60  # of each of them in a repetition
-    warm_up_steps: int = 600  # of each of them before, until their episodes no longer end together
-    clock: Clock = "wall"
+        quick = (2, 20, 16, 5, 5) if self.quick else ()
+        return BenchmarkConfig(*quick, clock=self.clock)
 
 
 # On a CPU: Gymnasium environments
@@ -119,11 +119,10 @@ class BenchmarkConfig:
 
 def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
     """Compare both rates of an environment with the original and with the bars."""
-    rates = {"single": single_rate(id, config), "vector": vector_rate(id, config)}
-    original = 1e6 / ORIGINALS[id] if id in ORIGINALS else None
+    original = ORIGINALS.get(id)
     row: dict[str, Value] = {"env": id, "original": original}
-    for name, rate in rates.items():
-        bar = bars(id)[name]
+    for name, bar in bars(id).items():
+        rate = steps_per_second(id, config, vector=name == "vector")
         row |= {name: rate, f"{name}_ratio": None if original is None else rate / original}
         row |= {f"{name}_bar": bar, f"{name}_holds": None if bar is None else rate >= bar}
     return row
@@ -136,53 +135,30 @@ def bars(id: str) -> dict[str, float | None]:
     if not id.startswith("Gridverse/"):
         return {"single": None, "vector": VECTOR_RATE}
     ratio = SINGLE_RATIO if id.removesuffix("-v0").endswith(SMALL) else LARGE_RATIO
-    original = 1e6 / ORIGINALS[id]
-    return {"single": original * ratio, "vector": original * VECTOR_RATIO}
+    return {"single": ORIGINALS[id] * ratio, "vector": ORIGINALS[id] * VECTOR_RATIO}
 
 
-def single_rate(id: str, config: BenchmarkConfig) -> float:
-    """Measure the steps per second of `gymnasium.make(id)`, median over the repetitions."""
-    env = gymnasium.make(id)
-    actions = _actions(env.action_space, (config.single_steps,)).tolist()
+def steps_per_second(id: str, config: BenchmarkConfig, vector: bool) -> float:
+    """Time `gymnasium.make(id)`, or all rows of `gymnasium.make_vec(id)`, resets included; the median repetition."""
+    if vector:
+        rows, steps = config.num_envs, config.vector_steps
+        env: Any = gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep")
+        actions = list(np.random.default_rng(0).integers(0, env.single_action_space.n, (steps, rows)))
+    else:
+        rows, steps = 1, config.single_steps
+        env = gymnasium.make(id)
+        actions = np.random.default_rng(0).integers(0, env.action_space.n, steps).tolist()
     env.reset(seed=0)
 
     def play() -> None:
         for action in actions:
             _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
+            if not vector and (terminated or truncated):
                 env.reset()
 
-    return config.single_steps / _seconds(play, config)
-
-
-def vector_rate(id: str, config: BenchmarkConfig) -> float:
-    """Measure the steps per second of `gymnasium.make_vec(id)`, all rows together, resets included."""
-    env = gymnasium.make_vec(id, num_envs=config.num_envs, autoreset_mode="SameStep")
-    actions = _actions(env.single_action_space, (config.vector_steps, config.num_envs))
-    env.reset(seed=0)
-
-    def play() -> None:
-        for action in actions:
-            env.step(action)
-
-    for _ in range(0, config.warm_up_steps, config.vector_steps):
-        play()
-    return config.vector_steps * config.num_envs / _seconds(play, config)
-
-
-def _seconds(play: Callable[[], None], config: BenchmarkConfig) -> float:
-    """Time one call, the median of the repetitions; the first call is not counted."""
-    clock, taken = CLOCKS[config.clock], []
-    for _ in range(config.repetitions + 1):
-        began = clock()
-        play()
-        taken.append(clock() - began)
-    return statistics.median(taken[1:])
-
-
-def _actions(space: gymnasium.Space[Any], shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    assert isinstance(space, gymnasium.spaces.Discrete)
-    return np.random.default_rng(0).integers(0, space.n, shape)
+    uncounted = 1 + (-(-config.warm_up_steps // steps) if vector else 0)
+    seconds = timeit.repeat(play, timer=CLOCKS[config.clock], number=1, repeat=uncounted + config.repetitions)
+    return rows * steps / statistics.median(seconds[uncounted:])
 
 
 # On an accelerator: many worlds inside one CUDA graph
@@ -198,7 +174,7 @@ class RandomPlay:
         self.world, self.count = world, count
         self.generator = torch.Generator(world.device).manual_seed(seed)
         first = world.reset(self._uniforms(world.reset_draws))
-        self.state = type(first)(**{name: value.clone() for name, value in vars(first).items()})
+        self.state = replace(first, **{name: value.clone() for name, value in vars(first).items()})
         self.finished = torch.zeros((), dtype=torch.int64, device=world.device)
 
     def step(self) -> Step:
@@ -227,10 +203,9 @@ def graph_row(id: str, count: int = GRAPH_ENVS, steps: int = 10, replays: int = 
         graph.replay()
     torch.cuda.synchronize()
     rate = count * steps * replays / (time.perf_counter() - began)
-    ended = int(play.finished) - before
     return {
         "env": id, "num_envs": count, "steps_s": rate, "bar": GRAPH_RATE, "holds": rate >= GRAPH_RATE,
-        "episodes": ended,
+        "episodes": int(play.finished) - before,
     }  # fmt: skip
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.analysis.timing import BenchmarkConfig, Work, against
+from dqn_memory.analysis.timing import BenchmarkConfig, Work
 from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.kernels.select import BACKENDS, Choice, Unavailable, choose
 from dqn_memory.blocks.mamba import Mamba
@@ -21,8 +22,7 @@ MAMBAPY = "1.2.0"  # the version that the bar speaks of
 WIDTH, STATES = 256, 16
 
 
-@dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """Rows and positions of one measurement."""
 
     batch: int
@@ -36,6 +36,7 @@ SCANS = (
     Shape(32, 64), Shape(2048, 4), Shape(1024, 4), Shape(1024, 16), Shape(1024, 16, backward=False),
     Shape(1024, 4, backward=False),
 )  # fmt: skip
+MakeWork = Callable[[Shape, Choice | None, str], Work]  # None: mambapy's
 
 
 def mamba_tables(config: BenchmarkConfig, max_rows: int, device: str = "cpu") -> list[Table]:
@@ -73,13 +74,10 @@ def mambapy_note() -> str:
     return f"mambapy is version {found}{'' if found == MAMBAPY else f', while the bar speaks of {MAMBAPY}'}."
 
 
-MakeWork = Callable[[Shape, "Choice | None", str], Work]  # None: mambapy's
-
-
 def _mamba_rows(
     full: Shape, choices: Sequence[Choice], config: BenchmarkConfig, max_rows: int, device: str, make: MakeWork
 ) -> list[dict[str, Value]]:
-    shape = replace(full, batch=min(full.batch, max_rows))
+    shape = full._replace(batch=min(full.batch, max_rows))
     works = {choice.name: make(shape, choice, device) for choice in choices}
     if mambapy_version() is not None:
         works["mambapy"] = make(shape, None, device)
@@ -88,13 +86,13 @@ def _mamba_rows(
     times = replace(config, repetitions=repetitions).compare(works)
     judged = (full, make, device) == (MIXER, mixer_work, "cpu") and "mambapy" in times
     return [
-        {"batch": shape.batch, "length": shape.time, "pass": "forward+backward" if shape.backward else "forward"}
-        | {"backend": choice.name}
-        | {name.replace("baseline", "mambapy"): value for name, value in row.items()}
-        | {"bar": MIXER_BAR if judged else None}
+        {
+            "batch": shape.batch, "length": shape.time, "pass": "forward+backward" if shape.backward else "forward",
+            "backend": choice.name, **times[choice.name].against(times.get("mambapy"), "mambapy"),
+            "bar": MIXER_BAR if judged else None,
+        }
         for choice in choices
-        for row in [against(times[choice.name], times.get("mambapy"))]
-    ]
+    ]  # fmt: skip
 
 
 def our_mixer() -> Mamba:
@@ -115,10 +113,8 @@ def their_mixer() -> nn.Module:
 
 def mixer_work(shape: Shape, choice: Choice | None, device: str) -> Work:
     """Run a whole mixer: ours on a backend, or mambapy's."""
-    if choice is None:
-        mixer = their_mixer().to(device)
-    else:
-        mixer = our_mixer().to(device)
+    mixer: Any = (their_mixer() if choice is None else our_mixer()).to(device)
+    if choice is not None:
         mixer.core = choice.scan
     draws = torch.Generator().manual_seed(1)
     x = torch.randn(shape.batch, shape.time, WIDTH, generator=draws).to(device).requires_grad_()  # (B, T, D)
@@ -132,18 +128,16 @@ def scan_work(shape: Shape, choice: Choice | None, device: str) -> Work:
     if choice is not None:
         ours = partial(selective_scan, skip=skip, core=choice.scan)
         return _gradients(lambda x: ours(x, delta, decay, enter, leave)[0], inputs, shape.backward)
-    scan: Callable[..., Tensor] = their_mixer().to(device).selective_scan  # type: ignore[assignment]
-    return _gradients(
-        lambda x: scan(x, nn.functional.softplus(delta), decay, enter, leave, skip), inputs, shape.backward
-    )
+    scan: Any = their_mixer().to(device).selective_scan
+    softplus = nn.functional.softplus
+    return _gradients(lambda x: scan(x, softplus(delta), decay, enter, leave, skip), inputs, shape.backward)
 
 
 def scan_inputs(shape: Shape, device: str) -> list[Tensor]:
     """Draw input, raw step size, decay, enter, leave and skip."""
     draws, channels = torch.Generator().manual_seed(0), 2 * WIDTH
-    by_channel, by_state = (shape.batch, shape.time, channels), (shape.batch, shape.time, STATES)
     u, delta, enter, leave = (
-        torch.randn(size, generator=draws) for size in (by_channel, by_channel, by_state, by_state)
+        torch.randn(shape.batch, shape.time, size, generator=draws) for size in (channels, channels, STATES, STATES)
     )
     decay = -torch.arange(1.0, STATES + 1).repeat(channels, 1)
     values = (u, delta - 3, decay, enter, leave, torch.ones(channels))
