@@ -110,8 +110,7 @@ class Args:
 
     def config(self) -> BenchmarkConfig:
         """Say how much is measured."""
-        quick = (2, 20, 16, 5, 5) if self.quick else ()
-        return BenchmarkConfig(*quick, clock=self.clock)
+        return BenchmarkConfig(2, 20, 16, 5, 5, self.clock) if self.quick else BenchmarkConfig(clock=self.clock)
 
 
 # On a CPU: Gymnasium environments

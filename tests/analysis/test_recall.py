@@ -13,6 +13,7 @@ from dqn_memory.analysis.episodes import q_values, reach, windows
 from dqn_memory.analysis.recall import Recall, RecallConfig, Substitutes, gradients, occlusions, recall, usual
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
+POOL = torch.cat([one.observation for one in EPISODES])
 NEUTRAL, RESAMPLED = RecallConfig(occlusion="neutral"), RecallConfig(resamples=3)
 
 
@@ -56,13 +57,13 @@ def test_the_gradient_is_the_norm_of_the_whole_jacobian():
     decisions = given(net)
     found = gradients(net, decisions, "prefix")
     for row, length in enumerate(decisions.lengths.tolist()):
-        part = decisions.part(slice(row, row + 1))
+        seen, previous = decisions.observation[row, None], decisions.previous_action[row, None]
 
-        def q(observed, part=part, length=length):
-            x = torch.cat([net.action_embedding(part.previous_action), observed], -1)
+        def q(observed, previous=previous, length=length):
+            x = torch.cat([net.action_embedding(previous), observed], -1)
             return net.at_embedded(x, torch.tensor([length]), torch.tensor([length - 1]))[0]
 
-        jacobian = torch.autograd.functional.jacobian(q, net.observation_embedding(part.observation).detach())
+        jacobian = torch.autograd.functional.jacobian(q, net.observation_embedding(seen).detach())
         expected = jacobian[:, 0, :length].square().sum((0, 2)).sqrt()
         torch.testing.assert_close(found[row, :length], expected, rtol=1e-9, atol=1e-12)
         assert (found[row, length:] == 0).all()  # padding
@@ -71,7 +72,7 @@ def test_the_gradient_is_the_norm_of_the_whole_jacobian():
 def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
     net = network("dgfqn", seed=2).eval()
     decisions, generator = given(net, ends=(4,)), torch.Generator().manual_seed(0)
-    substitutes = Substitutes(EPISODES, NEUTRAL, generator, torch.device("cpu"))
+    substitutes = Substitutes(POOL, NEUTRAL, generator)
     changes, flips = occlusions(net, decisions, substitutes, "prefix")
     one = episode(5)
     with torch.no_grad():
@@ -86,7 +87,7 @@ def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
 
 def test_replacements_come_from_the_episodes_and_from_the_seed():
     def drawn(seed, config=RESAMPLED):
-        return list(Substitutes(EPISODES, config, torch.Generator().manual_seed(seed), torch.device("cpu")).draw(50))
+        return list(Substitutes(POOL, config, torch.Generator().manual_seed(seed)).draw(50))
 
     pool = {tuple(row) for one in EPISODES for row in one.observation.tolist()}
     assert len(drawn(0)) == 3 and {tuple(row) for each in drawn(0) for row in each.tolist()} <= pool

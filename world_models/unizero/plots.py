@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import ConnectionPatch, Rectangle
 
-from dqn_memory.analysis.plots import INK, MAP, MARK, Array
-from dqn_memory.analysis.prior_plots import FAINT, map_panel, styled
+from dqn_memory.analysis.plots import INK, MAP, MARK, Array, styled
+from dqn_memory.analysis.prior_plots import FAINT, map_panel
 
 SIDE = 0.95  # inches of a small picture
 MANY = 8  # from so many actions on, probabilities are colours without numbers
