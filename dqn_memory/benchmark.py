@@ -11,7 +11,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -86,6 +86,11 @@ class Args:
     write: bool = True
     """Write the two files."""
 
+    @property
+    def config(self) -> BenchmarkConfig:
+        """How often everything is measured."""
+        return BenchmarkConfig(2, 1, self.clock) if self.quick else BenchmarkConfig(self.repetitions, clock=self.clock)
+
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
         check_numbers(self)
@@ -104,28 +109,9 @@ class Args:
         possible = [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
         return [name for name in possible if not self.only or name in self.only]
 
-    def config(self) -> CoreBenchmarkConfig:
-        """Say how much is measured."""
-        if self.quick:
-            return CoreBenchmarkConfig(2, 1, self.clock, batch_size=4, steps=60, mamba_rows=2, matrix=128)
-        return CoreBenchmarkConfig(self.repetitions, clock=self.clock)
-
-
-@dataclass(frozen=True)
-class CoreBenchmarkConfig(BenchmarkConfig):
-    """How much is measured, and on what."""
-
-    batch_size: int = 32
-    steps: int = 1500
-    """Steps of each of the 16 environments that the table of windows is measured with."""
-    mamba_rows: int = 2048
-    """Most sequences side by side in the tables of Mamba."""
-    matrix: int = 1024
-    """Side of the square matrices that the machine's rate is measured with."""
-
-    def cases(self, names: Sequence[tuple[str, str]] = CASES) -> list[BenchmarkCase]:
+    def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
         """Make the cases of these environments and architectures."""
-        return [BenchmarkCase(env, architecture, batch_size=self.batch_size) for env, architecture in names]
+        return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in names]
 
 
 # ---- one network and its batches, as ours and as the baseline computes them ------------------------------------------
@@ -209,38 +195,37 @@ def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
 # ---- tables of the core ----------------------------------------------------------------------------------------------
 
 
-def update_table(config: CoreBenchmarkConfig, compiled: bool = False) -> Table:
+def update_table(args: Args) -> Table:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
     note = (
         "One update, full windows of 50, batch 32: three forwards (the corrected form: two, and the newest position "
         "of two more), backward, clipping, Adam. `published` is the baseline's mathematics, `corrected` the default "
         "(a bidirectional network then trains on 4 acting contexts a window, 128 sequences). `shared` takes the values "
         "of the next observations from the forward passes of the windows themselves (`--loss-positions all "
-        "--tail-fraction 0.125`: "
-        "two passes over all windows, and the newest position of two more over 4 of 32). `gflop`: operations of "
-        "the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the faster of the two "
-        "precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
+        "--tail-fraction 0.125`: two passes over all windows, and the newest position of two more over 4 of 32). "
+        "`gflop`: operations of the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the "
+        "faster of the two precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
         "`speed_up`: median over pairs of neighbouring repetitions; `spread`: half the distance "
         "of the quartiles over the median. dtqn_mamba has no baseline, because the reference has no such layer; "
         "`backend`: what its scan runs on, the one that training chooses here."
     )
-    cases = config.cases((*CASES, *NO_BASELINE))
-    return Table.from_records([row for case in cases for row in _update_rows(case, config, compiled)], "Update", note)
+    rows = [row for case in args.cases((*CASES, *NO_BASELINE)) for row in _update_rows(case, args)]
+    return Table.from_records(rows, "Update", note)
 
 
-def _update_rows(case: BenchmarkCase, config: CoreBenchmarkConfig, compiled: bool) -> Iterable[dict[str, Value]]:
-    name = (case.env, case.architecture)
+def _update_rows(case: BenchmarkCase, args: Args) -> Iterable[dict[str, Value]]:
+    name, size = (case.env, case.architecture), 128 if args.quick else 1024
     choice = resolve_backend([case.network()], "auto", torch.device("cpu"))
     works = {form: update_work(case, form) for form in FORMS}
     baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
     operations = {form: gigaflop(work) for form, work in works.items()}
     operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
-    if compiled:
+    if args.compile:
         works["published, compiled"] = update_work(case, "published", "compile")
         operations["published, compiled"] = operations["published"]
-    single, of_single = matrix_product(config.matrix, torch.float32)
-    half, of_half = matrix_product(config.matrix // 2, torch.bfloat16)  # slow where no unit is built for it
-    times = config.compare({**baseline, **works, "float32 product": single, "bfloat16 product": half})
+    single, of_single = matrix_product(size, torch.float32)
+    half, of_half = matrix_product(size // 2, torch.bfloat16)  # slow where no unit is built for it
+    times = args.config.compare({**baseline, **works, "float32 product": single, "bfloat16 product": half})
     rate = 1000 * of_single / times["float32 product"].median
     half_rate = 1000 * of_half / times["bfloat16 product"].median
     for form in works:
@@ -254,7 +239,7 @@ def _update_rows(case: BenchmarkCase, config: CoreBenchmarkConfig, compiled: boo
         }  # fmt: skip
 
 
-def window_table(config: CoreBenchmarkConfig) -> Table:
+def window_table(args: Args) -> Table:
     """Measure what masking and trimming gain on real episode lengths."""
     note = (
         "Corrected form of dtqn4, batch 32, windows drawn from what a random policy met in 16 worlds. `mean_length`: "
@@ -262,71 +247,75 @@ def window_table(config: CoreBenchmarkConfig) -> Table:
         "`full_ms`: the same batches 50 wide; `gain`: full over trimmed; `speed_up`: the baseline, which knows no "
         "lengths, over trimmed."
     )
-    rows, turns = [], range(config.repetitions + config.warm_up)
-    for case in config.cases([(env, "dtqn4") for env in WINDOW_ENVS]):
-        replay = random_replay(case.env, 16, config.steps)
-        trimmed, full = ([case.batch("corrected", replay, seed, trim) for seed in turns] for trim in (True, False))
-        works = {name: update_work(case, "corrected", batches=each) for name, each in (("ms", trimmed), ("full", full))}
-        times = config.compare({"baseline": baseline_work(case), **works})
+    rows, turns = [], range(args.config.repetitions + args.config.warm_up)
+    for case in args.cases([(env, "dtqn4") for env in WINDOW_ENVS]):
+        replay = random_replay(case.env, 16, 60 if args.quick else 1500)
+        batches = {trim: [case.batch("corrected", replay, seed, trim) for seed in turns] for trim in (True, False)}
+        full, trimmed, baseline = args.config.compare({
+            "full": update_work(case, "corrected", batches=batches[False]),
+            "trimmed": update_work(case, "corrected", batches=batches[True]),
+            "baseline": baseline_work(case),
+        }).values()  # fmt: skip
+        lengths = torch.stack([batch.lengths for batch in batches[True]]).double()
         rows.append({
-            **case.columns, "mean_length": float(torch.stack([batch.lengths for batch in trimmed]).double().mean()),
-            "tokens": sum(batch.action.shape[1] for batch in trimmed) / len(trimmed),
-            "full_ms": times["full"].median, "gain": times["ms"].speed_up(times["full"]),
-            **times["ms"].against(times["baseline"]),
+            **case.columns, "mean_length": float(lengths.mean()),
+            "tokens": sum(batch.action.shape[1] for batch in batches[True]) / len(turns), "full_ms": full.median,
+            "gain": trimmed.speed_up(full), **trimmed.against(baseline),
         })  # fmt: skip
     return Table.from_records(rows, "Masked and trimmed windows", note)
 
 
-def acting_table(config: CoreBenchmarkConfig) -> Table:
+def acting_table(args: Args) -> Table:
     """Measure the milliseconds to value the actions of one step."""
     note = (
         "Q-values of one step of 1 and of 16 episodes whose context is full, 50 observations each. The baseline "
         "computes all positions of every layer."
     )
-    config, rows = replace(config, repetitions=4 * config.repetitions), []
-    for case, episodes in itertools.product(config.cases(), (1, 16)):
+    config, rows = replace(args.config, repetitions=4 * args.config.repetitions), []
+    for case, episodes in itertools.product(args.cases(CASES), (1, 16)):
         times = config.compare(acting_works(case, episodes))
         rows.append({**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])})
     return Table.from_records(rows, "Acting", note)
 
 
-def graph_table(config: CoreBenchmarkConfig, device: str = "cuda", captured: str = "cudagraph") -> Table:
+def graph_table(args: Args) -> Table:
     """Measure one update eager and as a captured CUDA graph, in both forms."""
     note = "One update on the accelerator, full windows of 50, batch 32; `speed_up`: eager over captured."
     rows = []
-    for case, form in itertools.product(config.cases(), ("published", "corrected")):
-        times = config.compare({engine: update_work(case, form, engine, device) for engine in ("eager", captured)})
+    for case, form in itertools.product(args.cases(CASES), ("published", "corrected")):
+        works = {engine: update_work(case, form, engine, "cuda") for engine in ("eager", "cudagraph")}
+        times = args.config.compare(works)
         row = {"world": case.env, "architecture": case.architecture, "form": form}
-        rows.append({**row, **times[captured].against(times["eager"], "eager"), "bar": GRAPH_BAR})
+        rows.append({**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR})
     return Table.from_records(rows, "Captured updates", note)
 
 
-def training_table(quick: bool = False, device: str = "cuda", engine: str = "cudagraph", num_envs: int = 16) -> Table:
+def training_table(args: Args) -> Table:
     """Measure environment steps per second of `dqn_memory.train` with one update for every step."""
     note = (
-        f"`python -m dqn_memory.train` with {num_envs} worlds and {num_envs} updates an iteration: acting, replay, one "
+        "`python -m dqn_memory.train` with 16 worlds and 16 updates an iteration: acting, replay, one "
         "update for every environment step. Steps per second after the first log line, so without start and capture."
     )
-    rows = [training_row(*case, 320 if quick else 8_000, device, engine, num_envs) for case in CASES]
+    rows = [training_row(*case, 320 if args.quick else 8_000) for case in CASES]
     return Table.from_records(rows, "Training", note)
 
 
-def training_row(env: str, architecture: str, steps: int, device: str, engine: str, num_envs: int) -> dict[str, Value]:
+def training_row(
+    env: str, architecture: str, steps: int, device: str = "cuda", engine: str = "cudagraph"
+) -> dict[str, Value]:
     """Train once in a process of its own and read its rate."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
         flags = {
             "env": env, "architecture": architecture, "width": environment_sizes(env).width, "device": device,
-            "engine": engine, "num-envs": num_envs, "updates-per-iteration": num_envs,
-            "learning-starts": num_envs,
-            "total-steps": steps, "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1,
-            "checkpoint-replay": "none", "run": run,
+            "engine": engine, "num-envs": 16, "updates-per-iteration": 16, "learning-starts": 16, "total-steps": steps,
+            "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1, "checkpoint-replay": "none",
+            "run": f"{folder}/run",
         }  # fmt: skip
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         done = subprocess.run([sys.executable, "-m", "dqn_memory.train", *words], capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"training {architecture} in {env} failed: {done.stderr.strip()[-300:]}")
-        rate = steady_rate(run / "metrics.jsonl")
+        rate = steady_rate(Path(folder) / "run" / "metrics.jsonl")
     return {"world": env, "architecture": architecture, "steps_s": rate, "bar": STEPS_BAR}
 
 
@@ -342,42 +331,37 @@ def steady_rate(metrics: Path) -> float:
 
 # ---- measure, print, write -------------------------------------------------------------------------------------------
 
-TABLES: dict[str, Callable[[Args, CoreBenchmarkConfig], list[Table]]] = {
-    "update": lambda args, config: [update_table(config, args.compile)],
-    "windows": lambda args, config: [window_table(config)],
-    "acting": lambda args, config: [acting_table(config)],
-    "graphs": lambda args, config: [graph_table(config)],
-    "training": lambda args, config: [training_table(args.quick)],
-    "mamba": lambda args, config: mamba_tables(config, config.mamba_rows),
-    "mamba_cuda": lambda args, config: mamba_tables(config, config.mamba_rows, "cuda"),
+TABLES: dict[str, Callable[[Args], list[Table]]] = {
+    "update": lambda args: [update_table(args)],
+    "windows": lambda args: [window_table(args)],
+    "acting": lambda args: [acting_table(args)],
+    "graphs": lambda args: [graph_table(args)],
+    "training": lambda args: [training_table(args)],
+    "mamba": lambda args: mamba_tables(args.config, 2 if args.quick else 2048),
+    "mamba_cuda": lambda args: mamba_tables(args.config, 2 if args.quick else 2048, "cuda"),
 }
 ON_CUDA = ("graphs", "training", "mamba_cuda")
 
 
-def measure(args: Args, facts: Mapping[str, Value]) -> list[str]:
-    """Print and write each table as soon as it is there, so that one that fails loses none of those before it."""
-    pages: dict[str, list[Table]] = {}
-    for name in args.tables():
-        page, tables = "mamba" if name.startswith("mamba") else "core", TABLES[name](args, args.config())
-        pages.setdefault(page, []).extend(tables)
-        for table in tables:
-            print(f"{table.text()}\n\n{table.note}\n", flush=True)
-        if args.write:
-            write_page(Path(args.folder), page, PAGES[page], facts, pages[page])
-    return list(pages)
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Print and write each table as soon as it is there, so that one that fails loses none of those before it."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog="python -m dqn_memory.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
-    for page in measure(args, origin("dqn_memory.benchmark", argv, **benchmark_facts())):
+    facts = origin("dqn_memory.benchmark", argv, **benchmark_facts())
+    pages: dict[str, list[Table]] = {}
+    for name in args.tables():
+        page, tables = "mamba" if name.startswith("mamba") else "core", TABLES[name](args)
+        pages.setdefault(page, []).extend(tables)
+        for table in tables:
+            print(f"{table.text()}\n\n{table.note}\n", flush=True)
         if args.write:
-            print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
+            write_page(Path(args.folder), page, PAGES[page], facts, pages[page])
+    for page in pages if args.write else ():
+        print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
 
 
 if __name__ == "__main__":

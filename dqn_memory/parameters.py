@@ -9,9 +9,8 @@ import copy
 import csv
 import itertools
 import json
-import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -43,8 +42,8 @@ from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse
 from dqn_memory.train import make_optimizer, sample, update
 from envs.files import disk_errors, write_atomic
-from envs.machine import benchmark_facts
-from envs.tables import Table
+from envs.machine import benchmark_facts, revision
+from envs.tables import Table, Value, origin, page
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
 
@@ -131,20 +130,6 @@ class Row(NamedTuple):
     ms_per_update: float | None = None
 
 
-def collect(args: Args) -> tuple[list[Row], list[str]]:
-    """Count all networks asked for; give the rows, and one sentence for each network that cannot meet the budget."""
-    budget = None if args.match is None else parse_budget(args.match)
-    rows, misses = [], []
-    for env, network in track(args.networks(), "timing", console=Console(stderr=True), disable=not args.time):
-        try:
-            rows.append(make_row(env, network, budget, args.time))
-        except Unmatched as error:
-            misses.append(f"{env}: {error}")
-    if not rows:
-        raise UserError(misses[0])
-    return rows, misses
-
-
 def make_row(env: str, config: NetworkConfig, budget: int | None = None, timed: bool = False) -> Row:
     """Count `config` at the paper's width for this environment, or matched to `budget` trainable parameters."""
     return _counted(config, environment_sizes(env), budget, timed)._replace(world=env.removeprefix("envs:"))
@@ -184,7 +169,7 @@ def milliseconds_per_update(config: NetworkConfig, sizes: EnvironmentSizes, upda
     return BenchmarkConfig(updates).compare({"update": work})["update"].median
 
 
-# ---- pages -----------------------------------------------------------------------------------------------------------
+# ---- the page --------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -195,47 +180,44 @@ def read_table3() -> dict[tuple[str, str], int]:
     return {(line["env"], name): int(line[name]) for line in lines for name in line if name != "env"}
 
 
-def markdown_page(rows: Sequence[Row], origin: Sequence[str], notes: Sequence[str] = ()) -> str:
+def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequence[str] = ()) -> str:
     """Write the whole report: definitions, Table 3 and its reconciliation, then all rows."""
-    sections = ["# Parameters", *_listed(origin), "## What is counted", DEFINITIONS]
-    for table in (*_table3_tables(), *_size_tables(rows)):
-        sections += [f"## {table.title}", table.note, table.markdown()]
-    if notes:
-        sections += ["## Left out", *_listed(notes)]
-    return "\n\n".join(sections) + "\n"
+    tables = "\n\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in all_tables(rows))
+    left_out = "".join(["\n\n## Left out\n\n", *(f"- {note}\n" for note in notes)]).rstrip() if notes else ""
+    return f"{page('Parameters', facts, [])}\n## What is counted\n\n{DEFINITIONS}\n\n{tables}{left_out}\n"
 
 
-def _listed(lines: Sequence[str]) -> list[str]:
-    return ["\n".join(f"- {line}" for line in lines)]
-
-
-def _table3_tables() -> Iterator[Table]:
-    """Put the paper's count beside ours in every cell; then tell what a published count is made of."""
+def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Put the paper's count beside ours in every cell, tell what a published count is made of, then give all rows."""
     printed = read_table3()
     envs = list(dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"]))  # not in the paper's table
     names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))
-    columns = ["world", *(name.upper() for name in names)]
-    rows = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
-    matching = sum(rows[cell].published == value for cell, value in printed.items())
+    ours = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
+    matching = sum(ours[cell].published == value for cell, value in printed.items())
 
     def compared(cell: tuple[str, str]) -> str:
-        theirs, ours = printed.get(cell), rows[cell].published
-        return f"– / {ours:,}" if theirs is None else f"{theirs:,} / {ours:,} {'✓' if theirs == ours else '✗'}"
+        theirs, count = printed.get(cell), ours[cell].published
+        return f"– / {count:,}" if theirs is None else f"{theirs:,} / {count:,} {'✓' if theirs == count else '✗'}"
 
     def divided(cell: tuple[str, str]) -> str:
-        return f"{rows[cell].trainable:,} + {(rows[cell].published or 0) - rows[cell].trainable:,}"
+        return f"{ours[cell].trainable:,} + {(ours[cell].published or 0) - ours[cell].trainable:,}"
 
-    yield Table(
-        columns, [[env, *(compared((env, name)) for name in names)] for env in envs], "The DBGFQN paper's Table 3",
-        f"Paper / ours, for K = 50 and the causal prior: {matching} of {len(printed)} printed cells match. "
-        "A dash is a cell that the paper does not print; its DBGFQN and DTQN4 columns are filled in here.",
-    )  # fmt: skip
-    yield Table(
-        columns, [[env, *(divided((env, name)) for name in names)] for env in envs],
-        "Trainable parameters and causal masks",
-        "Published = trainable + masks; the masks are 2 layers x 50 x 50 cells that never learn. "
-        "Here they are not parameters, and not stored.",
-    )  # fmt: skip
+    sections = {
+        "The DBGFQN paper's Table 3": (
+            compared,
+            f"Paper / ours, for K = 50 and the causal prior: {matching} of {len(printed)} printed cells match. "
+            "A dash is a cell that the paper does not print; its DBGFQN and DTQN4 columns are filled in here.",
+        ),
+        "Trainable parameters and causal masks": (
+            divided,
+            "Published = trainable + masks; the masks are 2 layers x 50 x 50 cells that never learn. "
+            "Here they are not parameters, and not stored.",
+        ),
+    }
+    for title, (cell, note) in sections.items():
+        lines = [[env, *(cell((env, name)) for name in names)] for env in envs]
+        yield Table(["world", *map(str.upper, names)], lines, title, note)
+    yield from _size_tables(rows)
 
 
 def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -250,35 +232,33 @@ def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
         yield Table(Row._fields[1:], [row[1:] for row in several], title, ", ".join(envs))
 
 
-# ---- print and write -------------------------------------------------------------------------------------------------
-
-
-def origin(argv: Sequence[str], timed: bool) -> list[str]:
-    """Say where a results file comes from: the command, the revision and, for times, the machine."""
-    facts = benchmark_facts()
-    changed = " (with uncommitted changes)" if facts["revision"] and facts["dirty"] else ""
-    lines = [
-        f"command: {shlex.join(['python', '-m', 'dqn_memory.parameters', *argv])}",
-        f"revision: {facts['revision'] or 'unknown'}{changed}",
-    ]
-    machine = f"machine: {facts['cpu']}, {facts['threads']} thread(s), torch {facts['torch']}"
-    return [*lines, machine] if timed else lines
+# ---- count, print, write ---------------------------------------------------------------------------------------------
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count, print, write."""
+    """Count, print, write; a network that cannot meet the budget is left out with a sentence."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog="python -m dqn_memory.parameters")
     load_plugins(args.plugin)
-    rows, misses = collect(args)
+    budget = None if args.match is None else parse_budget(args.match)
+    rows, misses = [], []
+    for env, network in track(args.networks(), "timing", console=Console(stderr=True), disable=not args.time):
+        try:
+            rows.append(make_row(env, network, budget, args.time))
+        except Unmatched as error:
+            misses.append(f"{env}: {error}")
+    if not rows:
+        raise UserError(misses[0])
     table, folder = Table(Row._fields, rows), Path(args.results)
     if args.write:
-        source = origin(argv, args.time)
+        machine = benchmark_facts() if args.time else {}
+        facts = origin("dqn_memory.parameters", argv, **{"revision": revision(), **machine})
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / "parameters.md", markdown_page(rows, source, misses).encode())
-        write_atomic(folder / "parameters.csv", table.csv(source).encode())
+        write_atomic(folder / "parameters.md", markdown_page(rows, facts, misses).encode())
+        comments = [f"{name}: {value}" for name, value in facts.items()]
+        write_atomic(folder / "parameters.csv", table.csv(comments).encode())
         print(f"wrote {folder}/parameters.md and {folder}/parameters.csv", file=sys.stderr)
     for miss in misses:
         print(f"left out, {miss}", file=sys.stderr)

@@ -55,21 +55,8 @@ GRAPH_NOTE = (
     "Steps per second of all environments together inside one CUDA graph: random numbers, actions, steps and resets "
     "of finished episodes. `episodes`: those that ended while it was timed."
 )
-
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
-
-
-@dataclass(frozen=True)
-class BenchmarkConfig:
-    """How much is measured."""
-
-    repetitions: int = 11
-    single_steps: int = 1000  # of one environment in a repetition
-    num_envs: int = 1024
-    vector_steps: int = 60  # of each of them in a repetition
-    warm_up_steps: int = 600  # of each of them before, until their episodes no longer end together
-    clock: Clock = "wall"
 
 
 @dataclass(frozen=True)
@@ -108,20 +95,16 @@ class Args:
         every = list(GRAPH_IDS) if self.device == "cuda" else [id for id in WORLDS if id not in FROM_FILES]
         return list(self.only) or every
 
-    def config(self) -> BenchmarkConfig:
-        """Say how much is measured."""
-        return BenchmarkConfig(2, 20, 16, 5, 5, self.clock) if self.quick else BenchmarkConfig(clock=self.clock)
-
 
 # On a CPU: Gymnasium environments
 
 
-def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
+def cpu_row(id: str, args: Args) -> dict[str, Value]:
     """Compare both rates of an environment with the original and with the bars."""
     original = ORIGINALS.get(id)
     row: dict[str, Value] = {"env": id, "original": original}
     for name, bar in bars(id).items():
-        rate = steps_per_second(id, config, vector=name == "vector")
+        rate = steps_per_second(id, args, vector=name == "vector")
         row |= {name: rate, f"{name}_ratio": None if original is None else rate / original}
         row |= {f"{name}_bar": bar, f"{name}_holds": None if bar is None else rate >= bar}
     return row
@@ -129,22 +112,21 @@ def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
 
 def bars(id: str) -> dict[str, float | None]:
     """Give the steps per second that one and that 1,024 environments must reach; None where nothing is asked."""
-    if id not in ORIGINALS:
-        return {"single": None, "vector": None}
-    if not id.startswith("Gridverse/"):
-        return {"single": None, "vector": VECTOR_RATE}
+    original = ORIGINALS.get(id)
+    if original is None or not id.startswith("Gridverse/"):
+        return {"single": None, "vector": None if original is None else VECTOR_RATE}
     ratio = SINGLE_RATIO if id.removesuffix("-v0").endswith(SMALL) else LARGE_RATIO
-    return {"single": ORIGINALS[id] * ratio, "vector": ORIGINALS[id] * VECTOR_RATIO}
+    return {"single": original * ratio, "vector": original * VECTOR_RATIO}
 
 
-def steps_per_second(id: str, config: BenchmarkConfig, vector: bool) -> float:
+def steps_per_second(id: str, args: Args, vector: bool) -> float:
     """Time `gymnasium.make(id)`, or all rows of `gymnasium.make_vec(id)`, resets included; the median repetition."""
     if vector:
-        rows, steps = config.num_envs, config.vector_steps
+        rows, steps, uncounted = (16, 5, 2) if args.quick else (1024, 60, 11)  # until episodes no longer end together
         env: Any = gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep")
         actions = list(np.random.default_rng(0).integers(0, env.single_action_space.n, (steps, rows)))
     else:
-        rows, steps = 1, config.single_steps
+        rows, steps, uncounted = 1, 20 if args.quick else 1000, 1
         env = gymnasium.make(id)
         actions = np.random.default_rng(0).integers(0, env.action_space.n, steps).tolist()
     env.reset(seed=0)
@@ -155,8 +137,8 @@ def steps_per_second(id: str, config: BenchmarkConfig, vector: bool) -> float:
             if not vector and (terminated or truncated):
                 env.reset()
 
-    uncounted = 1 + (-(-config.warm_up_steps // steps) if vector else 0)
-    seconds = timeit.repeat(play, timer=CLOCKS[config.clock], number=1, repeat=uncounted + config.repetitions)
+    repetitions = uncounted + (2 if args.quick else 11)
+    seconds = timeit.repeat(play, timer=CLOCKS[args.clock], number=1, repeat=repetitions)
     return rows * steps / statistics.median(seconds[uncounted:])
 
 
@@ -224,20 +206,9 @@ def capture(play: RandomPlay, steps: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def measure(args: Args) -> Table:
-    """Measure every environment in turn; the one at work is named on standard error."""
-    rows = []
-    for number, id in enumerate(args.ids(), 1):
-        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
-        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args.config()))
-    if args.device == "cuda":
-        return Table.from_records(rows, "Many environments inside one CUDA graph", GRAPH_NOTE)
-    return Table.from_records(rows, "Environments on a CPU", NOTE)
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Measure every environment in turn, the one at work named on standard error; print and write the table."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.benchmark")
     args.check()
@@ -245,7 +216,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.write:
         make_folder(args.folder)
     facts = origin("envs.benchmark", argv, **benchmark_facts())
-    table = measure(args)
+    rows = []
+    for number, id in enumerate(args.ids(), 1):
+        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
+        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args))
+    many = ("Many environments inside one CUDA graph", GRAPH_NOTE)
+    table = Table.from_records(rows, *(many if args.device == "cuda" else ("Environments on a CPU", NOTE)))
     print(table.text())
     if args.write:
         write_page(args.folder, "environments", "Speed of the environments", facts, [table])

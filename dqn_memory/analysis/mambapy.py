@@ -50,12 +50,15 @@ def mamba_tables(config: BenchmarkConfig, max_rows: int, device: str = "cpu") ->
             choices.append(choose(name, torch.device(device)))
         except Unavailable as error:
             note += f" {name} is not measured: {error}."
-    mixers = [row for shape in MIXERS for row in _mamba_rows(shape, choices, config, max_rows, device, mixer_work)]
-    scans = [row for shape in SCANS for row in _mamba_rows(shape, choices, config, max_rows, device, scan_work)]
-    return [
-        Table.from_records(mixers, "Mamba mixer", f"The whole mixer, projections and convolution included. {note}"),
-        Table.from_records(scans, "Selective scan", f"The scan alone, with softplus and D. {note}"),
-    ]
+    what: dict[str, tuple[str, Sequence[Shape], MakeWork]] = {
+        "Mamba mixer": ("The whole mixer, projections and convolution included.", MIXERS, mixer_work),
+        "Selective scan": ("The scan alone, with softplus and D.", SCANS, scan_work),
+    }
+    tables = []
+    for title, (about, shapes, make) in what.items():
+        rows = [row for shape in shapes for row in _mamba_rows(shape, choices, config, max_rows, device, make)]
+        tables.append(Table.from_records(rows, title, f"{about} {note}"))
+    return tables
 
 
 def mambapy_version() -> str | None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from world_keywords import IDS
 
-from envs.benchmark import ORIGINALS, Args, BenchmarkConfig, RandomPlay, bars, capture, cpu_row, main
+from envs.benchmark import ORIGINALS, Args, RandomPlay, bars, capture, cpu_row, main
 from envs.errors import UserError
 from envs.fleet import advance
 from envs.registry import FROM_FILES, make_world
@@ -44,7 +44,7 @@ def test_every_original_is_a_world_of_ours():
 
 
 def test_a_row_says_whether_the_bars_hold():
-    row = cpu_row("Gridverse/Memory-5x5-v0", BenchmarkConfig(2, 50, num_envs=8, vector_steps=4, warm_up_steps=4))
+    row = cpu_row("Gridverse/Memory-5x5-v0", Args(quick=True))
     assert row["single"] > 0
     assert row["single_ratio"] == pytest.approx(row["single"] / row["original"])
     assert row["vector_holds"] == (row["vector"] >= row["vector_bar"])
