@@ -1,8 +1,5 @@
 """The tables of Mamba: what stands beside what, with and without mambapy, and the page that the script writes."""
 
-import json
-import os
-import subprocess
 import sys
 import types
 
@@ -43,22 +40,16 @@ def mambapy(monkeypatch):
     monkeypatch.setattr(module, "mambapy_version", lambda: "1.2.0")
 
 
+@pytest.mark.parametrize("work", [scan_work, mixer_work])
 @pytest.mark.parametrize("backward", [True, False])
-def test_both_scans_compute_the_same(mambapy, backward):
+def test_both_compute_the_same(mambapy, work, backward):
     shape = Shape(2, 5, backward)
-    ours, theirs = scan_work(shape, TORCH, "cpu")(), scan_work(shape, None, "cpu")()
+    ours, theirs = (work(shape, choice, "cpu")() for choice in (TORCH, None))
     ours, theirs = (found if backward else (found,) for found in (ours, theirs))
-    assert len(ours) == (6 if backward else 1)
+    parameters = 6 if work is scan_work else 1 + len(list(Mamba(8).parameters()))
+    assert len(ours) == (parameters if backward else 1)
     for left, right in zip(ours, theirs, strict=True):
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
-
-
-def test_both_mixers_compute_the_same(mambapy):
-    shape = Shape(2, 5)
-    ours, theirs = mixer_work(shape, TORCH, "cpu")(), mixer_work(shape, None, "cpu")()
-    assert len(ours) == 1 + len(list(Mamba(8).parameters()))
-    for left, right in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(left, right)
 
 
 def test_a_forward_pass_keeps_no_gradients():
@@ -85,19 +76,3 @@ def test_the_bar_stands_at_the_shape_it_speaks_of(mambapy):
 def test_another_version_is_named(monkeypatch):
     monkeypatch.setattr(module, "mambapy_version", lambda: "1.1.0")
     assert module.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
-
-
-@pytest.mark.long
-def test_the_script_writes_its_page_and_says_what_is_missing(tmp_path):
-    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", "--only", "mamba", "--folder", str(tmp_path)]
-    environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    done = subprocess.run(command, capture_output=True, text=True, env={**environment, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    page = json.loads((tmp_path / "mamba.json").read_text())
-    assert [table["title"] for table in page["tables"]] == ["Mamba mixer", "Selective scan"]
-    assert page["machine"]["threads"] == 1 and "--only mamba" in page["machine"]["command"]
-    there = module.mambapy_version() is not None
-    assert all((row["speed_up"] is not None) == there for table in page["tables"] for row in table["rows"])
-    assert there or "mambapy is not installed" in " ".join(done.stdout.split())
-    assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
-    assert not (tmp_path / "core.md").exists()

@@ -1,17 +1,16 @@
 """The baseline computes what ours computes; counted operations are the formula's; the script writes its page."""
 
-import copy
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
+from run_folders import refused
 
-from dqn_memory.analysis.reference import baseline_batch, baseline_loss, pairs
+from dqn_memory import benchmark
+from dqn_memory.analysis.mambapy import mambapy_version
+from dqn_memory.analysis.reference import BaselineNetwork, baseline_loss, shifted_windows
 from dqn_memory.analysis.size import forward_operations, gigaflop
-from dqn_memory.analysis.timing import Timing, interleaved, random_replay
+from dqn_memory.analysis.timing import BenchmarkConfig, Timing, random_replay
 from dqn_memory.benchmark import (
     CASES,
     FORMS,
@@ -24,7 +23,7 @@ from dqn_memory.benchmark import (
     update_work,
 )
 from dqn_memory.runs.errors import UserError
-from dqn_memory.train import sample, td_loss
+from dqn_memory.train import td_loss
 from envs.tables import Table
 
 SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]
@@ -38,25 +37,22 @@ def names(case):
 @pytest.mark.parametrize("source", ["endless", "random"])
 def test_baseline_equals_the_published_form(case, source):
     """On full windows, and on windows of real episodes with their padding."""
-    network, baseline = case.network()[0].double(), case.baseline().double()
-    target, their_target = copy.deepcopy(network), copy.deepcopy(baseline)
+    network, target = case.network().double(), case.network().double()
     with torch.no_grad():  # so that choosing and valuing differ
-        for left, right in pairs(their_target, target):
-            right += 0.05 * torch.randn(right.shape, generator=torch.Generator().manual_seed(right.numel())).double()
-            left.copy_(right.view_as(left))
+        for value in target.parameters():
+            value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).double()
+    baseline, their_target = BaselineNetwork(network).double(), BaselineNetwork(target).double()
     learner = case.learner("published")
-    replay = case.replay() if source == "endless" else random_replay(case.env, 8, 14)
-    batch = sample(replay, learner, case.context, None, torch.Generator().manual_seed(1))
+    batch = case.batch("published", None if source == "endless" else random_replay(case.env, 8, 14), seed=1, trim=False)
     assert bool((batch.lengths == case.context).all()) == (source == "endless")
-    theirs = baseline_batch(batch, network.spec.padding)
-    if theirs.observation.is_floating_point():
-        theirs.observation, theirs.next_observation = theirs.observation.double(), theirs.next_observation.double()
+    windows = shifted_windows(batch, network.spec.padding)
+    windows = [each.double() if each.is_floating_point() else each for each in windows]
     loss, _ = td_loss(network, target, batch, learner)
     loss.backward()
-    expected = baseline_loss(baseline, their_target, theirs)
+    expected = baseline_loss(baseline, their_target, *windows, batch)
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    for left, right in pairs(baseline, network):
+    for left, right in zip(baseline.parameters(), network.parameters(), strict=True):
         if right.grad is None:
             assert left.grad is None or not left.grad.any()
         else:
@@ -74,7 +70,7 @@ def test_one_update_moves_both_alike():
 @pytest.mark.parametrize("case", SMALL, ids=names)
 def test_counted_operations_are_those_of_the_formula(case):
     """Three forwards and a backward of two: five forwards, but for gradients of the observations, which nobody asks."""
-    formula = 5 * case.batch_size * forward_operations(case.network()[0]) / 1e9
+    formula = 5 * case.batch_size * forward_operations(case.network()) / 1e9
     assert gigaflop(baseline_work(case)) == pytest.approx(formula, rel=0.03)
     assert gigaflop(update_work(case, "published")) == pytest.approx(formula, rel=0.03)
 
@@ -98,9 +94,11 @@ def test_speed_up_is_the_median_over_neighbours():
 
 def test_alternatives_take_turns():
     order = []
-    times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2, warm_up=1)
+    works = {name: lambda name=name: order.append(name) for name in "ab"}
+    times = BenchmarkConfig(2, warm_up=1).compare(works)
     assert order == ["a", "b"] * 3
     assert all(len(timing.milliseconds) == 2 for timing in times.values())
+    assert BenchmarkConfig(2, clock="cpu").compare({"sum": lambda: sum(range(10**6))})["sum"].fastest > 0
 
 
 def test_steady_rate_leaves_the_start_out(tmp_path):
@@ -109,28 +107,23 @@ def test_steady_rate_leaves_the_start_out(tmp_path):
     rows = [{"step": 100, "charts/SPS": 10.0}, {"step": 300, "charts/SPS": 300 / 11}, {"step": 300, "final/x": 1}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     assert steady_rate(path) == pytest.approx(200)
-
-
-def test_steady_rate_needs_two_lines(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 100, "charts/SPS": 10.0}\n')
+    path.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(UserError, match="two log lines"):
-        steady_rate(tmp_path / "metrics.jsonl")
+        steady_rate(path)
 
 
 @pytest.mark.long
 def test_training_rate_comes_from_a_real_run():
     """The row that an accelerator's bar is read from, here made on the CPU."""
-    row = training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager", 16)
+    row = training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
     assert row["steps_s"] > 0 and row["bar"] == 1000
 
 
 @pytest.mark.long
-def test_the_script_writes_its_page(tmp_path):
-    asked = [word for name in ("update", "windows", "acting") for word in ("--only", name)]
-    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", *asked, "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    page = json.loads((tmp_path / "core.json").read_text())
+def test_the_script_writes_its_pages(tmp_path, capsys):
+    asked = [word for name in ("update", "windows", "acting", "mamba") for word in ("--only", name)]
+    benchmark.main(["--quick", *asked, "--folder", str(tmp_path)])
+    page, mamba = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("core", "mamba"))
     assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting"]
     update = page["tables"][0]["rows"]
     assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES, *NO_BASELINE]
@@ -142,15 +135,18 @@ def test_the_script_writes_its_page(tmp_path):
     assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown
+    assert [table["title"] for table in mamba["tables"]] == ["Mamba mixer", "Selective scan"]
+    there = mambapy_version() is not None
+    assert all((row["speed_up"] is not None) == there for table in mamba["tables"] for row in table["rows"])
+    assert there or "mambapy is not installed" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
 
 
 def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
-    from dqn_memory import benchmark
-
-    def fails(*_):
+    def fails(_):
         raise UserError("no more time")
 
-    monkeypatch.setitem(benchmark.TABLES, "update", lambda *_: [Table(["ms"], [[1.5]], "Update")])
+    monkeypatch.setitem(benchmark.TABLES, "update", lambda _: [Table(["ms"], [[1.5]], "Update")])
     monkeypatch.setitem(benchmark.TABLES, "windows", fails)
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "update", "--only", "windows", "--folder", str(tmp_path)])
@@ -160,11 +156,14 @@ def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
-    [(["--repetitions", "1"], "at least 2"), (["--threads", "0"], "at least 1"), (["--only", "updat"], "update")],
+    [
+        (["--repetitions", "1"], "at least 2"),
+        (["--threads", "0"], "at least 1"),
+        (["--only", "updat"], "update"),
+        (["--only", "graphs"], "graphs: torch sees no CUDA device here"),
+    ],
 )
 def test_wrong_input_is_one_sentence(flags, sentence, capsys):
-    from dqn_memory.benchmark import main
-
-    with pytest.raises(SystemExit):
-        main(flags)
-    assert sentence in capsys.readouterr().err
+    if sentence.startswith("graphs") and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    assert sentence in refused(capsys, flags, benchmark.main)
