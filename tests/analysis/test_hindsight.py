@@ -6,7 +6,6 @@ import torch
 from delayed import delayed, episode
 from helpers import network
 
-from dqn_memory.analysis import plots
 from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.network import ARCHITECTURES
@@ -81,15 +80,3 @@ def test_the_summary_counts_positions_with_a_future_over_all_episodes():
     assert "not causal): mean |Q(window) - Q(prefix)| 0.75, largest 1 " in summary.words(False, True)
     nothing = Hindsight.of([found(network("dbgfqn").eval(), 1)])
     assert nothing.positions == 0 and "no future to leak" in nothing.words(False, True)
-
-
-def test_the_picture_shows_both_values_and_marks_flips_and_windows():
-    inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 8.0]])
-    alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 8.0]])
-    figure = plots.discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
-    above, below = figure.axes
-    prefix, window = above.lines[:2]
-    assert prefix.get_ydata().tolist() == [1.0, 1.0, 9.0] and window.get_ydata().tolist() == [0.0, 2.0, 9.0]
-    assert [bar.get_height() for bar in below.patches] == [1.0, 0.5, 0.0]
-    assert below.lines[0].get_xdata().tolist() == [0]  # the flip
-    assert [line.get_xdata()[0] for line in above.lines[2:]] == [1.5]  # where the first window ends

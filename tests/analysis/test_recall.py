@@ -5,12 +5,10 @@ import pytest
 import torch
 from delayed import delayed, episode
 from helpers import network
-from matplotlib.figure import Figure
 
 from dqn_memory.acting import StateActor, WindowActor
-from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import q_values, reach, windows
-from dqn_memory.analysis.recall import Recall, RecallConfig, Substitutes, gradients, occlusions, recall, usual
+from dqn_memory.analysis.recall import RecallConfig, Substitutes, gradients, occlusions, recall, usual
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
 POOL = torch.cat([one.observation for one in EPISODES])
@@ -149,17 +147,6 @@ def test_many_windows_are_computed_in_parts(monkeypatch):
     whole = q_values(net, many, "prefix")
     monkeypatch.setattr("dqn_memory.analysis.episodes.TOKENS", 13)
     torch.testing.assert_close(q_values(net, many, "prefix"), whole, rtol=0, atol=1e-12)
-
-
-def test_the_picture_shows_each_curve_and_how_much_stands_behind_it():
-    table = np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
-    found = Recall(table, table, table, np.array([4, 3, 1]), 1.0)
-    figure = plots.recall({"a": found.curve("gradient")}, {"a": "size"}, found.decisions, "Recall")
-    assert isinstance(figure, Figure)
-    panel, counts = figure.axes
-    assert panel.get_title() == "a" and panel.get_ylabel() == "size" and figure.get_suptitle() == "Recall"
-    assert panel.lines[0].get_ydata().tolist() == [2.0, 3.0, 5.0]
-    assert [bar.get_height() for bar in counts.patches] == [4, 3, 1]
 
 
 def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
