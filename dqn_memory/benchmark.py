@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis import reference
@@ -183,13 +182,7 @@ def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
     actor, no_action = WindowActor(network, rows, torch.device("cpu")), torch.full((rows,), network.num_actions)
     for t in range(case.context):
         actor.observe(window[:, t], no_action, torch.full((rows,), t == 0))
-    window = window if window.is_floating_point() else window.long()
-
-    @torch.no_grad()
-    def by_baseline() -> Tensor:
-        return baseline(window)[:, -1]
-
-    return {"ours": actor.q_values, "baseline": by_baseline}
+    return {"ours": actor.q_values, "baseline": torch.no_grad()(lambda: baseline(window)[:, -1])}
 
 
 # ---- tables of the core ----------------------------------------------------------------------------------------------

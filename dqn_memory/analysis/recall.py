@@ -7,8 +7,9 @@ observation and looks at the difference, so it sees what the replacements differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -83,7 +84,7 @@ def recall(
     """Measure a network's recall on episodes it has played; the replacements are drawn from `seed`."""
     device = next(network.parameters()).device
     pool = torch.cat([episode.observation for episode in episodes]).to(device)
-    substitutes = Substitutes(pool, config, torch.Generator().manual_seed(seed))
+    draws = torch.Generator().manual_seed(seed)
     tables: list[tuple[Array, ...]] = []
     values, lengths = [], []
     for episode in episodes:
@@ -91,7 +92,7 @@ def recall(
         steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
         observation, previous = episode.observation.to(device), episode.previous_action.to(device)
         given = windows(network, observation, previous, steps, size, acting)
-        changes = occlusions(network, given, substitutes, acting)  # each (B, S)
+        changes = occlusions(network, given, partial(substitutes, pool, config, draws), acting)  # each (B, S)
         ages = torch.arange(changes[0].shape[1], device=device)
         slopes = gradients(network, given, acting).gather(1, (given.position[:, None] - ages).clamp(min=0))
         tables.append((_known(slopes, given), *changes))
@@ -126,36 +127,30 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
     return torch.cat(norms)
 
 
-class Substitutes:
-    """What takes the place of an observation, from a pool of observations (M, ...)."""
+def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows: int) -> Iterator[Tensor]:
+    """Yield replacements (B, ...) of observations from a pool (M, ...), as many times as the config says.
 
-    def __init__(self, pool: Tensor, config: RecallConfig, generator: torch.Generator) -> None:
-        self.pool, self.config, self.generator = pool, config, generator
-        self.fixed = usual(pool) if config.occlusion == "neutral" else None
-
-    def draw(self, rows: int) -> Iterator[Tensor]:
-        """Yield replacements (B, ...), as many times as the config says."""
-        if self.fixed is not None:
-            yield self.fixed.expand(rows, *self.fixed.shape)
-            return
-        for _ in range(self.config.resamples):
-            yield self.pool[torch.randint(len(self.pool), (rows,), generator=self.generator).to(self.pool.device)]
-
-
-def usual(pool: Tensor) -> Tensor:
-    """Find the neutral observation of (M, ...): each component's most frequent number, or the mean of real numbers."""
-    return pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
+    The neutral one has each component's most frequent number, or the mean of real numbers.
+    """
+    if config.occlusion == "neutral":
+        usual = pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
+        yield usual.expand(rows, *usual.shape)
+        return
+    for _ in range(config.resamples):
+        yield pool[torch.randint(len(pool), (rows,), generator=draws).to(pool.device)]
 
 
 @torch.no_grad()
-def occlusions(network: QNetwork, given: Windows, substitutes: Substitutes, acting: ActingMode) -> tuple[Array, Array]:
+def occlusions(
+    network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]], acting: ActingMode
+) -> tuple[Array, Array]:
     """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
     before = q_values(network, given, acting)  # (B, A)
     rows = torch.arange(len(given), device=given.lengths.device)
     changes, flips = [], []
     for age in range(int(given.lengths.max())):
         index, after = (given.position - age).clamp(min=0), []
-        for new in substitutes.draw(len(given)):
+        for new in replacements(len(given)):
             observation = given.observation.clone()
             observation[rows, index] = new.to(observation.dtype)
             after.append(q_values(network, replace(given, observation=observation), acting))

@@ -22,10 +22,8 @@ GAMMA = 0.99
 
 def shifted_windows(batch: WindowBatch, padding: float) -> tuple[Tensor, Tensor]:
     """Split windows of K + 1 observations into two of K, (B, T, d): the first one's own, and those one step later."""
-    observation = batch.observation
-    observation = observation if observation.is_floating_point() else observation.long()
     real = torch.arange(batch.action.shape[1]) < batch.lengths[:, None]  # (B, T)
-    return observation[:, :-1].masked_fill(~real[..., None], padding), observation[:, 1:].contiguous()
+    return batch.observation[:, :-1].masked_fill(~real[..., None], padding), batch.observation[:, 1:].contiguous()
 
 
 class BaselineLayer(nn.Module):
@@ -77,7 +75,7 @@ class BaselineNetwork(nn.Module):
     def forward(self, observation: Tensor) -> Tensor:
         """Every position of every window."""
         time = observation.shape[1]
-        tokens = self.table(observation).flatten(2) if self.discrete else observation
+        tokens = self.table(observation.long()).flatten(2) if self.discrete else observation
         x = self.embed(tokens) + self.positions[0][:, :time]  # (B, T, D)
         for layer in self.layers:
             x = layer(x, self.mask[:time, :time])

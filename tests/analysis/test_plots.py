@@ -123,25 +123,16 @@ def test_an_episode_shows_each_head_by_step(heads, length):
     assert panels(figure, "head")[-1].get_xlabel() == "looks at step"
 
 
-def test_a_long_episode_shows_each_head_by_age():
-    shown = maps(2, 30, 5)
-    figure = plots.attention_maps(shown, "Attention", (), context=5)
-    for head, panel in enumerate(panels(figure, "head")):
+@pytest.mark.parametrize(("length", "context"), [(30, 5), (120, 60), (121, 60), (300, 60)])
+def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, context):
+    shown, by_age, steps = maps(2, length, context), length > 2 * context, min(length, 100)
+    for head, panel in enumerate(panels(plots.attention_maps(shown, "Attention", (), context), "head")):
+        assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
         image = panel.images[0].get_array()
-        assert image.shape == (30, 5) and panel.get_xlabel() == "looks back by steps"
-        for step, age in ((0, 0), (3, 3), (3, 4), (29, 4)):
-            assert (image[step, age] is np.ma.masked) == (age > step)
-            assert age > step or image[step, age] == shown[head, step, step - age]
-
-
-@pytest.mark.parametrize(("length", "by_age"), [(120, False), (121, True), (300, True)])
-def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, by_age):
-    shown = maps(2, length, 60)
-    panel = panels(plots.attention_maps(shown, "Attention", (), context=60), "head")[1]
-    assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
-    image = panel.images[0].get_array()
-    assert image.shape == (100, 60 if by_age else 100)
-    assert image[99, 59 if by_age else 40] == shown[1, 99, 40]
+        assert image.shape == (steps, context if by_age else steps)
+        for step, age in ((0, 0), (3, 3), (29, 4), (steps - 1, context - 1)):
+            assert image[step, age if by_age else step - age] == shown[head, step, step - age]
+        assert not by_age or image[3, 4] is np.ma.masked  # before the episode
 
 
 @pytest.mark.parametrize("context", [4, None])  # a long episode and a short one

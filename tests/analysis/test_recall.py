@@ -8,11 +8,15 @@ from helpers import network
 
 from dqn_memory.acting import StateActor, WindowActor
 from dqn_memory.analysis.episodes import q_values, reach, windows
-from dqn_memory.analysis.recall import RecallConfig, Substitutes, gradients, occlusions, recall, usual
+from dqn_memory.analysis.recall import RecallConfig, gradients, occlusions, recall, substitutes
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
 POOL = torch.cat([one.observation for one in EPISODES])
 NEUTRAL, RESAMPLED = RecallConfig(occlusion="neutral"), RecallConfig(resamples=3)
+
+
+def drawn(seed, config=RESAMPLED, pool=POOL, rows=50):
+    return list(substitutes(pool, config, torch.Generator().manual_seed(seed), rows))
 
 
 def means(found, name):
@@ -33,16 +37,12 @@ def test_what_lies_beyond_the_context_is_forgotten(monkeypatch):
     assert means(recall(delayed(monkeypatch, 6), EPISODES, RecallConfig(), 1), "gradient").sum() == 0
 
 
-@pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "gtrxl", "dtqn_mamba"])
-def test_networks_that_remember_use_all_they_have_seen(architecture):
+@pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "gtrxl", "dtqn_mamba", "dqn"])
+def test_networks_that_remember_use_all_they_have_seen_and_others_the_newest(architecture):
     found = recall(network(architecture).eval(), EPISODES, RecallConfig(), seed=1)
-    assert (means(found, "gradient") > 0).all() and (means(found, "occlusion") > 0).all()
-
-
-def test_a_network_without_memory_has_only_the_newest():
-    found = recall(network("dqn").eval(), EPISODES, RecallConfig(), seed=1)
     for name in ("gradient", "occlusion"):
-        assert means(found, name)[0] > 0 and means(found, name)[1:].sum() == 0
+        newest, *past = means(found, name) > 0
+        assert newest and (not any(past) if architecture == "dqn" else all(past))
 
 
 def given(net, length=5, ends=(0, 2, 4)):
@@ -69,35 +69,25 @@ def test_the_gradient_is_the_norm_of_the_whole_jacobian():
 
 def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
     net = network("dgfqn", seed=2).eval()
-    decisions, generator = given(net, ends=(4,)), torch.Generator().manual_seed(0)
-    substitutes = Substitutes(POOL, NEUTRAL, generator)
-    changes, flips = occlusions(net, decisions, substitutes, "prefix")
-    one = episode(5)
+    one, neutral = episode(5), drawn(0, NEUTRAL, rows=1)
+    changes, flips = occlusions(net, given(net, ends=(4,)), lambda rows: neutral, "prefix")
     with torch.no_grad():
         before = net(one.observation[None], one.previous_action[None])[0, -1]
         for age in range(5):
             observation = one.observation.clone()
-            observation[4 - age] = usual(substitutes.pool)
+            observation[4 - age] = neutral[0]
             after = net(observation[None], one.previous_action[None])[0, -1]
             assert changes[0, age] == pytest.approx(float((after - before).abs().mean()), rel=1e-9)
             assert flips[0, age] == float(after.argmax() != before.argmax())
 
 
 def test_replacements_come_from_the_episodes_and_from_the_seed():
-    def drawn(seed, config=RESAMPLED):
-        return list(Substitutes(POOL, config, torch.Generator().manual_seed(seed)).draw(50))
-
-    pool = {tuple(row) for one in EPISODES for row in one.observation.tolist()}
+    pool = {tuple(row) for row in POOL.tolist()}
     assert len(drawn(0)) == 3 and {tuple(row) for each in drawn(0) for row in each.tolist()} <= pool
     assert all(torch.equal(a, b) for a, b in zip(drawn(0), drawn(0), strict=True))
     assert not torch.equal(drawn(0)[0], drawn(1)[0]) and not torch.equal(*drawn(0)[:2])
-    (fixed,) = drawn(0, NEUTRAL)
-    assert len(fixed.unique(dim=0)) == 1
-
-
-def test_the_neutral_observation_is_the_usual_one():
-    assert usual(torch.tensor([[1, 5], [2, 5], [2, 4]])).tolist() == [2, 5]
-    assert usual(torch.tensor([[1.0, 5.0], [2.0, 5.0]])).tolist() == [1.5, 5.0]
+    for pool, usual in (([[1, 5], [2, 5], [2, 4]], [2, 5]), ([[1.0, 5.0], [2.0, 5.0]], [1.5, 5.0])):
+        assert [each.tolist() for each in drawn(0, NEUTRAL, torch.tensor(pool), rows=3)] == [[usual] * 3]
 
 
 def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
@@ -109,11 +99,8 @@ def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
     plain = found.plain()
     assert plain["episodes"] == [3, 3, 3, 3, 2, 2] and plain["decisions"] == found.decisions.tolist()
     assert plain["gradient_low"][1] < plain["gradient"][1] < plain["gradient_high"][1]
-
-
-def test_one_episode_has_no_interval():
     curve = recall(network("drqn").eval(), EPISODES[:1], RecallConfig(), seed=1).curve("gradient")
-    assert all(low is None and high is None for _, low, high in curve)
+    assert all(low is None and high is None for _, low, high in curve)  # of one episode
 
 
 @pytest.mark.parametrize("acting", ["prefix", "padded"])
