@@ -60,8 +60,6 @@ STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an a
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Args:
     """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy."""
@@ -114,8 +112,6 @@ class Args:
 
 
 # ---- one network and its batches, as ours and as the baseline computes them ------------------------------------------
-
-
 @dataclass(frozen=True)
 class BenchmarkCase:
     """One architecture in one environment at the paper's width."""
@@ -186,8 +182,6 @@ def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
 
 
 # ---- tables of the core ----------------------------------------------------------------------------------------------
-
-
 def update_table(args: Args) -> Table:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
     note = (

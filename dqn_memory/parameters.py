@@ -108,8 +108,6 @@ class Args:
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-
-
 class Row(NamedTuple):
     """One environment and architecture. The first six names are stable for programs that read the report."""
 
@@ -170,8 +168,6 @@ def milliseconds_per_update(config: NetworkConfig, sizes: EnvironmentSizes, upda
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
-
-
 @cache
 def read_table3() -> dict[tuple[str, str], int]:
     """Read the counts that the DBGFQN paper's Table 3 prints, by environment and architecture."""
@@ -233,8 +229,6 @@ def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
 
 
 # ---- count, print, write ---------------------------------------------------------------------------------------------
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Count, print, write; a network that cannot meet the budget is left out with a sentence."""

@@ -96,9 +96,7 @@ class Args:
         return list(self.only) or every
 
 
-# On a CPU: Gymnasium environments
-
-
+# ---- on a CPU: Gymnasium environments --------------------------------------------------------------------------------
 def cpu_row(id: str, args: Args) -> dict[str, Value]:
     """Compare both rates of an environment with the original and with the bars."""
     original = ORIGINALS.get(id)
@@ -142,9 +140,7 @@ def steps_per_second(id: str, args: Args, vector: bool) -> float:
     return rows * steps / statistics.median(seconds[uncounted:])
 
 
-# On an accelerator: many worlds inside one CUDA graph
-
-
+# ---- on an accelerator: many worlds inside one CUDA graph ------------------------------------------------------------
 class RandomPlay:
     """N worlds whose random steps write into tensors that stay where they are, as a CUDA graph needs.
 
