@@ -98,28 +98,24 @@ def _mamba_rows(
     ]  # fmt: skip
 
 
-def our_mixer() -> Mamba:
-    """Build the mixer with the same weights at every call."""
+def make_mixer(choice: Choice | None) -> Any:
+    """Build our mixer on a backend, or mambapy's block, whose parameters have our names; always the same weights."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        return Mamba(WIDTH, states=STATES)
-
-
-def their_mixer() -> nn.Module:
-    """Build mambapy's block, whose parameters have our names, with our weights."""
+        ours = Mamba(WIDTH, states=STATES)
+    if choice is not None:
+        ours.core = choice.scan
+        return ours
     from mambapy.mamba import MambaBlock, MambaConfig
 
-    mixer: nn.Module = MambaBlock(MambaConfig(d_model=WIDTH, n_layers=1, d_state=STATES))
-    mixer.load_state_dict(our_mixer().state_dict())
-    return mixer
+    theirs = MambaBlock(MambaConfig(d_model=WIDTH, n_layers=1, d_state=STATES))
+    theirs.load_state_dict(ours.state_dict())
+    return theirs
 
 
 def mixer_work(shape: Shape, choice: Choice | None, device: str) -> Work:
     """Run a whole mixer: ours on a backend, or mambapy's."""
-    mixer: Any = (their_mixer() if choice is None else our_mixer()).to(device)
-    if choice is not None:
-        mixer.core = choice.scan
-    draws = torch.Generator().manual_seed(1)
+    mixer, draws = make_mixer(choice).to(device), torch.Generator().manual_seed(1)
     x = torch.randn(shape.batch, shape.time, WIDTH, generator=draws).to(device).requires_grad_()  # (B, T, D)
     return _gradients(mixer, [x, *mixer.parameters()], shape.backward)
 
@@ -131,7 +127,7 @@ def scan_work(shape: Shape, choice: Choice | None, device: str) -> Work:
     if choice is not None:
         ours = partial(selective_scan, skip=skip, core=choice.scan)
         return _gradients(lambda x: ours(x, delta, decay, enter, leave)[0], inputs, shape.backward)
-    scan: Any = their_mixer().to(device).selective_scan
+    scan = make_mixer(None).to(device).selective_scan
     softplus = nn.functional.softplus
     return _gradients(lambda x: scan(x, softplus(delta), decay, enter, leave, skip), inputs, shape.backward)
 

@@ -136,7 +136,11 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
     `budget` is a number or a text such as 100k. Unmatched says why it cannot be done.
     """
     budget = parse_budget(budget) if isinstance(budget, str) else budget
-    step, first = _widths(config)
+    if config.heads < 1:
+        raise UserError(f"--heads {config.heads} must be at least 1")
+    row = config.row()
+    step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
+    first = step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 
     def size(width: int, head_width: int | None) -> int:
         return count(on_meta(replace(config, width=width, head_width=head_width), spec, num_actions)).trainable
@@ -163,15 +167,6 @@ def match(budget: int | str, config: NetworkConfig, spec: ObservationSpec, num_a
             f"gives {found} parameters and {why}; choose a budget just above {found}"
         )
     return replace(config, width=width, head_width=head_width)
-
-
-def _widths(config: NetworkConfig) -> tuple[int, int]:
-    """Give the step between admissible widths, and the least of them."""
-    row = config.row()
-    if config.heads < 1:
-        raise UserError(f"--heads {config.heads} must be at least 1")
-    step = math.lcm(config.heads, 2) if row.memory in BIDIRECTIONAL else config.heads
-    return step, step * (1 + row.action_embedding // step)  # wider than the previous action's share of it
 
 
 # ---- the environments that networks are sized for --------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 import timeit
@@ -171,16 +172,15 @@ def mixing_work(
 
 def prior_table(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str) -> Table:
     """Measure the milliseconds of attention under every prior, by context, forward and with the gradient."""
-    rows = list[dict[str, Value]]()
+    rows, names = list[dict[str, Value]](), (*PRIORS, "local, masked")
     measured: dict[tuple[str, int], float] = {}  # with the gradient
     for tokens in contexts:
         works = {
-            name + both: mixing_work(shape, device, name.removesuffix(", masked"), tokens, bool(both), ", " in name)
-            for name in (*PRIORS, "local, masked")
-            for both in ("", " both")
+            name + both: mixing_work(shape, device, name.removesuffix(", masked"), tokens, both != "", ", " in name)
+            for name, both in itertools.product(names, ("", " both"))
         }
         times = timer(works)
-        for name in (*PRIORS, "local, masked"):
+        for name in names:
             forward, both, half = times[name], times[f"{name} both"], measured.get((name, tokens // 2))
             measured[name, tokens] = both.median
             rows.append({

@@ -154,7 +154,7 @@ def test_a_loaded_state_is_on_the_actors_device():
     assert {part.device.type for layer in actor.state for part in layer} | {actor.q.device.type} == {"meta"}
 
 
-# ---- hindsight: Q of a window and of its prefix differ by what the future adds, in a causal network by nothing ---------
+# ---- hindsight: Q of a window and of its prefix differ by what the future adds, in a causal network by nothing -------
 CAUSAL = [name for name in ARCHITECTURES if not name.startswith("db")]
 BIDIRECTIONAL = [name for name in ARCHITECTURES if name.startswith("db")]
 

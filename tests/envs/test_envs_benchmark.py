@@ -1,9 +1,6 @@
 """The benchmark of the worlds: its bars, its tables and what it writes."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +11,6 @@ from envs.benchmark import ORIGINALS, RandomPlay, bars, capture, main
 from envs.fleet import advance
 from envs.registry import FROM_FILES, make_world
 
-ROOT = Path(__file__).parents[2]
 IDS_OF_TWO_KINDS = ["POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"]
 
 
@@ -73,14 +69,6 @@ def test_misuse_is_one_line(words, sentence, capsys):
     if "cuda" in words and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     assert sentence in refused(capsys, words, main)
-
-
-def test_the_package_of_the_worlds_imports_nothing_of_the_core():
-    code = "import sys, envs.benchmark, envs.checker, envs.wrappers; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    names = done.stdout.split()
-    assert "envs.benchmark" in names, done.stderr
-    assert not [name for name in names if name.startswith(("dqn_memory", "world_models"))]
 
 
 def by_hand(id, count, steps):
