@@ -1,32 +1,28 @@
 """The baseline computes what ours computes; counted operations are the formula's; the script writes its page."""
 
 import json
+import sys
+import types
 
 import pytest
 import torch
 from run_folders import refused
 
 from dqn_memory import benchmark
-from dqn_memory.analysis.mambapy import mambapy_version
+from dqn_memory.analysis import mambapy
+from dqn_memory.analysis.mambapy import MIXER, MIXERS, SCANS, Shape, mamba_tables, mixer_work, scan_inputs, scan_work
 from dqn_memory.analysis.reference import BaselineNetwork, baseline_loss, shifted_windows
 from dqn_memory.analysis.size import forward_operations, gigaflop
 from dqn_memory.analysis.timing import BenchmarkConfig, Timing, random_replay
-from dqn_memory.benchmark import (
-    CASES,
-    FORMS,
-    NO_BASELINE,
-    BenchmarkCase,
-    acting_works,
-    baseline_work,
-    steady_rate,
-    training_row,
-    update_work,
-)
+from dqn_memory.benchmark import CASES, FORMS, NO_BASELINE, BenchmarkCase, baseline_work, update_work
+from dqn_memory.blocks.kernels.select import choose
+from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs.errors import UserError
 from dqn_memory.train import td_loss
 from envs.tables import Table
 
 SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]
+QUICK, TORCH = BenchmarkConfig(repetitions=2, warm_up=1), choose("torch", torch.device("cpu"))
 
 
 def names(case):
@@ -77,7 +73,7 @@ def test_counted_operations_are_those_of_the_formula(case):
 
 @pytest.mark.parametrize("case", SMALL, ids=names)
 def test_acting_alternatives_agree(case):
-    works = acting_works(case, 5)
+    works = benchmark.acting_works(case, 5)
     torch.testing.assert_close(works["ours"](), works["baseline"](), atol=1e-4, rtol=1e-4)
 
 
@@ -106,16 +102,16 @@ def test_steady_rate_leaves_the_start_out(tmp_path):
     # 100 steps after 10 s, 300 steps after 11 s
     rows = [{"step": 100, "charts/SPS": 10.0}, {"step": 300, "charts/SPS": 300 / 11}, {"step": 300, "final/x": 1}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert steady_rate(path) == pytest.approx(200)
+    assert benchmark.steady_rate(path) == pytest.approx(200)
     path.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(UserError, match="two log lines"):
-        steady_rate(path)
+        benchmark.steady_rate(path)
 
 
 @pytest.mark.long
 def test_training_rate_comes_from_a_real_run():
     """The row that an accelerator's bar is read from, here made on the CPU."""
-    row = training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
+    row = benchmark.training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
     assert row["steps_s"] > 0 and row["bar"] == 1000
 
 
@@ -136,7 +132,7 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown
     assert [table["title"] for table in mamba["tables"]] == ["Mamba mixer", "Selective scan"]
-    there = mambapy_version() is not None
+    there = mambapy.mambapy_version() is not None
     assert all((row["speed_up"] is not None) == there for table in mamba["tables"] for row in table["rows"])
     assert there or "mambapy is not installed" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
@@ -167,3 +163,66 @@ def test_wrong_input_is_one_sentence(flags, sentence, capsys):
     if sentence.startswith("graphs") and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     assert sentence in refused(capsys, flags, benchmark.main)
+
+
+# ---- Mamba beside mambapy --------------------------------------------------------------------------------------------
+class Block(Mamba):
+    """Stands in for mambapy's block: its constructor, its names, its scan."""
+
+    def __init__(self, config):
+        super().__init__(config.d_model, states=config.d_state)
+
+    def selective_scan(self, x, delta, decay, enter, leave, skip):
+        state, outputs = x.new_zeros(len(x), *decay.shape), []
+        for t in range(x.shape[1]):
+            state = torch.exp(delta[:, t, :, None] * decay) * state + (delta * x)[:, t, :, None] * enter[:, t, None]
+            outputs.append((state * leave[:, t, None]).sum(2))
+        return torch.stack(outputs, 1) + skip * x
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    package = types.ModuleType("mambapy.mamba")
+    package.MambaBlock = Block
+    package.MambaConfig = lambda **keywords: types.SimpleNamespace(**keywords)
+    monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
+    monkeypatch.setitem(sys.modules, "mambapy.mamba", package)
+    monkeypatch.setattr(mambapy, "mambapy_version", lambda: "1.2.0")
+
+
+@pytest.mark.parametrize("work", [scan_work, mixer_work])
+@pytest.mark.parametrize("backward", [True, False])
+def test_both_compute_the_same(installed, work, backward):
+    shape = Shape(2, 5, backward)
+    ours, theirs = (work(shape, choice, "cpu")() for choice in (TORCH, None))
+    ours, theirs = (found if backward else (found,) for found in (ours, theirs))
+    parameters = 6 if work is scan_work else 1 + len(list(Mamba(8).parameters()))
+    assert len(ours) == (parameters if backward else 1)
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+def test_a_forward_pass_keeps_no_gradients():
+    assert not scan_work(Shape(1, 2, backward=False), TORCH, "cpu")().requires_grad
+    assert all(value.requires_grad for value in scan_inputs(MIXER, "cpu"))
+
+
+def test_the_bar_stands_at_the_shape_it_speaks_of(installed):
+    mixers, scans = mamba_tables(QUICK, 2)
+    for backend in ("torch", "simd"):
+        whole, alone = ([row for row in table.records() if row["backend"] == backend] for table in (mixers, scans))
+        assert [(row["length"], row["bar"]) for row in whole] == [(64, 3.5), (4, None), (1, None)]
+        assert [(row["length"], row["pass"]) for row in alone] == [
+            (64, "forward+backward"), (4, "forward+backward"), (4, "forward+backward"), (16, "forward+backward"),
+            (16, "forward"), (4, "forward"),
+        ]  # fmt: skip
+    rows = [*mixers.records(), *scans.records()]
+    assert len(rows) == 2 * (len(MIXERS) + len(SCANS))
+    assert all(row["ms"] > 0 and row["mambapy_ms"] > 0 and row["speed_up"] > 0 and row["batch"] == 2 for row in rows)
+    assert "triton is not measured: its kernels run on CUDA alone" in mixers.note
+    assert "mambapy is version 1.2.0." in mixers.note
+
+
+def test_another_version_is_named(monkeypatch):
+    monkeypatch.setattr(mambapy, "mambapy_version", lambda: "1.1.0")
+    assert mambapy.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."

@@ -11,17 +11,8 @@ from run_folders import refused
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.analysis.size import (
-    WIDTHS,
-    Unmatched,
-    count,
-    environment_sizes,
-    forward_operations,
-    match,
-    on_meta,
-    parse_budget,
-    part_counts,
-)
+from dqn_memory.analysis import size
+from dqn_memory.analysis.size import WIDTHS, Unmatched, count, environment_sizes, on_meta, part_counts
 from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
 from dqn_memory.parameters import main, make_row, markdown_page, milliseconds_per_update, read_table3
@@ -140,7 +131,7 @@ def test_operations_of_an_image_encoder():
 def check_operations(network, observation):
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         network(observation, torch.zeros(observation.shape[:2], dtype=torch.int64))
-    assert forward_operations(network) == counter.get_total_flops()
+    assert size.forward_operations(network) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize(("architecture", "gates"), [("drqn", 4), ("dgfqn", 3), ("dbgfqn", 1.5)])
@@ -156,10 +147,10 @@ def test_operations_of_a_recurrence(architecture, gates):
 
 def test_budgets():
     budgets = {"100k": 100_000, "1.5M": 1_500_000, "120000": 120_000, "2m": 2e6}
-    assert {text: parse_budget(text) for text in budgets} == budgets
+    assert {text: size.parse_budget(text) for text in budgets} == budgets
     for text in ("", "k", "-5", "0", "1e5", "100 000", "12x"):
         with pytest.raises(UserError, match="100k"):
-            parse_budget(text)
+            size.parse_budget(text)
 
 
 def trainable(world: str, config: NetworkConfig) -> int:
@@ -169,15 +160,15 @@ def trainable(world: str, config: NetworkConfig) -> int:
 
 def matched(world: str, budget: int | str, **changes) -> tuple[NetworkConfig, int]:
     sizes = environment_sizes(world)
-    config = match(budget, NetworkConfig(**changes), sizes.spec, sizes.num_actions)
+    config = size.match(budget, NetworkConfig(**changes), sizes.spec, sizes.num_actions)
     return config, trainable(world, config)
 
 
 @pytest.mark.parametrize("world", [CAR, GRID])
 @pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if row.head == "mlp"])
 def test_match_is_the_widest_network_within_two_percent(world, architecture):
-    config, size = matched(world, 100_000, architecture=architecture)
-    assert 98_000 <= size <= 100_000
+    config, found = matched(world, 100_000, architecture=architecture)
+    assert 98_000 <= found <= 100_000
     assert config.width % config.heads == 0
     narrow, wide = (
         trainable(world, NetworkConfig(architecture=architecture, width=width))
@@ -187,17 +178,17 @@ def test_match_is_the_widest_network_within_two_percent(world, architecture):
 
 
 def test_match_with_one_head_keeps_bidirectional_widths_even():
-    config, size = matched(CAR, "120k", architecture="dbgfqn", heads=1)
-    assert config.width % 2 == 0 and 117_600 <= size <= 120_000
+    config, found = matched(CAR, "120k", architecture="dbgfqn", heads=1)
+    assert config.width % 2 == 0 and 117_600 <= found <= 120_000
 
 
 def test_match_of_a_linear_head():
     """Where the row has hidden units it takes them, else the width alone meets the budget, or nothing does."""
-    config, size = matched(CAR, 100_000, architecture="attn")
-    assert (config.width, config.head_width, size) == (80, 259, 99_919)
+    config, found = matched(CAR, 100_000, architecture="attn")
+    assert (config.width, config.head_width, found) == (80, 259, 99_919)
     linear = {"architecture": "attn", "form": "paper_equations"}
-    config, size = matched(GRID, 100_000, **linear)
-    assert 98_000 <= size <= 100_000 and config.head_width is None
+    config, found = matched(GRID, 100_000, **linear)
+    assert 98_000 <= found <= 100_000 and config.head_width is None
     with pytest.raises(Unmatched, match="linear Q head"):
         matched(CAR, 100_000, **linear)
     with pytest.raises(Unmatched, match="smallest dtqn4"):
