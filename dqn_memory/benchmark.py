@@ -20,7 +20,6 @@ import torch
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis import reference
-from dqn_memory.analysis.mambapy import mamba_tables
 from dqn_memory.analysis.size import environment_sizes, gigaflop
 from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Work, full_replay, matrix_product, random_replay
 from dqn_memory.config import LearnerConfig
@@ -324,8 +323,8 @@ TABLES: dict[str, Callable[[Args], list[Table]]] = {
     "acting": lambda args: [acting_table(args)],
     "graphs": lambda args: [graph_table(args)],
     "training": lambda args: [training_table(args)],
-    "mamba": lambda args: mamba_tables(args.config, 2 if args.quick else 2048),
-    "mamba_cuda": lambda args: mamba_tables(args.config, 2 if args.quick else 2048, "cuda"),
+    "mamba": lambda args: reference.mamba_tables(args.config, 2 if args.quick else 2048),
+    "mamba_cuda": lambda args: reference.mamba_tables(args.config, 2 if args.quick else 2048, "cuda"),
 }
 ON_CUDA = ("graphs", "training", "mamba_cuda")
 

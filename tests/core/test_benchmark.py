@@ -9,9 +9,8 @@ import torch
 from run_folders import refused
 
 from dqn_memory import benchmark
-from dqn_memory.analysis import mambapy
-from dqn_memory.analysis.mambapy import MIXER, MIXERS, SCANS, Shape, mamba_tables, mixer_work, scan_inputs, scan_work
-from dqn_memory.analysis.reference import BaselineNetwork, baseline_loss, shifted_windows
+from dqn_memory.analysis import reference
+from dqn_memory.analysis.reference import MIXERS, SCANS, Shape, mixer_work, scan_work
 from dqn_memory.analysis.size import forward_operations, gigaflop
 from dqn_memory.analysis.timing import BenchmarkConfig, Timing, random_replay
 from dqn_memory.benchmark import CASES, FORMS, NO_BASELINE, BenchmarkCase, baseline_work, update_work
@@ -37,15 +36,15 @@ def test_baseline_equals_the_published_form(case, source):
     with torch.no_grad():  # so that choosing and valuing differ
         for value in target.parameters():
             value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).double()
-    baseline, their_target = BaselineNetwork(network).double(), BaselineNetwork(target).double()
+    baseline, their_target = reference.BaselineNetwork(network).double(), reference.BaselineNetwork(target).double()
     learner = case.learner("published")
     batch = case.batch("published", None if source == "endless" else random_replay(case.env, 8, 14), seed=1, trim=False)
     assert bool((batch.lengths == case.context).all()) == (source == "endless")
-    windows = shifted_windows(batch, network.spec.padding)
+    windows = reference.shifted_windows(batch, network.spec.padding)
     windows = [each.double() if each.is_floating_point() else each for each in windows]
     loss, _ = td_loss(network, target, batch, learner)
     loss.backward()
-    expected = baseline_loss(baseline, their_target, *windows, batch)
+    expected = reference.baseline_loss(baseline, their_target, *windows, batch)
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     for left, right in zip(baseline.parameters(), network.parameters(), strict=True):
@@ -132,7 +131,7 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown
     assert [table["title"] for table in mamba["tables"]] == ["Mamba mixer", "Selective scan"]
-    there = mambapy.mambapy_version() is not None
+    there = reference.mambapy_version() is not None
     assert all((row["speed_up"] is not None) == there for table in mamba["tables"] for row in table["rows"])
     assert there or "mambapy is not installed" in " ".join(capsys.readouterr().out.split())
     assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
@@ -187,7 +186,7 @@ def installed(monkeypatch):
     package.MambaConfig = lambda **keywords: types.SimpleNamespace(**keywords)
     monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
     monkeypatch.setitem(sys.modules, "mambapy.mamba", package)
-    monkeypatch.setattr(mambapy, "mambapy_version", lambda: "1.2.0")
+    monkeypatch.setattr(reference, "mambapy_version", lambda: "1.2.0")
 
 
 @pytest.mark.parametrize("work", [scan_work, mixer_work])
@@ -204,11 +203,11 @@ def test_both_compute_the_same(installed, work, backward):
 
 def test_a_forward_pass_keeps_no_gradients():
     assert not scan_work(Shape(1, 2, backward=False), TORCH, "cpu")().requires_grad
-    assert all(value.requires_grad for value in scan_inputs(MIXER, "cpu"))
+    assert all(value.requires_grad for value in reference.scan_inputs(MIXERS[0], "cpu"))
 
 
 def test_the_bar_stands_at_the_shape_it_speaks_of(installed):
-    mixers, scans = mamba_tables(QUICK, 2)
+    mixers, scans = reference.mamba_tables(QUICK, 2)
     for backend in ("torch", "simd"):
         whole, alone = ([row for row in table.records() if row["backend"] == backend] for table in (mixers, scans))
         assert [(row["length"], row["bar"]) for row in whole] == [(64, 3.5), (4, None), (1, None)]
@@ -224,5 +223,5 @@ def test_the_bar_stands_at_the_shape_it_speaks_of(installed):
 
 
 def test_another_version_is_named(monkeypatch):
-    monkeypatch.setattr(mambapy, "mambapy_version", lambda: "1.1.0")
-    assert mambapy.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
+    monkeypatch.setattr(reference, "mambapy_version", lambda: "1.1.0")
+    assert reference.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
