@@ -38,7 +38,7 @@ from dqn_memory.analysis.timing import BenchmarkConfig, full_replay
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig
-from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse
 from dqn_memory.train import make_optimizer, sample, update
 from envs.files import disk_errors, write_atomic
@@ -90,21 +90,6 @@ class Args:
     """Folder of the two files."""
     plugin: Repeatable = ()
     """Modules imported first, which register blocks or architectures of their own."""
-
-    def networks(self) -> list[tuple[str, NetworkConfig]]:
-        """List environment ids with networks, whose width comes from the environment or from the budget.
-
-        Raises:
-            UserError: an id or a name is unknown; it offers near ones.
-        """
-        envs, architectures = self.env or tuple(WIDTHS), self.architecture or tuple(ARCHITECTURES)
-        for env in envs:
-            environment_sizes(env)
-        for name in architectures:
-            if name not in ARCHITECTURES:
-                raise UserError(near_names("architecture", name, ARCHITECTURES))
-        base = NetworkConfig(heads=self.heads, context=self.context, form=self.form, prior=PriorConfig(kind=self.prior))
-        return [(env, replace(base, architecture=name)) for env, name in itertools.product(envs, architectures)]
 
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
@@ -236,10 +221,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Args, argv, prog="python -m dqn_memory.parameters")
     load_plugins(args.plugin)
     budget = None if args.match is None else parse_budget(args.match)
+    base = NetworkConfig(heads=args.heads, context=args.context, form=args.form, prior=PriorConfig(kind=args.prior))
+    asked = list(itertools.product(args.env or tuple(WIDTHS), args.architecture or tuple(ARCHITECTURES)))
     rows, misses = [], []
-    for env, network in track(args.networks(), "timing", console=Console(stderr=True), disable=not args.time):
+    for env, name in track(asked, "timing", console=Console(stderr=True), disable=not args.time):
         try:
-            rows.append(make_row(env, network, budget, args.time))
+            rows.append(make_row(env, replace(base, architecture=name), budget, args.time))
         except Unmatched as error:
             misses.append(f"{env}: {error}")
     if not rows:

@@ -66,7 +66,7 @@ def png(figure: Figure) -> bytes:
 
 
 # ---- what pictures share ---------------------------------------------------------------------------------------------
-def sheet(width: float, height: float, title: str = "") -> Figure:
+def new_figure(width: float, height: float, title: str = "") -> Figure:
     """Make an empty figure of so many inches."""
     figure = Figure(figsize=(width, height), layout="constrained")
     if title:
@@ -74,7 +74,7 @@ def sheet(width: float, height: float, title: str = "") -> Figure:
     return figure
 
 
-def panels_of(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, Array]:
+def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, Array]:
     """Make a grid's panels; give the first `count`, beyond which they show nothing, and all of them (down, across)."""
     axes: Array = grid.subplots(squeeze=False, **shared)
     for panel in axes.flat[count:]:
@@ -90,7 +90,7 @@ def lowest(axes: Array) -> list[Axes]:
     return found
 
 
-def dress(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool = False) -> None:
+def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool = False) -> None:
     """Set words for the axes, a grid below all else, and a legend at the right."""
     panel.grid(axis=grid, color="#e6e6e6", linewidth=0.7)
     panel.set_axisbelow(True)
@@ -100,14 +100,14 @@ def dress(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool =
         panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
 
 
-def bare(panel: Axes, ticks: bool = False) -> None:
+def hide_frame(panel: Axes, ticks: bool = False) -> None:
     """Take the frame off, and the ticks where none are wanted."""
     panel.spines[:].set_visible(False)
     if not ticks:
         panel.set(xticks=[], yticks=[])
 
 
-def whole(panel: Axes, **limits: Any) -> None:
+def integer_axis(panel: Axes, **limits: Any) -> None:
     """Let the x-axis show whole numbers alone."""
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, **limits))
 
@@ -136,7 +136,7 @@ def decision(
     film = length <= FILM and len(frames) == length
     figure_width = max(5.0, (0.95 if film else 0.42) * length)
     heights = [figure_width / length if film else 0.01, 0.36 * count]
-    figure = sheet(figure_width + 2.6, sum(heights) + 1.5, title)
+    figure = new_figure(figure_width + 2.6, sum(heights) + 1.5, title)
     grid = figure.add_gridspec(2, length, height_ratios=heights, wspace=0.02, hspace=0.02)
     for step, frame in enumerate(frames if film else ()):
         panel = figure.add_subplot(grid[0, step])
@@ -167,15 +167,15 @@ def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior w
     """Draw the weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
     across = min(len(tables), 3)
     down = -(-len(tables) // across)
-    figure = sheet(3.6 * across + 1.4, 2.6 * down + 0.5, title)
-    panels, axes = panels_of(figure.add_gridspec(down, across), len(tables), sharex=True, sharey=True)
+    figure = new_figure(3.6 * across + 1.4, 2.6 * down + 0.5, title)
+    panels, axes = grid_panels(figure.add_gridspec(down, across), len(tables), sharex=True, sharey=True)
     for panel, (name, table) in zip(panels, tables.items(), strict=True):
         for head, line in enumerate(table):
             panel.plot(line, label=f"head {head}", linestyle="-" if head < len(COLOURS) else "--")
-        dress(panel)
+        finish_panel(panel)
         panel.set_title(name)
         panel.set_ylim(-0.03, max(1.05, float(table.max()) * 1.05))
-        whole(panel)
+        integer_axis(panel)
     lowest(axes)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     figure.supxlabel(f"distance from query back to key ({steps})", fontsize=9)
@@ -188,11 +188,11 @@ def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
     """Draw success rates (0 .. 1) over environment steps, a line a run."""
     if not curves:
         raise UserError("there is no learning curve to draw: nothing was evaluated yet")
-    figure = sheet(7.4, 3.6)
+    figure = new_figure(7.4, 3.6)
     panel = figure.subplots()
     for name, (steps, rates) in curves.items():
         panel.plot(steps, rates, label=name, marker="o" if len(steps) <= 40 else None, markersize=3.5)
-    dress(panel, "environment steps", "success rate", "both", legend=True)
+    finish_panel(panel, "environment steps", "success rate", "both", legend=True)
     panel.set_title(title, fontsize=11)
     panel.set_xlim(left=0)
     panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
@@ -206,7 +206,7 @@ def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> 
     """Draw Q-values (T, A) over an episode's first steps, a line an action; a ring marks the action taken, (T,)."""
     title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
-    figure = sheet(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
+    figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
     panel = figure.subplots()
     for number in range(q.shape[1]):
         name = names[number] if number < len(names) else f"action {number}"
@@ -214,8 +214,8 @@ def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> 
         panel.plot(steps, q[:, number], label=name, linewidth=1.4, linestyle=dash, marker=".", markersize=4)
     ring: Any = {"facecolors": "none", "edgecolors": "#222222", "linewidths": 1.2, "zorder": 5}
     panel.scatter(steps, q[steps, action], s=46, label="action taken", **ring)
-    whole(panel)
-    dress(panel, "step of the episode", "Q-value (discounted return)", legend=True)
+    integer_axis(panel)
+    finish_panel(panel, "step of the episode", "Q-value (discounted return)", legend=True)
     panel.set_title(title, fontsize=11)
     return figure
 
@@ -235,19 +235,19 @@ def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), contex
     down = -(-heads // across)
     steps = np.unique(np.linspace(0, length - 1, min(PICTURES, length)).round().astype(int))
     widths = [*_film_width(frames, len(steps), down), SIDE * across]
-    figure = sheet(sum(widths) + 1.1, SIDE * down + 0.9, title)
+    figure = new_figure(sum(widths) + 1.1, SIDE * down + 0.9, title)
     grid = figure.add_gridspec(1, len(widths), width_ratios=widths)
     if len(frames):
         _film(grid[0], frames, steps)
-    panels, axes = panels_of(grid[-1].subgridspec(down, across), heads, sharex=True, sharey=True)
+    panels, axes = grid_panels(grid[-1].subgridspec(down, across), heads, sharex=True, sharey=True)
     shown = _by_age(maps, context or length) if by_age else _by_step(maps, context or length)
     colours, top = matplotlib.colormaps[MAP].with_extremes(bad=HIDDEN), max(float(shown.max()), 1e-9)
     for head, (panel, weights) in enumerate(zip(panels, shown, strict=True)):
         image = panel.imshow(weights, cmap=colours, vmin=0, vmax=top, interpolation="nearest", aspect="auto")
         panel.set_title(f"head {head}")
         panel.set_yticks(steps)
-        whole(panel, nbins=5, min_n_ticks=1)
-        bare(panel, ticks=True)
+        integer_axis(panel, nbins=5, min_n_ticks=1)
+        hide_frame(panel, ticks=True)
     for panel in axes[:, 0]:
         panel.set_ylabel("deciding at step")
     for panel in lowest(axes):
@@ -283,7 +283,7 @@ def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
     for panel, step in zip(strip, steps.tolist(), strict=True):
         panel.imshow(frames[step], interpolation="nearest")
         panel.set_ylabel(f"step {step}", rotation=0, ha="right", va="center", fontsize=8)
-        bare(panel)
+        hide_frame(panel)
 
 
 @styled
@@ -299,7 +299,7 @@ def recall(
     `labels` says what the panels' axes count; a last panel shows how many decisions (D,) each distance has.
     Intervals and axes of `shares` end at 1.
     """
-    figure = sheet(3.1 * (len(curves) + 1), 3.1, title)
+    figure = new_figure(3.1 * (len(curves) + 1), 3.1, title)
     *panels, last = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
     ages = np.arange(len(decisions))
     for panel, (name, measures), colour in zip(panels, curves.items(), COLOURS, strict=False):
@@ -313,8 +313,8 @@ def recall(
     for panel in (*panels, last):
         name = panel.get_title()
         panel.set_ylim(0, min(panel.get_ylim()[1], 1.0 if name in shares else np.inf))
-        dress(panel, y="" if panel is last else labels[name])
-        whole(panel, min_n_ticks=1)
+        finish_panel(panel, y="" if panel is last else labels[name])
+        integer_axis(panel, min_n_ticks=1)
     figure.supxlabel("age of the observation (steps before the decision; 0 is the newest)", fontsize=9)
     return figure
 
@@ -333,7 +333,7 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
     title = first_steps(title, len(alone))
     inside, alone, flips, future = (each[:MOST] for each in (inside, alone, flips, future))
     steps, greedy = np.arange(len(alone)), alone.argmax(1)
-    figure = sheet(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6, title)
+    figure = new_figure(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6, title)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     for q, name, colour, dash in ((alone, "prefix (acting)", COLOURS[0], "-"), (inside, "whole window", MARK, "--")):
         above.plot(steps, q[steps, greedy], dash, color=colour, label=name, marker=".", markersize=5)
@@ -344,17 +344,17 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
     for panel in (above, below):
         for end in steps[:-1][future[:-1] == 0]:
             panel.axvline(end + 0.5, color=FAINT, linestyle=":", linewidth=1)
-    dress(above, y="Q of the greedy action", legend=True)
-    dress(below, "step of the episode", "mean |difference|", legend=True)
+    finish_panel(above, y="Q of the greedy action", legend=True)
+    finish_panel(below, "step of the episode", "mean |difference|", legend=True)
     below.set_ylim(bottom=0)
-    whole(below)
+    integer_axis(below)
     return figure
 
 
 @styled
 def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: str) -> Figure:
     """Draw mean returns of some agents with their 95 % intervals, between named dashed lines."""
-    figure = sheet(6.4, 0.55 * len(agents) + 1.5, title)
+    figure = new_figure(6.4, 0.55 * len(agents) + 1.5, title)
     panel = figure.subplots()
     for row, ((mean, low, high), colour) in enumerate(zip(agents.values(), COLOURS, strict=False)):
         if low is not None and high is not None:
@@ -368,7 +368,7 @@ def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: s
         panel.axvline(value, color=FAINT, linestyle="--", linewidth=1.1)
         panel.annotate(name, (value, 1.0), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
                        ha="center", va="bottom", fontsize=8, color=FAINT)  # fmt: skip
-    dress(panel, "return of an episode", grid="x")
+    finish_panel(panel, "return of an episode", grid="x")
     return figure
 
 
@@ -383,7 +383,7 @@ def learned_values(
     colour a layer. Dashed: `starts`, where every head began.
     """
     layers, heads = next(iter(values.values())).shape[1:]
-    figure = sheet(max(6.4, 0.26 * layers * heads + 1.2), 1.9 * len(values) + 1.1, title)
+    figure = new_figure(max(6.4, 0.26 * layers * heads + 1.2), 1.9 * len(values) + 1.1, title)
     panels = figure.subplots(len(values), 1, squeeze=False)[:, 0]
     for panel, (name, runs) in zip(panels, values.items(), strict=True):
         for layer in range(layers):
@@ -412,7 +412,7 @@ def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
     """
     layers, heads = maps.shape[:2]
     across, down = min(heads, PER_ROW), -(-heads // PER_ROW)
-    figure = sheet(max(2.15 * across + 1.3, TITLE), 2.25 * down * layers + 0.9, title)
+    figure = new_figure(max(2.15 * across + 1.3, TITLE), 2.25 * down * layers + 0.9, title)
     axes = figure.subplots(down * layers, across, squeeze=False, sharex=True, sharey=True)
     for number, panel in enumerate(axes.flat):
         layer, head = divmod(number, down * across)
@@ -440,5 +440,5 @@ def map_panel(panel: Axes, weights: Array, first_step: int) -> AxesImage:
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_ticks(named + 0.5, [str(step) for step in named])  # in the middle of the step's two tokens
         axis.set_tick_params(length=0)
-    bare(panel, ticks=True)
+    hide_frame(panel, ticks=True)
     return image
