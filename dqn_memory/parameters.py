@@ -9,6 +9,7 @@ import copy
 import csv
 import itertools
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -243,10 +244,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"wrote {folder}/parameters.md and {folder}/parameters.csv", file=sys.stderr)
     for miss in misses:
         print(f"left out, {miss}", file=sys.stderr)
-    if args.format == "json":
-        print(json.dumps([row._asdict() for row in rows], indent=1))
-    else:
-        print(table.csv().rstrip() if args.format == "csv" else table.text())
+    forms = {
+        "table": table.text,
+        "csv": table.csv,
+        "json": lambda: json.dumps([row._asdict() for row in rows], indent=1),
+    }
+    try:
+        print(forms[args.format]().rstrip(), flush=True)
+    except BrokenPipeError:  # `head` has read enough; what the interpreter flushes at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":
