@@ -49,12 +49,6 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
     assert torch.isfinite(training.network.head[0].weight).all()
 
 
-@pytest.mark.parametrize("env", ["ALE/Pong-v5", "CartPole-v1"])
-def test_only_worlds_of_ours_show_their_state(env):
-    with pytest.raises(UserError, match=f"--observe state needs an environment of this suite, which {env} is not"):
-        EnvironmentConfig(env=env, observe="state").kwargs()
-
-
 def test_both_agents_play_the_same_episodes(monkeypatch):
     """Two networks that always take the same action see the same returns and lengths, whatever they observe."""
     monkeypatch.setattr("dqn_memory.analysis.state_gap.EPISODES", 20)
