@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.analysis import plots, prior_plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
@@ -125,7 +125,7 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
 def _pictures(group: Group, unit: str) -> list[Picture]:
     ends = {name: _ends(heads) for name, heads in group.moved.items()}
     where, name, seeds = group.where, slug(group.where), len(next(iter(ends.values())))
-    bars = prior_plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
+    bars = plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(group.steps, group.moved, group.starts, f"Learned over training: {where}")
     return [
         Picture(f"learned-{name}", bars, f"Learned values by head and layer: {where}, {seeds} seeds."),
@@ -225,7 +225,7 @@ def _maps(entry: Entry, maps: Maps) -> list[Picture]:
     where, name = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}", f"attention-{slug(entry.run.name)}"
     ending = f"the episode had {maps.length} steps and ended with {maps.ended}."
     if maps.first is not None:
-        figure = prior_plots.token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)
+        figure = plots.token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)
         return [Picture(name, figure, f"Attention of {where}; {ending}")]
     return [
         Picture(f"{name}-layer-{layer}", plots.attention_maps(weights, title), f"{title}; {ending}")
