@@ -89,12 +89,10 @@ class AtariFleet(ReplayedFleet):
         super().__init__(game, num_envs, device)
         self.config = config or AtariConfig()
         self.config.check()
-        self.game = rom(game)
-        self.seeds, self.started = _spawn(seed, num_envs), False
-        self.games = _games(self.game, num_envs, self.config)
-        channels = 1 if self.config.grayscale else 3
-        shape = (channels, self.config.size, self.config.size)
-        self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.game, self.seeds = rom(game), _spawn(seed, num_envs)
+        self._build()
+        shape = (1 if self.config.grayscale else 3, self.config.size, self.config.size)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.num_actions = int(self.games.single_action_space.n)
 
     def reset(self) -> Tensor:
@@ -102,78 +100,55 @@ class AtariFleet(ReplayedFleet):
 
         Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
         """
-        if self.started:
-            self.seeds = _spawn([*self.seeds.tolist(), 1], self.num_envs)
-        self.started, self.log = True, array("h")
-        self._start()
-        return self._tensor(self._frames)
-
-    def step(self, action: Tensor) -> AtariStep:
-        """Take one action (N,) int64 in every game."""
-        chosen = action.cpu().numpy()
-        self.log.extend(chosen.tolist())
-        return self._step(chosen)
+        if self.observation is not None:
+            self.seeds = _spawn([*self.seeds, 1], self.num_envs)
+        self.log = array("h")
+        return self._start(self.seeds)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one game as a picture (size, size, 3)."""
-        picture = np.moveaxis(self._frames[row], 0, -1)
+        picture = np.moveaxis(self._current()[row], 0, -1)
         return np.repeat(picture, 3, -1) if self.config.grayscale else picture.copy()
 
     def close(self) -> None:
         """Stop the emulators."""
         self.games.close()
 
-    def _rebuild(self, seeds: Tensor) -> None:
-        self.seeds, self.started = seeds.numpy(), True
+    def _build(self) -> None:
         self.games = _games(self.game, self.num_envs, self.config)
 
-    def _replay(self, log: Array) -> None:
-        self._start()
-        for chosen in log.astype(np.int64):
-            self._step(chosen)
+    def _first(self, seeds: list[int] | None) -> Array:
+        frames, info = self.games.reset(seed=np.array(seeds))
+        self._lives = info["lives"].copy()
+        return self._arranged(frames)
 
-    def _start(self) -> None:
-        frames, info = self.games.reset(seed=self.seeds)
-        self._frames, self._lives = self._arranged(frames), info["lives"].copy()
-        self.returns[:], self.lengths[:] = 0.0, 0
-
-    def _step(self, chosen: Array) -> AtariStep:
+    def _step(self, chosen: list[int]) -> AtariStep:
         """Step every game; ale-py starts finished ones over."""
-        frames, rewards, ended, cut, info = self.games.step(chosen)
+        frames, rewards, ended, cut, info = self.games.step(np.array(chosen))
         terminated = ended.astype(bool)
         truncated = cut.astype(bool) & ~terminated
         done = terminated | truncated
-        self._frames = self._arranged(frames)
-        final = self._frames.copy()
+        self.observation = self._arranged(frames)
+        final = self.observation.copy()
         if done.any():
             final[done] = self._arranged(info["final_obs"])[done]
         lost = (info["lives"] < self._lives) & ~done
         self._lives = info["lives"].copy()
-        returns, lengths = self._count(rewards)
-        success = done & (self.returns > 0)
-        self.returns[done], self.lengths[done] = 0.0, 0
-        return AtariStep(
-            observation=self._tensor(self._frames),
-            final_observation=self._tensor(final),
-            reward=self._tensor(rewards.astype(np.float64)).float(),
-            terminated=self._tensor(terminated),
-            truncated=self._tensor(truncated),
-            success=self._tensor(success),
-            episode_return=returns,
-            episode_length=lengths,
-            life_lost=self._tensor(lost),
+        self.returns += rewards
+        self.lengths += 1
+        fields = self._fields(
+            final_observation=final,
+            reward=rewards.astype(np.float32),
+            terminated=terminated,
+            truncated=truncated,
+            success=done & (self.returns > 0),
         )
+        return AtariStep(**fields, life_lost=self._tensor(lost))
 
     def _arranged(self, frames: Array) -> Array:
         """Copy ale-py's (N, 1, H, W[, 3]) as (N, C, H, W)."""
         single = frames[:, 0]
         return np.ascontiguousarray(single[:, None] if self.config.grayscale else np.moveaxis(single, -1, 1))
-
-    def _seeds(self) -> Tensor:
-        return torch.tensor(self.seeds)
-
-    def _current(self) -> Array:
-        return self._frames
 
 
 def rom(game: str) -> str:
@@ -223,5 +198,5 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
     )
 
 
-def _spawn(entropy: int | list[int], number: int) -> Array:
-    return np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1
+def _spawn(entropy: int | list[int], number: int) -> list[int]:
+    return (np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1).tolist()

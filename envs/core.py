@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from envs.errors import UserError
-from envs.numpy_backend import zeros
+from envs.numpy_backend import put_rows, zeros
 
 
 @dataclass
@@ -157,7 +157,7 @@ def where(mask: Tensor, chosen: S, other: S) -> S:
 def put(state: S, rows: Tensor, fresh: S) -> S:
     """Copy `state` with the M rows of `fresh` in its rows (M,) int64."""
     new = vars(fresh)
-    return type(state)(**{name: old.index_copy(0, rows, new[name]) for name, old in vars(state).items()})
+    return type(state)(**{name: put_rows(old, rows, new[name]) for name, old in vars(state).items()})
 
 
 def choose(u: Tensor, count: int) -> Tensor:

@@ -30,7 +30,6 @@ class Fleet(Protocol):
         num_actions: size of the discrete action set.
         observation_space: of one environment, as a network sees it.
         device: where all tensors are.
-        exact_resume: whether a loaded state continues bit for bit.
         reports_success: whether the environment itself tells a success; elsewhere a positive return counts.
     """
 
@@ -38,7 +37,6 @@ class Fleet(Protocol):
     num_actions: int
     observation_space: gymnasium.Space[Any]
     device: torch.device
-    exact_resume: bool
     reports_success: bool
 
     def reset(self) -> Tensor:
@@ -109,7 +107,6 @@ class TensorFleet:
             its functions give.
     """
 
-    exact_resume = True
     reports_success = True
 
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
@@ -154,7 +151,7 @@ class TensorFleet:
     def state_dict(self) -> dict[str, Any]:
         """Save all that a bit-exact continuation needs: tensors only."""
         state = self._started()
-        fields = {field.name: getattr(state, field.name).clone() for field in dataclasses.fields(state)}
+        fields = {name: value.clone() for name, value in vars(state).items()}
         return {"state": fields, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -163,15 +160,14 @@ class TensorFleet:
         Raises:
             UserError: the state belongs to another world or another number of worlds.
         """
-        template = self._reset(self.draws(self.world.reset_draws))
-        names = [field.name for field in dataclasses.fields(template)]
-        saved = state.get("state", {})
-        if sorted(saved) != sorted(names) or any(saved[n].shape != getattr(template, n).shape for n in names):
+        template, saved = self._reset(self.draws(self.world.reset_draws)), state.get("state", {})
+        shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
+        if shapes != wanted:
             raise UserError(
                 f"The saved state does not fit {self.num_envs} worlds of {type(self.world).__name__}; "
                 "resume with the world and the number of worlds that the run was started with."
             )
-        self.state = type(template)(**{name: saved[name].to(self.device) for name in names})
+        self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])
 
     def close(self) -> None:
@@ -197,16 +193,16 @@ def make_fleet(
     env_kwargs: dict[str, Any] | None = None,
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet."""
-    kwargs = env_kwargs or {}
+    kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
     if seed < 0:
         raise UserError(f"seed must not be negative, not {seed}.")
-    if observation_key is not None and (id.startswith("ALE/") or id.removeprefix("envs:") in WORLDS):
+    if not atari and id.removeprefix("envs:") not in WORLDS:
+        return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)
+    if observation_key is not None:
         raise UserError(
             f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
         )
-    if id.startswith("ALE/"):
+    if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))
-    if id.removeprefix("envs:") in WORLDS:
-        return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)
-    return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)
+    return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)

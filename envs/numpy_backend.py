@@ -43,6 +43,15 @@ def write(table: Values, column: Values, value: Values) -> Values:
     return table
 
 
+def put_rows(table: Values, rows: Values, values: Values) -> Values:
+    """Copy a table (N, ...) with `values` (M, ...) in its rows (M,)."""
+    if isinstance(table, torch.Tensor):
+        return table.index_copy(0, rows, values)
+    table = table.copy()
+    table[rows] = values
+    return table
+
+
 def where(mask: Values, chosen: Values, other: Values) -> Values:
     """Choose `chosen` where the mask holds, else `other`; each of them is an array or a single number."""
     return torch.where(mask, chosen, other) if isinstance(mask, torch.Tensor) else np.where(mask, chosen, other)

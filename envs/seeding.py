@@ -14,6 +14,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
+def digest(values: np.ndarray[Any, Any]) -> int:
+    """Hash an array to an integer below 2**56."""
+    return int.from_bytes(hashlib.blake2b(values.tobytes(), digest_size=7).digest(), "little")
+
+
 def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
     """Set a generator to a saved state.
 
@@ -23,8 +28,7 @@ def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
     if len(state) == len(generator.get_state()):
         generator.set_state(state.cpu())
     else:
-        digest = hashlib.blake2b(state.cpu().numpy().tobytes(), digest_size=7).digest()
-        generator.manual_seed(int.from_bytes(digest, "little"))
+        generator.manual_seed(digest(state.cpu().numpy()))
 
 
 class RowStreams:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from world_keywords import IDS, build
 
 from envs import spaces
-from envs.adapters import NumpyEngine, TensorEngine
+from envs.adapters import Engine
 from envs.core import choose, put
 from envs.fleet import advance, advance_finished
 from envs.registry import make_world
@@ -160,7 +160,7 @@ def test_resetting_the_finished_rows_alone_gives_the_same_numbers(id):
 @pytest.mark.parametrize("id", [id for id in IDS if build(id).runs_on_numpy])
 def test_a_world_on_numpy_arrays_gives_the_numbers_of_tensors(id):
     """Also its restarts, and nothing is written into an earlier state."""
-    engines = [engine(build(id, time_limit=30)) for engine in (TensorEngine, NumpyEngine)]
+    engines = [Engine(build(id, time_limit=30), on_arrays) for on_arrays in (False, True)]
     world, draws = engines[0].world, np.random.default_rng(0)
     u = draws.random((64, world.reset_draws))
     states = [engine.reset(u) for engine in engines]

@@ -9,7 +9,7 @@ import torch
 from world_keywords import IDS, build, keywords
 
 from envs import spaces
-from envs.adapters import NumpyEngine, TensorEngine
+from envs.adapters import Engine
 from envs.core import State, World
 from envs.errors import UserError
 from envs.fleet import TensorFleet
@@ -134,7 +134,7 @@ def test_a_grid_says_where_the_agent_is_and_what_it_holds():
 @pytest.mark.parametrize("id", [id for id in IDS if build(id, observe="state").runs_on_numpy])
 def test_numpy_and_tensors_see_the_same(id):
     world = build(id, observe="state")
-    engines, rng = (TensorEngine(world), NumpyEngine(world)), np.random.default_rng(0)
+    engines, rng = (Engine(world, False), Engine(world, True)), np.random.default_rng(0)
     u = rng.random((5, world.reset_draws))
     states = [engine.reset(u) for engine in engines]
     for _ in range(30):
