@@ -23,7 +23,7 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.spaces import MultiDiscrete, batch_of_one, integer_ranges, row
 
 __all__ = [
@@ -59,13 +59,10 @@ def one_hot(space: Space) -> Transform:
         UserError: there is no integer to encode.
     """
     if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
-        parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
-        whole = spaces.Dict({name: parts[name].space if name in parts else entry for name, entry in space.items()})
-
-        def encode_entries(batch: Any, integers: Array) -> Any:
-            return {n: parts[n].encode(entry, integers) if n in parts else entry for n, entry in batch.items()}
-
-        return Transform(whole, encode_entries)
+        same = Transform(space, lambda batch, _: batch)
+        parts = {n: same._replace(space=e) if isinstance(e, spaces.Box) else one_hot(e) for n, e in space.items()}
+        whole = spaces.Dict({name: part.space for name, part in parts.items()})
+        return Transform(whole, lambda batch, _: {name: part.encode(batch[name], _) for name, part in parts.items()})
     sizes, start = _integers(space)
     first = np.concatenate([[0], np.cumsum(sizes)])  # (K + 1,), the column where each integer's entries begin
 
@@ -89,33 +86,25 @@ def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transfo
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise UserError(f"Antialias needs a flat Box observation, not {space}.")
-    if bins < 2:
-        raise UserError(f"bins of Antialias must be at least 2, not {bins}.")
-    width = space.shape[0]
-    chosen = list(range(width)) if entries is None else list(entries)
-    for entry in chosen:
-        if not 0 <= entry < width:
-            raise UserError(f"entries of Antialias must be from 0 to {width - 1}, not {entry}.")
-        if not np.isfinite([space.low[entry], space.high[entry]]).all() or space.low[entry] == space.high[entry]:
-            raise UserError(
-                f"Antialias needs bounds for entry {entry}, but it goes from {space.low[entry]} to {space.high[entry]}."
-            )
+    require(bins >= 2, f"bins of Antialias must be at least 2, not {bins}.")
     low, high, dtype = space.low.astype(np.float64), space.high.astype(np.float64), _float_dtype(space)
+    chosen = range(len(low)) if entries is None else entries
+    for entry in chosen:
+        require(0 <= entry < len(low), f"entries of Antialias must be from 0 to {len(low) - 1}, not {entry}.")
+        limits = f"from {space.low[entry]} to {space.high[entry]}"
+        bounded = np.isfinite([low[entry], high[entry]]).all() and low[entry] < high[entry]
+        require(bounded, f"Antialias needs bounds for entry {entry}, but it goes {limits}.")
+
+    def spread(batch: Array, weights: Callable[[int], Array]) -> Array:
+        """Put weights (N, bins) in place of the chosen entries of a batch (N, d)."""
+        parts = [weights(entry) if entry in chosen else batch[:, [entry]] for entry in range(len(low))]
+        return np.concatenate(parts, 1).astype(dtype)
 
     def encode(batch: Array, _: Array) -> Array:
-        columns = [
-            _soft_one_hot((batch[:, entry] - low[entry]) / (high[entry] - low[entry]), bins)
-            if entry in chosen
-            else batch[:, entry, None]
-            for entry in range(width)
-        ]
-        return np.concatenate(columns, 1).astype(dtype)
+        return spread(batch, lambda entry: _soft_one_hot((batch[:, entry] - low[entry]) / (high - low)[entry], bins))
 
-    bounds = [
-        ([0.0] * bins, [1.0] * bins) if entry in chosen else ([low[entry]], [high[entry]]) for entry in range(width)
-    ]
-    lows, highs = (np.concatenate(each).astype(dtype) for each in zip(*bounds, strict=True))
-    return Transform(spaces.Box(lows, highs, dtype=dtype), encode)
+    lows, highs = spread(low[None], lambda _: np.zeros((1, bins))), spread(high[None], lambda _: np.ones((1, bins)))
+    return Transform(spaces.Box(lows[0], highs[0], dtype=dtype), encode)
 
 
 def previous_action(space: Space, actions: Space) -> Transform:
@@ -130,10 +119,7 @@ def previous_action(space: Space, actions: Space) -> Transform:
     codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
     whole, encode = append_integer(space, "previous_action", codes)
 
-    def follow(_: Array, taken: Any) -> Array:
-        return np.array(taken, np.int64) - start if start else np.array(taken, np.int64)
-
-    return Transform(whole, encode, count, follow)
+    return Transform(whole, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
 
 
 def step_count(space: Space, limit: int) -> Transform:
@@ -164,18 +150,14 @@ def append_integer(
     """
     count = len(codes)
     if isinstance(space, spaces.Dict):
-        if key in space.spaces:
-            raise UserError(f"The observation already has an entry {key!r}; use the wrapper once only.")
+        require(key not in space.spaces, f"The observation already has an entry {key!r}; use the wrapper once only.")
         code = spaces.Box(0.0, 1.0, codes.shape[1:], np.float32)
         whole = spaces.Dict({**space.spaces, key: code if code_in_dict else spaces.Discrete(count)})
         return whole, lambda batch, integers: {**batch, key: codes[integers] if code_in_dict else integers.copy()}
     if isinstance(space, spaces.Box):
-        if len(space.shape) != 1:
-            raise UserError(
-                f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}."
-            )
-        width, dtype = codes.shape[1], _float_dtype(space)
-        low, high = np.append(space.low, np.zeros(width)), np.append(space.high, np.ones(width))
+        flat, dtype = len(space.shape) == 1, _float_dtype(space)
+        require(flat, f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}.")
+        low, high = np.append(space.low, np.zeros_like(codes[0])), np.append(space.high, np.ones_like(codes[0]))
         box = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
         return box, lambda batch, integers: np.concatenate([batch, codes[integers]], 1).astype(dtype)
     sizes, start = _integers(space)
@@ -352,22 +334,19 @@ def _space(env: Any, name: str) -> Space:
         UserError: `env` is not what the wrapper `name` wraps, or does not name its autoreset mode.
     """
     vector = name.startswith("Vector")
-    if not isinstance(env, VectorEnv if vector else gymnasium.Env):
-        wanted, make = ("gymnasium.vector.VectorEnv", "make_vec") if vector else ("gymnasium.Env", "make")
-        twin = f"envs.wrappers.{name.removeprefix('Vector') if vector else f'Vector{name}'}"
-        other = twin if isinstance(env, gymnasium.Env | VectorEnv) else f"gymnasium.{make}(id)"
-        raise UserError(f"{name} wraps a {wanted}, not {type(env).__name__}; use {other}.")
-    if vector and "autoreset_mode" not in env.metadata:
-        raise UserError(f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
-    space: Space = getattr(env, "single_observation_space" if vector else "observation_space")
+    wanted, maker, wrapper = ("vector.VectorEnv", "make_vec", name[6:]) if vector else ("Env", "make", f"Vector{name}")
+    fits = isinstance(env, VectorEnv if vector else gymnasium.Env)
+    other = f"envs.wrappers.{wrapper}" if isinstance(env, gymnasium.Env | VectorEnv) else f"gymnasium.{maker}(id)"
+    require(fits, f"{name} wraps a gymnasium.{wanted}, not {type(env).__name__}; use {other}.")
+    said = not vector or "autoreset_mode" in env.metadata
+    require(said, f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
+    space: Space = env.single_observation_space if vector else env.observation_space
     return space
 
 
 def _step_limit(env: Any, limit: int | None) -> int:
     """Return the limit given or the world's own; raise a UserError where there is neither."""
     found = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
-    if found is None or found < 1:
-        raise UserError(
-            f"StepCount needs a limit of at least 1 step for {env}, not {found}; give StepCount(env, limit=...)."
-        )
+    sentence = f"StepCount needs a limit of at least 1 step for {env}, not {found}; give StepCount(env, limit=...)."
+    require(found is not None and found >= 1, sentence)
     return int(found)

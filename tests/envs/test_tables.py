@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 from pathlib import Path
 
 import pytest
 
 from envs.errors import UserError
-from envs.tables import Table, origin, page, read_sections, read_tables, remake_page, show, write_page
+from envs.tables import Table, origin, page, read_page, read_tables, remake_page, show, write_page
 
 TABLE = Table.from_records(
     [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}],
@@ -82,7 +81,7 @@ def test_a_page_says_how_it_was_made() -> None:
 def test_a_section_is_replaced_alone(tmp_path: Path) -> None:
     for key, speed in (("cuda", 1.0), ("cpu", 2.0), ("cuda", 3.0)):
         write_page(tmp_path, "speed", "Speed", {"cpu": key}, [Table(("ms",), [(speed,)], "Acting")], key)
-    sections = read_sections(tmp_path / "speed.json")
+    sections = read_page(tmp_path / "speed.json")["sections"]
     assert [(key, entry["tables"][0]["rows"]) for key, entry in sections.items()] == [
         ("cpu", [{"ms": 2.0}]), ("cuda", [{"ms": 3.0}]),
     ]  # fmt: skip
@@ -93,16 +92,19 @@ def test_a_section_is_replaced_alone(tmp_path: Path) -> None:
 
 def test_a_page_without_sections_is_made_again(tmp_path: Path) -> None:
     write_page(tmp_path, "speed", "Speed", {"accelerator": None}, [TABLE])
-    assert read_sections(tmp_path / "absent.json") == {}
+    assert remake_page(tmp_path / "absent.json") is None
     assert remake_page(tmp_path / "speed.json") == (tmp_path / "speed.md").read_text()
 
 
-@pytest.mark.parametrize("content", ["nothing", "[]", "{}", '{"sections": 3}', json.dumps({"sections": {"a": 1}})])
+@pytest.mark.parametrize("content", ["nothing", "[]", "{}", '{"sections": 3}', '{"sections": {"a": 1}, "title": "T"}'])
 def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
     path = tmp_path / "speed.json"
     path.write_text(content)
     with pytest.raises(UserError, match=r"speed\.json does not hold a page of tables"):
         write_page(tmp_path, "speed", "Speed", {}, [TABLE], "cpu")
     assert path.read_text() == content
+    if "title" not in content:
+        assert remake_page(path) is None
+        return
     with pytest.raises(UserError, match="does not hold a page of tables"):
         remake_page(path)
