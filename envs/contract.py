@@ -1,8 +1,8 @@
 """Check a world against the contract of `envs.core.World`: what it must have and what its functions must return.
 
 Nothing later checks these things again: a replay takes observations of any shape that it can broadcast, and an
-embedding any number. So a world is checked once, its members when it is made, and its tensors when it is first
-reset and stepped. Every difference is one sentence.
+embedding any number. So a world is checked once, its members when it is made, and its tensors when a fleet or a
+Gymnasium environment is made of it. Every difference is one sentence.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -26,7 +26,6 @@ from envs.worlds.state_view import StateObserved
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"
 FIVE = "(state, observation, reward, terminated, success)"
-CHECKED_ROWS = 1024  # whose values are compared; rows are alike, and pictures in many of them are a lot of memory
 BRIEF = 100  # characters of a space in a sentence
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,27 +67,43 @@ def check_members(world: Any) -> None:
             raise UserError(f"{name}.{function.__name__} must take ({arguments}), not {signature}.") from None
 
 
-def checked(world: World[Any]) -> World[Any]:
-    """Wrap a world so that `reset` and `step` raise a UserError where they return something else than they must."""
-    return cast("World[Any]", _Checked(world))
-
-
 @torch.no_grad()
 def probe(world: World[Any], rows: int = 3) -> None:
-    """Check one reset and one step with numbers of its own, for callers that see neither tensors nor a fleet.
+    """Check the members of a world, and what one reset and one step with numbers of their own return.
 
     Raises:
         UserError: the first difference from the contract.
     """
     check_members(world)
-    numbers = torch.Generator().manual_seed(0)
+    name, space, numbers = kind(world), world.observation_space, torch.Generator().manual_seed(0)
     start, chance = (
         torch.rand(rows, count, dtype=torch.float64, generator=numbers).to(world.device)
         for count in (world.reset_draws, world.step_draws)
     )
-    action = torch.zeros(rows, dtype=torch.int64, device=world.device)
-    subject = checked(world)
-    subject.step(subject.reset(start), action, chance)
+    state = world.reset(start)
+    _check_state(f"{name}.reset", "return", state, rows)
+    _check_observation(f"{name}.reset", state.observation, space, rows)
+    before, where = {field: value.clone() for field, value in vars(state).items()}, f"{name}.step"
+    result: Any = world.step(state, torch.zeros(rows, dtype=torch.int64, device=world.device), chance)
+    count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
+    require(count == "5 values", f"{where} must return five values {FIVE}, not {count}.")
+    after, observation, reward, terminated, success = result
+    _check_state(where, "return first", after, rows)
+    _check_observation(where, observation, space, rows)
+    _check_column(f"The reward of {where}", reward, rows, torch.float32, torch.float64)
+    _check_column(f"terminated of {where}", terminated, rows, torch.bool)
+    _check_column(f"success of {where}", success, rows, torch.bool)
+    for field, value in before.items():
+        pure = torch.equal(getattr(state, field).nan_to_num(), value.nan_to_num())
+        require(pure, f"{where} must not write into the state it is given ({field}), but return a new one.")
+    one_more = torch.equal(after.steps, before["steps"] + 1)
+    require(one_more, f"steps of the state that {where} returns must be one more than before in every row.")
+    summed = torch.allclose(after.returns, before["returns"] + reward, rtol=1e-4, atol=1e-4)
+    require(summed, f"returns of the state that {where} returns must be those before and the reward in every row.")
+    same = torch.equal(after.observation, observation)
+    require(same, f"The observation that {where} returns must be that of the state it returns.")
+    early = (success & ~terminated).any()
+    require(not early, f"{where} tells a success where terminated is False; success belongs to an episode's end.")
 
 
 def kind(world: Any) -> str:
@@ -96,48 +111,6 @@ def kind(world: Any) -> str:
     if isinstance(world, StateObserved):
         return f"{kind(world.world)} with observe='state'"
     return type(world).__name__
-
-
-class _Checked:
-    """A world whose results are checked."""
-
-    def __init__(self, world: World[Any]) -> None:
-        self.world, self.name = world, kind(world)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.world, name)
-
-    def reset(self, u: Tensor) -> State:
-        state = self.world.reset(u)
-        _check_state(f"{self.name}.reset", "return", state, len(u))
-        _check_observation(f"{self.name}.reset", state.observation, self.world.observation_space, len(u))
-        return state
-
-    def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
-        before = {name: value[:CHECKED_ROWS].clone() for name, value in vars(state).items()}
-        result: Any = self.world.step(state, action, u)
-        where, rows = f"{self.name}.step", len(action)
-        count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
-        require(count == "5 values", f"{where} must return five values {FIVE}, not {count}.")
-        after, observation, reward, terminated, success = result
-        _check_state(where, "return first", after, rows)
-        _check_observation(where, observation, self.world.observation_space, rows)
-        _check_column(f"The reward of {where}", reward, rows, torch.float32, torch.float64)
-        _check_column(f"terminated of {where}", terminated, rows, torch.bool)
-        _check_column(f"success of {where}", success, rows, torch.bool)
-        for field, value in before.items():
-            pure = torch.equal(getattr(state, field)[:CHECKED_ROWS].nan_to_num(), value.nan_to_num())
-            require(pure, f"{where} must not write into the state it is given ({field}), but return a new one.")
-        seen, steps, returns = (part[:CHECKED_ROWS] for part in (after.observation, after.steps, after.returns))
-        one_more = f"steps of the state that {where} returns must be one more than before in every row."
-        require(torch.equal(steps, before["steps"] + 1), one_more)
-        summed = torch.allclose(returns, before["returns"] + reward[:CHECKED_ROWS], rtol=1e-4, atol=1e-4)
-        require(summed, f"returns of the state that {where} returns must be those before and the reward in every row.")
-        same = torch.equal(seen, observation[:CHECKED_ROWS])
-        require(same, f"The observation that {where} returns must be that of the state it returns.")
-        early = bool((success & ~terminated).any())
-        require(not early, f"{where} tells a success where terminated is False; success belongs to an episode's end.")
-        return after, observation, reward, terminated, success
 
 
 def _check_state(where: str, gives: str, state: Any, rows: int) -> None:
@@ -167,7 +140,7 @@ def _check_observation(where: str, observation: Any, space: Any, rows: int) -> N
     fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == dtype
     wanted = f"a tensor {shape} of {dtype}, as its observation_space {brief} says"
     require(fits, f"The observation of {where} must be {wanted}, not {_described(observation)}.")
-    shown = observation[:CHECKED_ROWS].detach().cpu().flatten(1).numpy()
+    shown = observation.detach().cpu().flatten(1).numpy()
     outside = ~((shown >= low) & (shown <= high))  # not the other way round, so that nan is outside
     if outside.any():
         row, column = np.argwhere(outside)[0]

@@ -55,9 +55,9 @@ class World(ABC, Generic[S]):
     """N independent episodes as pure functions of tensors: static shapes, no global randomness.
 
     What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
-    part, the first reset and step refuse wrong tensors (`envs.contract`), and `envs.checker.check_registered(id)`
-    plays whole episodes. Where all probabilities can be written as tables, a subclass of
-    `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
+    part, fleets and adapters try one reset and one step and refuse wrong tensors (`envs.contract`), and
+    `envs.checker.check_registered(id)` plays whole episodes. Where all probabilities can be written as tables, a
+    subclass of `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` with all that an episode is, tensors with the leading axis N.
     2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1.

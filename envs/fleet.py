@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from envs.atari import AtariConfig, AtariFleet
-from envs.contract import check_members, checked
+from envs.contract import probe
 from envs.core import State, Step, World, put, where
 from envs.errors import UserError
 from envs.gymnasium_fleet import GymnasiumFleet
@@ -20,42 +19,6 @@ from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import restore_generator
 
 S = TypeVar("S", bound=State)
-
-
-class Fleet(Protocol):
-    """What a trainer steps; TensorFleet, GymnasiumFleet and AtariFleet have this interface.
-
-    Attributes:
-        num_envs: N.
-        num_actions: size of the discrete action set.
-        observation_space: of one environment, as a network sees it.
-        device: where all tensors are.
-        reports_success: whether the environment itself tells a success; elsewhere a positive return counts.
-    """
-
-    num_envs: int
-    num_actions: int
-    observation_space: gymnasium.Space[Any]
-    device: torch.device
-    reports_success: bool
-
-    def reset(self) -> Tensor:
-        """Start all episodes; returns the first observations (N, ...)."""
-
-    def step(self, action: Tensor) -> Step:
-        """Take one action (N,) int64 in every environment."""
-
-    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw one environment as a picture (height, width, 3)."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Save all that an exact continuation needs: tensors and integers only."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-
-    def close(self) -> None:
-        """Release what the environments hold outside Python."""
 
 
 def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
@@ -103,8 +66,7 @@ class TensorFleet:
 
     Raises:
         UserError: `initial` has more rows than there are worlds, or rows of another width; the world breaks the
-            contract of `envs.core.World` in its members or, found with the first reset and the first step, in what
-            its functions give.
+            contract of `envs.core.World` in its members or in what its functions give.
     """
 
     reports_success = True
@@ -112,13 +74,11 @@ class TensorFleet:
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
         if num_envs < 1:
             raise UserError(f"num_envs must be at least 1, not {num_envs}.")
-        check_members(world)
+        probe(world)
         if initial is not None and (len(initial) > num_envs or initial.shape[1:] != (world.reset_draws,)):
             wanted = f"at most {num_envs} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
         self.world, self.num_envs, self.initial = world, num_envs, initial
-        # Checking values waits for the device, so only the first reset and the first step are checked.
-        self._resetting = self._stepping = checked(world)
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device = world.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -134,14 +94,14 @@ class TensorFleet:
         u = self.draws(self.world.reset_draws)
         if self.initial is not None:
             u = torch.cat([self.initial.to(u), u[len(self.initial) :]])
-        self.state = self._reset(u)
-        return self.state.observation
+        state: State = self.world.reset(u)
+        self.state = state
+        return state.observation
 
     def step(self, action: Tensor) -> Step:
         """Take one action (N,) int64 in every environment."""
         u = self.draws(self.world.step_draws + self.world.reset_draws)
-        self.state, step = self._advance(self._stepping, self._started(), action, u)
-        self._stepping = self.world
+        self.state, step = self._advance(self.world, self._started(), action, u)
         return step
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -160,7 +120,7 @@ class TensorFleet:
         Raises:
             UserError: the state belongs to another world or another number of worlds.
         """
-        template, saved = self._reset(self.draws(self.world.reset_draws)), state.get("state", {})
+        template, saved = self.world.reset(self.draws(self.world.reset_draws)), state.get("state", {})
         shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
         if shapes != wanted:
             raise UserError(
@@ -173,15 +133,13 @@ class TensorFleet:
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    def _reset(self, u: Tensor) -> State:
-        state: State = self._resetting.reset(u)
-        self._resetting = self.world
-        return state
-
     def _started(self) -> State:
         if self.state is None:
             raise UserError("The worlds have not been started; call reset() before anything else.")
         return self.state
+
+
+Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # what a trainer steps; all three have one interface
 
 
 def make_fleet(

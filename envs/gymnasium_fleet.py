@@ -32,7 +32,7 @@ class ReplayedFleet(ABC):
 
     seeds: list[int]  # (N,), of the first episodes
     num_actions: int
-    observation_space: gymnasium.Space[Any]
+    observation_space: gymnasium.Space[Any]  # of one environment, as a network sees it
 
     def __init__(self, name: str, num_envs: int, device: str | torch.device) -> None:
         if num_envs < 1:
@@ -186,7 +186,7 @@ class GymnasiumFleet(ReplayedFleet):
         self.envs = [self.make() for _ in range(self.num_envs)]
 
     def _first(self, seeds: list[int] | None) -> Array:
-        rows = zip(self.envs, seeds or [None] * self.num_envs, strict=True)
+        rows = zip(self.envs, [None] * self.num_envs if seeds is None else seeds, strict=True)
         return np.stack([self._encode(env.reset(seed=seed)[0]) for env, seed in rows])
 
     def _step(self, chosen: list[int]) -> Step:

@@ -346,7 +346,7 @@ def _space(env: Any, name: str) -> Space:
 
 def _step_limit(env: Any, limit: int | None) -> int:
     """Return the limit given or the world's own; raise a UserError where there is neither."""
-    found = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
+    found: Any = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
     sentence = f"StepCount needs a limit of at least 1 step for {env}, not {found}; give StepCount(env, limit=...)."
     require(found is not None and found >= 1, sentence)
     return int(found)

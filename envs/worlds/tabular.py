@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from envs.core import State, World
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.numpy_backend import integers, take, zeros
 from envs.worlds.pictures import strip, writing
 
@@ -49,13 +48,14 @@ class Tabular(World[TabularState]):
         self.transition, self.sight = draw(_closed(tables.T)), draw(_closed(tables.O))  # from rows a * (S + 1) + s
         start, move, sight = draw(tables.start[None]), self.transition, self.sight
         self.reset_draws, self.step_draws = start.draws, move.draws + sight.draws
-        self.start_slots, self.start_first, self.start_cuts = self._on_device(start)
-        self.move_slots, self.move_first, self.move_cuts = self._on_device(move)
-        self.sight_slots, self.sight_first, self.sight_cuts = self._on_device(sight)
+        self.start_cuts, self.move_cuts, self.sight_cuts = (
+            tuple(map(self._tensor, (each.slots, each.first, each.cuts))) for each in (start, move, sight)
+        )
         self.sight_column, self.by_observation = move.draws, tables.rewards_by_observation()
         # By piece of a draw: what it leads to.
         self.start_state, self.seen = self._tensor(start.choices), self._tensor(sight.choices)
-        self.following = self._tensor(_following(tables, move))
+        over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state stays anyway
+        self.following = self._tensor(np.where(over[move.row], states, move.choices))
         self.sight_row = self._tensor(move.row // (states + 1) * (states + 1) + move.choices)
         self.rewards = self._tensor(_rewards(tables, move).flatten())
         self.ended, self.rows = self._tensor(np.array([states, states + 1])).unbind()
@@ -64,7 +64,7 @@ class Tabular(World[TabularState]):
     def reset(self, u: Tensor) -> TabularState:
         """Draw a start state, not seen yet."""
         steps, returns = self.counters(len(u))
-        begin = piece(self.start_slots, self.start_first, self.start_cuts, steps, u, 0)  # from row 0 of one
+        begin = piece(self.start_cuts, steps, u, 0)  # from row 0 of one
         hidden = take(self.start_state, begin)
         observation = zeros(self.one, len(u)) + self.unseen
         return TabularState(observation[:, None], steps, returns, hidden)
@@ -74,9 +74,9 @@ class Tabular(World[TabularState]):
     ) -> tuple[TabularState, Tensor, Tensor, Tensor, Tensor]:
         """Take one action; a cleared state stays cleared, unseen and unpaid."""
         row = action * self.rows + state.hidden
-        move = piece(self.move_slots, self.move_first, self.move_cuts, row, u, 0)  # (N,)
+        move = piece(self.move_cuts, row, u, 0)  # (N,)
         row = take(self.sight_row, move)
-        sight = piece(self.sight_slots, self.sight_first, self.sight_cuts, row, u, self.sight_column)
+        sight = piece(self.sight_cuts, row, u, self.sight_column)
         observation = take(self.seen, sight)
         hidden = take(self.following, move)
         reward = take(self.rewards, move * self.width + observation if self.by_observation else move)
@@ -117,9 +117,6 @@ class Tabular(World[TabularState]):
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _on_device(self, drawn: Draw) -> tuple[Tensor, Tensor, Tensor]:
-        return self._tensor(drawn.slots), self._tensor(drawn.first), self._tensor(drawn.cuts)
-
 
 def _closed(table: Floats) -> Floats:
     """Add one more state to T or O (A, S, C), the cleared one, which stays and is unseen: rows (A * (S + 1), C + 1)."""
@@ -135,12 +132,6 @@ def _certain(tables: Tables) -> bool:
     return bool((moves == 1).all() and (sights == 1).all() and (last == last[:, :1, :1]).all())
 
 
-def _following(tables: Tables, move: Draw) -> Integers:
-    """Return the state (P,) after each piece of a transition."""
-    over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state leads to itself anyway
-    return np.where(over[move.row], tables.num_states, move.choices)
-
-
 def _rewards(tables: Tables, move: Draw) -> Floats:
     """Compute what each piece of a transition pays: (P, 1), or (P, Z + 1) if the observation matters."""
     action, state = np.divmod(move.row, tables.num_states + 1)  # (P,)
@@ -154,6 +145,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
 MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
+KINDS = ("state", "action", "observation")
 
 
 def numbers(count: int) -> tuple[str, ...]:
@@ -186,17 +178,15 @@ class Tables:
     discount: float
 
     def __post_init__(self) -> None:
-        self._check_shapes()
-        self._check_names()
-        self._check_numbers()
-        for table, rows, kinds in self._rows():
+        self._check_form()
+        for name, rows in (("T", self.T), ("O", self.O), ("start", self.start)):
             wrong = wrong_row(rows)
             if wrong is not None:
-                where = " and ".join(f"{kind} {names[i]!r}" for (kind, names), i in zip(kinds, wrong, strict=True))
+                kinds = zip(("action", "state"), (self.action_names, self.state_names), wrong, strict=False)
+                where = " and ".join(f"{kind} {names[index]!r}" for kind, names, index in kinds) or "the model"
                 total = f"{rows[wrong].sum():g}"
-                raise UserError(f"{table} of {where or 'the model'} sums to {total}, but probabilities sum to 1.")
-        if (self.T[self.reset] != self.start).any():
-            raise UserError("Where reset holds, the row of T must be start.")
+                raise UserError(f"{name} of {where} sums to {total}, but probabilities sum to 1.")
+        require((self.T[self.reset] == self.start).all(), "Where reset holds, the row of T must be start.")
 
     @property
     def num_states(self) -> int:
@@ -215,48 +205,35 @@ class Tables:
 
     def numbered(self) -> Tables:
         """Return the same model with numbers for names."""
-        states, actions, observations = self.num_states, self.num_actions, self.num_observations
-        return replace(
-            self,
-            state_names=numbers(states),
-            action_names=numbers(actions),
-            observation_names=numbers(observations),
-        )
+        names = {f"{kind}_names": numbers(len(getattr(self, f"{kind}_names"))) for kind in KINDS}
+        return replace(self, **names)  # type: ignore[arg-type]
 
     def rewards_by_observation(self) -> bool:
         """Tell whether R depends on the observation."""
         return self.R.strides[3] != 0 and bool((self.R[..., :1] != self.R).any())
 
-    def _rows(self) -> tuple[tuple[str, Floats, tuple[tuple[str, Sequence[str]], ...]], ...]:
-        action, state = ("action", self.action_names), ("state", self.state_names)
-        return ("T", self.T, (action, state)), ("O", self.O, (action, state)), ("start", self.start, ())
-
-    def _check_shapes(self) -> None:
+    def _check_form(self) -> None:
+        """Check everything but the probabilities."""
         states, actions, observations = self.num_states, self.num_actions, self.num_observations
-        wanted = {
+        require(
+            states and actions and observations, "A model needs at least one state, one action and one observation."
+        )
+        shapes = {
             "T": (actions, states, states),
             "O": (actions, states, observations),
             "R": (actions, states, states, observations),
             "start": (states,),
             "reset": (actions, states),
         }
-        for name, shape in wanted.items():
-            if getattr(self, name).shape != shape:
-                raise UserError(f"{name} must have shape {shape}, not {getattr(self, name).shape}.")
-        if not states or not actions or not observations:
-            raise UserError("A model needs at least one state, one action and one observation.")
-
-    def _check_names(self) -> None:
-        for kind in ("state", "action", "observation"):
+        for name, shape in shapes.items():
+            found = getattr(self, name).shape
+            require(found == shape, f"{name} must have shape {shape}, not {found}.")
+        for kind in KINDS:
             names = getattr(self, f"{kind}_names")
-            if len(set(names)) != len(names):
-                raise UserError(f"The {kind} names must differ from one another, not {names}.")
-
-    def _check_numbers(self) -> None:
-        if not np.isfinite(self.R[..., :1] if self.R.strides[3] == 0 else self.R).all():
-            raise UserError("R must hold finite numbers.")
-        if not 0 <= self.discount <= 1:
-            raise UserError(f"discount must be from 0 to 1, not {self.discount}.")
+            require(len(set(names)) == len(names), f"The {kind} names must differ from one another, not {names}.")
+        finite = np.isfinite(self.R[..., :1] if self.R.strides[3] == 0 else self.R).all()
+        require(finite, "R must hold finite numbers.")
+        require(0 <= self.discount <= 1, f"discount must be from 0 to 1, not {self.discount}.")
 
 
 def check_size(states: int, actions: int, observations: int, where: str) -> None:
@@ -266,17 +243,15 @@ def check_size(states: int, actions: int, observations: int, where: str) -> None
         UserError: T or O would have more than 2**26 entries.
     """
     entries = actions * states * max(states, observations)
-    if entries > MOST_ENTRIES:
-        sizes = f"{states} states, {actions} actions and {observations} observations"
-        raise UserError(f"{where}: found {sizes}, expected tables of at most {MOST_ENTRIES} entries, not {entries}.")
+    sizes = f"{states} states, {actions} actions and {observations} observations"
+    wanted = f"expected tables of at most {MOST_ENTRIES} entries, not {entries}"
+    require(entries <= MOST_ENTRIES, f"{where}: found {sizes}, {wanted}.")
 
 
 def wrong_row(rows: Floats) -> tuple[int, ...] | None:
     """Index of the first row along the last axis that is no distribution, or None."""
     right = (np.abs(rows.sum(-1) - 1.0) <= TOLERANCE) & (rows >= 0.0).all(-1)
-    if right.all():
-        return None
-    return tuple(int(i) for i in np.argwhere(~right)[0])
+    return next((tuple(map(int, index)) for index in np.argwhere(~right)), None)
 
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -328,22 +303,21 @@ class Draw(NamedTuple):
         return float(begin[found][0])
 
 
-def piece(slots: Values, first: Values, cuts: Values, row: Values, u: Values, column: int) -> Values:
+def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Values:
     """Find the piece (N,) int64 that u[:, column] falls into.
 
     Args:
-        slots: of the `Draw`.
-        first: of the `Draw`.
-        cuts: of the `Draw`.
+        cuts: slots, first and cuts of a `Draw`.
         row: (N,) int64, row of the table of probabilities.
         u: (N, D) float64 from [0, 1).
         column: the uniform to use; none is used where nothing is drawn.
     """
-    if len(cuts) == 0:
+    slots, first, cut_at = cuts
+    if len(cut_at) == 0:
         return row
     ours = u[:, column]
     slot = take(first, row) + integers(ours * take(slots, row))  # the product with a power of two is exact
-    return slot + slot + (ours >= take(cuts, slot))
+    return slot + slot + (ours >= take(cut_at, slot))
 
 
 def draw(probabilities: Floats) -> Draw:

@@ -71,8 +71,8 @@ def lengths(chosen, rows, outcomes):
 def choose(chosen, rows, u):
     """Outcomes for uniforms u (len(rows),)."""
     u = torch.as_tensor(u, dtype=torch.float64)[:, None]
-    slots, first, cuts = (torch.from_numpy(table) for table in chosen[:3])
-    return chosen.choices[piece(slots, first, cuts, torch.as_tensor(rows), u, 0).numpy()]
+    cuts = tuple(torch.from_numpy(table) for table in chosen[:3])
+    return chosen.choices[piece(cuts, torch.as_tensor(rows), u, 0).numpy()]
 
 
 weights = st.lists(st.one_of(st.sampled_from([0.0, 1e-300]), st.floats(1e-12, 1.0)), min_size=1, max_size=21).filter(
