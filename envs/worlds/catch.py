@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from envs.core import State, World
-from envs.errors import UserError
+from envs.errors import require
 from envs.numpy_backend import integers, pick, stack, take, where, zeros
 from envs.spaces import MultiDiscrete
 
@@ -119,9 +119,12 @@ class BlinkingCatch(World[CatchState]):
         pictures = torch.zeros(len(cells), 3, self.size, self.size, dtype=torch.uint8)
         for picture, cell in zip(pictures, cells, strict=True):
             if cell is not None:
-                rows, columns = (slice(self.edge(each), self.edge(each + 1)) for each in cell)
-                picture[:, rows, columns] = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
+                picture[:, *self._pixels(*cell)] = torch.tensor(colour, dtype=torch.uint8)[:, None, None]
         return pictures.to(self.device)
+
+    def _pixels(self, *cell: int) -> tuple[slice, ...]:
+        """Return the rows and columns of pixels of a cell (y, x)."""
+        return tuple(slice(self.edge(at), self.edge(at + 1)) for at in cell)
 
     def edge(self, cell: int) -> int:
         """Return the pixel at which a row or column of cells begins."""
@@ -132,8 +135,7 @@ class BlinkingCatch(World[CatchState]):
         picture = torch.as_tensor(state.observation[row]).cpu().numpy().transpose(1, 2, 0).copy()
         fallen, column = self._ball(state, row)
         if fallen is not None and not self.shown[fallen]:
-            rows, columns = (slice(self.edge(each), self.edge(each + 1)) for each in (fallen, column))
-            picture[rows, columns] = UNSEEN
+            picture[self._pixels(fallen, column)] = UNSEEN
         times = -(-ENLARGED // self.size)
         return picture.repeat(times, 0).repeat(times, 1)
 
@@ -159,11 +161,9 @@ def check(size: int, grid: int, balls: int, blink: int) -> None:
     Raises:
         UserError: one sentence for the first of them.
     """
-    if not GRIDS[0] <= grid <= GRIDS[1]:
-        raise UserError(f"grid of Blinking Catch must be from {GRIDS[0]} to {GRIDS[1]} cells, not {grid}.")
-    if not grid <= size <= SIZES:
-        raise UserError(f"size of Blinking Catch must be from {grid}, its grid, to {SIZES} pixels, not {size}.")
-    if balls < 1:
-        raise UserError(f"balls of Blinking Catch must be at least 1, not {balls}.")
-    if blink < 1:
-        raise UserError(f"blink of Blinking Catch must be at least 1 (always seen), not {blink}.")
+    few, most = GRIDS
+    require(few <= grid <= most, f"grid of Blinking Catch must be from {few} to {most} cells, not {grid}.")
+    wanted = f"from {grid}, its grid, to {SIZES} pixels"
+    require(grid <= size <= SIZES, f"size of Blinking Catch must be {wanted}, not {size}.")
+    require(balls >= 1, f"balls of Blinking Catch must be at least 1, not {balls}.")
+    require(blink >= 1, f"blink of Blinking Catch must be at least 1 (always seen), not {blink}.")

@@ -5,6 +5,7 @@ Littman, Cassandra and Kaelbling (1995), as the table of 60 states, 5 actions an
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -30,7 +31,7 @@ TURNING = {"turn_right": (100, 700, 100, 100), "turn_around": (100, 150, 600, 15
 
 # Millionths for a reading, by (walls seen, walls missed, openings seen as wall, openings seen as open): the products
 # of 0.90, 0.10, 0.05 and 0.95 as the model's file has them, cut off after six decimals and not always rounded alike.
-READINGS = {
+READINGS: dict[tuple[int, ...], int] = {
     (0, 3, 0, 1): 949, (1, 2, 0, 1): 8549, (2, 1, 0, 1): 76949, (3, 0, 0, 1): 692550, (0, 3, 1, 0): 49,
     (1, 2, 1, 0): 449, (2, 1, 1, 0): 4049, (0, 2, 0, 2): 9024, (0, 2, 1, 1): 474, (0, 2, 2, 0): 24,
     (1, 1, 0, 2): 81225, (1, 1, 1, 1): 4275, (1, 1, 2, 0): 225, (2, 0, 0, 2): 731024, (2, 0, 1, 1): 38475,
@@ -77,18 +78,17 @@ def tables() -> Tables:
     reading = np.array([_observation(cell, heading) for cell in range(len(CELLS)) for heading in range(4)]) / 1e6
     O = np.tile(reading, (len(ACTIONS), 1, 1))  # noqa: E741
     R = np.broadcast_to(goal[:, None].astype(float), (*T.shape, O.shape[2]))
-    return Tables(T, O, R, start / 1e6, reset, _state_names(), ACTIONS, _observation_names(), DISCOUNT)
+    poses = tuple(f"{('top', 'bottom')[y]}(y={y},x={x}) facing {heading}" for y, x in CELLS for heading in "NESW")
+    return Tables(T, O, R, start / 1e6, reset, poses, ACTIONS, _observation_names(), DISCOUNT)
 
 
 def _transitions() -> Floats:
     """Compute the transitions (A, S, S') per mille, without resets."""
     states = 4 * len(CELLS)
     parts = np.zeros((len(ACTIONS), states, states))
-    for action, name in enumerate(ACTIONS):
-        for cell in range(len(CELLS)):
-            for heading in range(4):
-                for part, to, facing in _outcomes(name, cell, heading):
-                    parts[action, 4 * cell + heading, 4 * to + facing % 4] += part
+    for (action, name), state in itertools.product(enumerate(ACTIONS), range(states)):
+        for part, to, facing in _outcomes(name, *divmod(state, 4)):
+            parts[action, state, 4 * to + facing % 4] += part
     return parts
 
 
@@ -125,20 +125,10 @@ def _observation(cell: int, heading: int) -> list[int]:
     return parts
 
 
-def _tally(walls: list[bool], reading: int) -> tuple[int, int, int, int]:
+def _tally(walls: list[bool], reading: int) -> tuple[int, ...]:
     """Count walls seen and missed, openings seen as wall and as open."""
-    pairs = list(zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True))
-    return (
-        pairs.count((True, True)),
-        pairs.count((True, False)),
-        pairs.count((False, True)),
-        pairs.count((False, False)),
-    )
-
-
-def _state_names() -> tuple[str, ...]:
-    rows = ("top", "bottom")
-    return tuple(f"{rows[y]}(y={y},x={x}) facing {heading}" for y, x in CELLS for heading in "NESW")
+    pairs: list[tuple[bool, ...]] = list(zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True))
+    return tuple(pairs.count(each) for each in itertools.product((True, False), repeat=2))
 
 
 def _observation_names() -> tuple[str, ...]:

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.errors import UserError
+from envs.errors import require
 from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tabular import Flags, Tables, Tabular, TabularState, check_size
+from envs.worlds.tabular import Tables, Tabular, TabularState, check_size
 
 ACTIONS = ("N", "S", "E", "W")
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action
@@ -68,8 +68,7 @@ def tables(n: int = 3) -> Tables:
     Raises:
         UserError: n is less than 1 or so large that the tables would not fit.
     """
-    if n < 1:
-        raise UserError(f"n of HeavenHell must be at least 1 cell, not {n}.")
+    require(n >= 1, f"n of HeavenHell must be at least 1 cell, not {n}.")
     positions = cells(n)
     count, states = len(positions), 2 * len(positions)
     check_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
@@ -80,9 +79,12 @@ def tables(n: int = 3) -> Tables:
     seen = np.where(cell < count - 1, cell, count - 1 + np.arange(states) // count)
     T = np.where(reset[:, :, None], start, np.eye(states)[_targets(positions)])
     O = np.tile(np.eye(count + 1)[seen], (len(ACTIONS), 1, 1))  # noqa: E741
-    R = np.broadcast_to(_rewards(ends, n)[:, None, None], (*T.shape, count + 1))
+    heaven = cell == np.where(np.arange(states) < count, 2 * n, 3 * n)  # the left end or the right one
+    paid = np.where(ends, np.where(heaven, 1.0, -1.0), 0.0)
+    R = np.broadcast_to(paid[:, None, None], (*T.shape, count + 1))
+    state_names = tuple(f"heaven_{side}:cell{index}" for side in ("left", "right") for index in range(count))
     observations = (*(f"o{i}" for i in range(count - 1)), "left", "right")
-    return Tables(T, O, R, start, reset, _state_names(count), ACTIONS, observations, DISCOUNT)
+    return Tables(T, O, R, start, reset, state_names, ACTIONS, observations, DISCOUNT)
 
 
 def _targets(positions: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -90,14 +92,3 @@ def _targets(positions: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.in
     cell_at = {position: cell for cell, position in enumerate(positions)}
     to = [[cell_at.get((y + dy, x + dx), cell) for cell, (y, x) in enumerate(positions)] for dy, dx in MOVES]
     return np.concatenate([np.array(to), np.array(to) + len(positions)], 1)
-
-
-def _rewards(ends: Flags, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the reward (S,) of any action from a state."""
-    right_world = np.arange(len(ends)) >= len(ends) // 2
-    right_end = np.arange(len(ends)) % (len(ends) // 2) == 3 * n
-    return np.where(ends, np.where(right_world == right_end, 1.0, -1.0), 0.0)
-
-
-def _state_names(count: int) -> tuple[str, ...]:
-    return tuple(f"heaven_{side}:cell{cell}" for side in ("left", "right") for cell in range(count))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import make_dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from envs.core import State, World
-from envs.errors import UserError
+from envs.errors import require
 
 OBSERVE = ("observation", "state")  # what `make_world(observe=...)` takes
 SHOWN = "shown"  # the field that keeps the world's own observation, which pictures may need
-_KINDS: dict[type[State], type[State]] = {}  # made once, so that two states of one world are of one class
 
 
 class StateObserved(World[Any]):
@@ -27,16 +27,14 @@ class StateObserved(World[Any]):
     """
 
     def __init__(self, world: World[Any]) -> None:
-        if world.state_space is None:
-            kind = type(world).__name__
-            raise UserError(
-                f"The world {kind} shows no state; give it state_space and observe_state, or use observe='observation'."
-            )
+        kind, advice = type(world).__name__, "give it state_space and observe_state, or use observe='observation'"
+        require(world.state_space is not None, f"The world {kind} shows no state; {advice}.")
         super().__init__(world.time_limit, world.device)
         self.world = world
         self.num_actions, self.action_names = world.num_actions, world.action_names
         self.reset_draws, self.step_draws = world.reset_draws, world.step_draws
-        self.observation_space, self.state_space = world.state_space, world.state_space
+        self.observation_space: Any = world.state_space
+        self.state_space = world.state_space
         self.runs_on_numpy = world.runs_on_numpy
 
     def reset(self, u: Tensor) -> State:
@@ -71,14 +69,13 @@ class StateObserved(World[Any]):
 
     def _observed(self, state: State) -> State:
         values = {**vars(state), "observation": self.world.observe_state(state), SHOWN: state.observation}
-        return _kind(type(state))(**values)
+        return _kind(type(state))(**values)  # type: ignore[arg-type]  # a dataclass type hashes
 
 
+@cache  # so that two states of one world are of one class
 def _kind(inner: type[State]) -> type[State]:
     """Make a world's state class with one more field."""
-    if inner not in _KINDS:
-        _KINDS[inner] = make_dataclass(f"Observed{inner.__name__}", [(SHOWN, Tensor)], bases=(inner,))
-    return _KINDS[inner]
+    return make_dataclass(f"Observed{inner.__name__}", [(SHOWN, Tensor)], bases=(inner,))
 
 
 def _as_the_world_has_it(state: State) -> State:
