@@ -5,16 +5,16 @@ import own_worlds
 import pytest
 import torch
 from own_worlds import Cue
-from world_keywords import IDS, build
 
 import envs
-from envs import contract
 from envs.adapters import WorldEnv, WorldVectorEnv
 from envs.checker import check_registered
+from envs.contract import probe
 from envs.core import State, World
 from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import WORLDS, Entry, make_world
+from envs.worlds.state_view import StateObserved
 
 ID = "Mine/Cue-v0"
 
@@ -39,52 +39,41 @@ def register():
     gymnasium.registry.pop(ID, None)
 
 
-def sentence(caught):
-    said = str(caught.value)
-    assert "\n" not in said
-    return said
-
-
 def told(work, *args, **kwargs):
+    """The one sentence that refuses."""
     with pytest.raises(UserError) as caught:
         work(*args, **kwargs)
-    return sentence(caught)
-
-
-def start(kind, rows=5):
-    fleet = TensorFleet(kind(), rows, 0)
-    fleet.reset()
-    fleet.step(torch.zeros(rows, dtype=torch.int64))
-    return fleet
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 # What reset and step give
 
 
 WRONG = {
-    "Narrow": ("observation of Narrow.reset", "(5, 4) of float32", "Box(0.0, 2.0, (4,), float32)", "one (5, 1)"),
+    "Narrow": ("observation of Narrow.reset", "(3, 4) of float32", "Box(0.0, 2.0, (4,), float32)", "one (3, 1)"),
     "Padded": ("observation of Padded.step holds 2 at index 0", "Discrete(2)", "0 to 1"),
     "FromOne": ("observation_space of FromOne must count from 0", "start=1"),
-    "Halves": ("observation of Halves.reset", "(5, 1) of int64", "Discrete(3)", "one (5, 1) of float32"),
+    "Halves": ("observation of Halves.reset", "(3, 1) of int64", "Discrete(3)", "one (3, 1) of float32"),
     "NotANumber": ("observation of NotANumber.reset holds nan", "-9.0 to 9.0"),
     "NoState": ("NoState.reset must return a state", "envs.core.State", "not a tuple"),
     "FourValues": ("FourValues.step must return five values", "terminated, success", "not 4 values"),
-    "ColumnRewards": ("reward of ColumnRewards.step", "(5,) of float32 or float64", "one (5, 1) of float64"),
-    "WholeRewards": ("reward of WholeRewards.step", "one (5,) of int64"),
-    "NumberEnds": ("terminated of NumberEnds.step", "(5,) of bool", "int64"),
-    "OneSuccess": ("success of OneSuccess.step", "(5,) of bool", "one (1,)"),
+    "ColumnRewards": ("reward of ColumnRewards.step", "(3,) of float32 or float64", "one (3, 1) of float64"),
+    "WholeRewards": ("reward of WholeRewards.step", "one (3,) of int64"),
+    "NumberEnds": ("terminated of NumberEnds.step", "(3,) of bool", "int64"),
+    "OneSuccess": ("success of OneSuccess.step", "(3,) of bool", "one (1,)"),
     "EarlySuccess": ("EarlySuccess.step tells a success where terminated is False",),
     "StandingClock": ("steps of the state that StandingClock.step returns", "one more"),
     "LostReturns": ("returns of the state that LostReturns.step returns", "reward"),
     "OldSights": ("observation that OldSights.step returns must be that of the state",),
     "Scribbler": ("Scribbler.step must not write into the state", "(returns)"),
-    "OneForAll": ("score of the state Single of OneForAll.reset", "(5, ...)", "one () of float32"),
+    "OneForAll": ("score of the state Single of OneForAll.reset", "(3, ...)", "one () of float32"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_fleet_of_a_wrong_world_says_what_is_wrong(name):
-    said = told(start, getattr(own_worlds, name))
+def test_a_wrong_world_is_told_what_is_wrong(name):
+    said = told(TensorFleet, getattr(own_worlds, name)(), 5, 0)
     assert all(part in said for part in WRONG[name]), said
 
 
@@ -93,57 +82,17 @@ def test_every_wrong_world_is_tried():
 
 
 def test_a_fleet_of_a_right_world_plays():
-    fleet = start(Cue, 200)
-    fleet.step(torch.zeros(200, dtype=torch.int64))
-    last = fleet.step(torch.zeros(200, dtype=torch.int64))
+    fleet = TensorFleet(Cue(), 200, 0)
+    fleet.reset()
+    *_, last = (fleet.step(torch.zeros(200, dtype=torch.int64)) for _ in range(3))
     assert last.terminated.all() and 60 < last.success.sum() < 140
 
 
-def test_a_wrong_first_step_stays_wrong():
-    fleet = TensorFleet(own_worlds.FourValues(), 2, 0)
-    fleet.reset()
-    for _ in range(2):
-        assert "five values" in told(fleet.step, torch.zeros(2, dtype=torch.int64))
-
-
-def test_only_the_first_reset_and_the_first_step_are_looked_at(monkeypatch):
-    looks = []
-    look = contract._check_observation
-    monkeypatch.setattr(contract, "_check_observation", lambda *args: (looks.append(args[0]), look(*args)))
-    fleet = TensorFleet(Cue(), 3, 0)
-    fleet.reset()
-    assert looks == ["Cue.reset"]
-    for _ in range(12):  # four episodes
-        fleet.step(torch.zeros(3, dtype=torch.int64))
-    fleet.reset()
-    assert looks == ["Cue.reset", "Cue.step"]
-
-
-def test_looking_changes_no_random_stream():
-    fleet, stream = start(Cue), torch.Generator().manual_seed(0)
-    torch.rand(5, 1, dtype=torch.float64, generator=stream)
-    torch.rand(5, 1, dtype=torch.float64, generator=stream)
-    before = torch.get_rng_state()
-    assert torch.equal(fleet.generator.get_state(), stream.get_state())
-    contract.probe(Cue())
+def test_trying_a_world_changes_no_random_stream():
+    stream, before = torch.Generator().manual_seed(0), torch.get_rng_state()
+    probe(Cue())
+    assert torch.equal(TensorFleet(Cue(), 5, 0).generator.get_state(), stream.get_state())
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_a_resumed_fleet_is_looked_at_too():
-    saved = start(Cue).state_dict()
-    assert "holds 2" in told(resume, own_worlds.Padded(), saved)
-
-
-def resume(world, saved):
-    fleet = TensorFleet(world, 5, 0)
-    fleet.load_state_dict(saved)
-    fleet.step(torch.zeros(5, dtype=torch.int64))
-
-
-@pytest.mark.parametrize("id", IDS)
-@pytest.mark.parametrize("observe", ["observation", "state"])
-def test_our_own_worlds_keep_the_contract(id, observe):
-    contract.probe(build(id, observe=observe))
 
 
 def test_a_wrong_view_of_the_state_is_named_with_its_world():
@@ -153,26 +102,16 @@ def test_a_wrong_view_of_the_state_is_named_with_its_world():
         def observe_state(self, state):
             return state.side
 
-    assert "Shy with observe='state'.reset" in told(start, lambda: envs.worlds.state_view.StateObserved(Shy()))
+    assert "Shy with observe='state'.reset" in told(probe, StateObserved(Shy()))
 
 
-# Where neither a fleet nor a tensor is seen
-
-
-@pytest.mark.parametrize("make", [WorldEnv, WorldVectorEnv])
-def test_gymnasium_environments_of_a_wrong_world_are_refused(make):
-    assert "(3, 4) of float32" in told(make, own_worlds.Narrow())
-    assert "five values" in told(make, own_worlds.FourValues())
-
-
-def test_the_checker_says_it_in_one_sentence(register):
-    register("own_worlds:Narrow")
-    assert "The observation of Narrow.reset must be a tensor (3, 4) of float32" in told(check_registered, ID)
+@pytest.mark.parametrize("make", [WorldEnv, WorldVectorEnv, check_registered])
+def test_gymnasium_environments_of_a_wrong_world_are_refused(make, register):
+    assert "The observation of Narrow.reset must be a tensor (3, 4)" in told(make, register("own_worlds:Narrow"))
 
 
 def test_the_checker_plays_on_where_the_first_step_shows_nothing(register):
-    register("own_worlds:Cue")
-    check_registered(ID, steps=30)
+    check_registered(register("own_worlds:Cue"), steps=30)
 
 
 # What a world must have
@@ -268,20 +207,21 @@ def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, mo
         make_world(ID)
 
 
-def test_the_keywords_of_an_entry_are_checked(register):
-    register("own_worlds:Cue", time_limt=4)
-    assert "takes no keyword 'time_limt'; did you mean 'time_limit'?" in told(make_world, ID)
-    assert "takes no keyword 'device'" in told(make_world, register_again(device="cpu"))
-    assert "time_limit of environment 'Mine/Cue-v0' must be a whole number" in told(
-        make_world, register_again(time_limit="9")
-    )
-    assert make_world(register_again(time_limit=4)).time_limit == 4
-    assert make_world(ID, time_limit=5).time_limit == 5
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"time_limt": 4}, "takes no keyword 'time_limt'; did you mean 'time_limit'?"),
+        ({"device": "cpu"}, "takes no keyword 'device'"),
+        ({"time_limit": "9"}, "time_limit of environment 'Mine/Cue-v0' must be a whole number"),
+    ],
+)
+def test_the_keywords_of_an_entry_are_checked(given, words, register):
+    assert words in told(make_world, register("own_worlds:Cue", **given))
 
 
-def register_again(**kwargs):
-    WORLDS[ID] = Entry("own_worlds:Cue", kwargs)
-    return ID
+def test_keywords_that_are_given_come_before_those_of_the_entry(register):
+    register("own_worlds:Cue", time_limit=4)
+    assert make_world(ID).time_limit == 4 and make_world(ID, time_limit=5).time_limit == 5
 
 
 def test_an_id_that_is_taken_stays_what_it_is(register):
