@@ -16,7 +16,7 @@ from torch import Tensor
 
 from envs.contract import probe
 from envs.core import State, World, put
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.registry import make_world
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import object_rows, row, unflatten
@@ -34,8 +34,8 @@ class _Adapter:
     state: State | None = None
 
     def _set_up(self, world: str | World[Any], render_mode: str | None, kwargs: dict[str, Any]) -> None:
-        if render_mode is not None and render_mode not in RENDER_MODES:
-            raise UserError(f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
+        known = (None, *RENDER_MODES)
+        require(render_mode in known, f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
         self.world = make_world(world, **kwargs) if isinstance(world, str) else world
         probe(self.world)  # `unflatten` would bring observations of a wrong shape into the right one
         self.render_mode, self._engine = render_mode, Engine(self.world)
@@ -105,6 +105,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
 
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
+        num_envs: N.
         autoreset_mode: an AutoresetMode or its value, "NextStep", "SameStep" or "Disabled".
         render_mode: None, "rgb_array" or "ansi".
     """
@@ -117,10 +118,12 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         self._set_up(world, render_mode, kwargs)
-        self.num_envs, self.autoreset_mode = num_envs, _autoreset_mode(autoreset_mode)
+        modes = {mode.value: mode for mode in AutoresetMode}
+        known = autoreset_mode in (*modes, *modes.values())
+        require(known, f"autoreset_mode must be one of {', '.join(map(repr, modes))}, not {autoreset_mode!r}.")
+        self.num_envs, self.autoreset_mode = num_envs, AutoresetMode(autoreset_mode)
         self.metadata = {**METADATA, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = self.world.observation_space
         self.single_action_space = gymnasium.spaces.Discrete(self.world.num_actions)
@@ -163,18 +166,12 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return None if self.render_mode is None else tuple(map(self._render_row, range(self.num_envs)))
 
     def _idle(self) -> Mask | None:
-        """Find the rows (N,) whose step is their reset; None where there are none.
-
-        Raises:
-            UserError: autoreset is disabled, and an episode that has ended was not started over.
-        """
+        """Find the rows (N,) whose step is their reset; None where there are none."""
         if self.autoreset_mode is AutoresetMode.SAME_STEP or not self._done.any():
             return None
-        if self.autoreset_mode is AutoresetMode.DISABLED:
-            ended = ", ".join(map(str, np.flatnonzero(self._done)[:5]))
-            raise UserError(
-                f"Row {ended} has ended; reset it with options={{'reset_mask': mask}} before the next step."
-            )
+        ended = ", ".join(map(str, np.flatnonzero(self._done)[:5]))
+        stale = f"Row {ended} has ended; reset it with options={{'reset_mask': mask}} before the next step."
+        require(self.autoreset_mode is AutoresetMode.NEXT_STEP, stale)
         return self._done
 
     def _step_draws(self, idle: Mask | None) -> Floats:
@@ -219,27 +216,19 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         mask = (options or {}).get("reset_mask")
         if mask is None:
             return np.ones(self.num_envs, bool)
-        if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            wanted = f"a numpy array of {self.num_envs} truth values, at least one of them True"
-            raise UserError(f"options['reset_mask'] must be {wanted}, not {mask!r}.")
-        if self.state is None and not mask.all():
-            raise UserError("The first reset must start all rows; call reset() without options['reset_mask'].")
+        fits = isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == bool and mask.any()
+        wanted = f"a numpy array of {self.num_envs} truth values, at least one of them True"
+        require(fits, f"options['reset_mask'] must be {wanted}, not {mask!r}.")
+        first = "The first reset must start all rows; call reset() without options['reset_mask']."
+        require(self.state is not None or mask.all(), first)
         return mask
 
     def _seeds(self, seed: int | Sequence[int | None]) -> Sequence[int | None]:
         if isinstance(seed, int | np.integer):
             return [int(seed) + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise UserError(f"seed must be one integer or a list of {self.num_envs}, not a list of {len(seed)}.")
+        wanted = f"one integer or a list of {self.num_envs}"
+        require(len(seed) == self.num_envs, f"seed must be {wanted}, not a list of {len(seed)}.")
         return seed
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in AutoresetMode)
-        raise UserError(f"autoreset_mode must be one of {known}, not {mode!r}.") from None
 
 
 class Outcome(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 from envs.gymnasium_fleet import ReplayedFleet
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,13 +51,10 @@ class AtariConfig:
 
     def check(self) -> None:
         """Refuse in one sentence every value that cannot work."""
-        if not 0 <= self.sticky < 1:
-            raise UserError(f"sticky {self.sticky} must be at least 0 and below 1.")
+        require(0 <= self.sticky < 1, f"sticky {self.sticky} must be at least 0 and below 1.")
         for name in ("size", "frame_skip", "most_frames"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} must be at least 1.")
-        if self.noops < 0:
-            raise UserError(f"noops {self.noops} must not be negative.")
+            require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be at least 1.")
+        require(self.noops >= 0, f"noops {self.noops} must not be negative.")
 
 
 @dataclass
@@ -111,7 +108,6 @@ class AtariFleet(ReplayedFleet):
         return np.repeat(picture, 3, -1) if self.config.grayscale else picture.copy()
 
     def close(self) -> None:
-        """Stop the emulators."""
         self.games.close()
 
     def _build(self) -> None:

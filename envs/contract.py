@@ -69,11 +69,7 @@ def check_members(world: Any) -> None:
 
 @torch.no_grad()
 def probe(world: World[Any], rows: int = 3) -> None:
-    """Check the members of a world, and what one reset and one step with numbers of their own return.
-
-    Raises:
-        UserError: the first difference from the contract.
-    """
+    """Check the members of a world, and what one reset and one step with numbers of their own return."""
     check_members(world)
     name, space, numbers = kind(world), world.observation_space, torch.Generator().manual_seed(0)
     start, chance = (
@@ -168,11 +164,7 @@ def _brief(space: gymnasium.Space[Any]) -> str:
 
 
 def _bounds(what: str, space: Any) -> tuple[Array, Array]:
-    """Find the least and the greatest value (d,) of each entry, of the dtype that the space says.
-
-    Raises:
-        UserError: `what` is no space that a world may declare.
-    """
+    """Find the least and the greatest value (d,) of each entry, of the dtype that the space says."""
     if isinstance(space, spaces.Dict):
         entries = [_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
         low, high = map(np.concatenate, zip(*entries, strict=True))
@@ -183,6 +175,6 @@ def _bounds(what: str, space: Any) -> tuple[Array, Array]:
     if ranges is None:
         raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
     count, start = ranges
-    if start.any():  # trainers take such numbers for indices of a table, and the one after the last for padding
-        raise UserError(f"{what} must count from 0, not {_brief(space)}.")
+    # trainers take such numbers for indices of a table, and the one after the last for padding
+    require(not start.any(), f"{what} must count from 0, not {_brief(space)}.")
     return np.zeros(count.shape, space.dtype), (count - 1).astype(space.dtype)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.numpy_backend import put_rows, zeros
 
 
@@ -95,8 +95,7 @@ class World(ABC, Generic[S]):
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
-        if time_limit < 1:
-            raise UserError(f"time_limit must be at least 1 step, not {time_limit}.")
+        require(time_limit >= 1, f"time_limit must be at least 1 step, not {time_limit}.")
         self.time_limit = time_limit
         self.device = torch.device(device)
         # Constants as tensors: on a CPU an operation with a Python number takes half as long again.

@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.atari import AtariConfig, AtariFleet
 from envs.contract import probe
 from envs.core import State, Step, World, put, where
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import restore_generator
@@ -72,8 +72,7 @@ class TensorFleet:
     reports_success = True
 
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         probe(world)
         if initial is not None and (len(initial) > num_envs or initial.shape[1:] != (world.reset_draws,)):
             wanted = f"at most {num_envs} rows of {world.reset_draws}"
@@ -122,11 +121,11 @@ class TensorFleet:
         """
         template, saved = self.world.reset(self.draws(self.world.reset_draws)), state.get("state", {})
         shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
-        if shapes != wanted:
-            raise UserError(
-                f"The saved state does not fit {self.num_envs} worlds of {type(self.world).__name__}; "
-                "resume with the world and the number of worlds that the run was started with."
-            )
+        kind, advice = (
+            type(self.world).__name__,
+            "resume with the world and the number of worlds that the run was started with",
+        )
+        require(shapes == wanted, f"The saved state does not fit {self.num_envs} worlds of {kind}; {advice}.")
         self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])
 
@@ -152,14 +151,11 @@ def make_fleet(
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet."""
     kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
-    if seed < 0:
-        raise UserError(f"seed must not be negative, not {seed}.")
+    require(seed >= 0, f"seed must not be negative, not {seed}.")
     if not atari and id.removeprefix("envs:") not in WORLDS:
         return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)
-    if observation_key is not None:
-        raise UserError(
-            f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
-        )
+    unused = f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
+    require(observation_key is None, unused)
     if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))

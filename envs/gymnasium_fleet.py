@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 from envs.registry import WORLDS
 from envs.seeding import digest
 from envs.spaces import discrete_actions, encoder
@@ -35,8 +35,7 @@ class ReplayedFleet(ABC):
     observation_space: gymnasium.Space[Any]  # of one environment, as a network sees it
 
     def __init__(self, name: str, num_envs: int, device: str | torch.device) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         self.name, self.num_envs, self.device = name, num_envs, torch.device(device)
         self.log = array("h")  # all actions since the first reset, N for every step
         self.observation: Array | None = None  # (N, ...), to act on next
@@ -67,12 +66,8 @@ class ReplayedFleet(ABC):
 
     def state_dict(self) -> dict[str, Any]:
         """Save the seeds (N,), the actions (T, N) and a hash of the last observations."""
-        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs)
-        return {
-            "seeds": torch.tensor(self.seeds),
-            "actions": torch.tensor(log),
-            "observation_hash": digest(self._current()),
-        }
+        log = torch.tensor(np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs))
+        return {"seeds": torch.tensor(self.seeds), "actions": log, "observation_hash": digest(self._current())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start anew from the saved seeds and replay the saved actions.
@@ -80,11 +75,9 @@ class ReplayedFleet(ABC):
         Raises:
             UserError: the number of environments differs, or the replay ends in other observations.
         """
-        if "actions" not in state or state["actions"].shape[1:] != (self.num_envs,):
-            raise UserError(
-                f"The saved state does not fit {self.num_envs} environments {self.name!r}; "
-                "resume with the environment and the number that the run was started with."
-            )
+        fits = "actions" in state and state["actions"].shape[1:] == (self.num_envs,)
+        advice = "resume with the environment and the number that the run was started with"
+        require(fits, f"The saved state does not fit {self.num_envs} environments {self.name!r}; {advice}.")
         self.log = array("h", state["actions"].flatten().tolist())
         self.seeds = state["seeds"].tolist()
         self.close()
@@ -95,12 +88,12 @@ class ReplayedFleet(ABC):
                 self._start(None)
             else:
                 self._step(chosen)
-        if digest(self._current()) != state["observation_hash"]:
-            raise UserError(
-                f"Environment {self.name!r} is not deterministic: replaying {len(state['actions'])} steps from the "
-                "saved seeds ends in other observations, so this run cannot be resumed exactly; was it made with "
-                "another version of the environment or other settings?"
-            )
+        require(
+            digest(self._current()) == state["observation_hash"],
+            f"Environment {self.name!r} is not deterministic: replaying {len(state['actions'])} steps from the saved "
+            "seeds ends in other observations, so this run cannot be resumed exactly; was it made with another version "
+            "of the environment or other settings?",
+        )
 
     def _start(self, seeds: list[int] | None) -> Tensor:
         """Start all episodes; returns the first observations (N, ...)."""
@@ -178,7 +171,6 @@ class GymnasiumFleet(ReplayedFleet):
         return np.asarray(picture, np.uint8)
 
     def close(self) -> None:
-        """Close all environments."""
         for env in self.envs:
             env.close()
 

@@ -29,9 +29,6 @@ class Entry:
         entry: "module:Class", a string, so that a world's module is imported when the world is made and not before.
             The class is an `envs.core.World`, whose docstring says what that must have.
         kwargs: keywords for the class, or `observe`; what a user gives overrides them. `device` is always given.
-
-    Raises:
-        UserError: `entry` has another form.
     """
 
     entry: str
@@ -115,11 +112,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
 
 
 def _imported(id: str, entry: str) -> Any:
-    """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author.
-
-    Raises:
-        UserError: there is no such module, or nothing of that name in it.
-    """
+    """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author."""
     path, _, attribute = entry.partition(":")
     try:
         module = importlib.import_module(path)

@@ -151,11 +151,7 @@ def write_page(
 
 
 def remake_page(path: Path) -> str | None:
-    """Make the Markdown of a page again from its numbers alone; None where a JSON file holds something else.
-
-    Raises:
-        UserError: it is a page, but a damaged one.
-    """
+    """Make the Markdown of a page again from its numbers alone; None where a JSON file holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -165,11 +161,7 @@ def remake_page(path: Path) -> str | None:
 
 
 def read_page(path: Path) -> dict[str, Any]:
-    """Read the numbers of a page as `write_page` has put them down; nothing where there is no file yet.
-
-    Raises:
-        UserError: the file is something else.
-    """
+    """Read the numbers of a page as `write_page` has put them down; nothing where there is no file yet."""
     if not path.exists():
         return {}
     try:

@@ -54,9 +54,6 @@ def one_hot(space: Space) -> Transform:
     """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
 
     In a Dict every entry of integers is so encoded and a Box stays.
-
-    Raises:
-        UserError: there is no integer to encode.
     """
     if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
         same = Transform(space, lambda batch, _: batch)
@@ -95,16 +92,18 @@ def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transfo
         bounded = np.isfinite([low[entry], high[entry]]).all() and low[entry] < high[entry]
         require(bounded, f"Antialias needs bounds for entry {entry}, but it goes {limits}.")
 
-    def spread(batch: Array, weights: Callable[[int], Array]) -> Array:
+    def weights(values: Array, entry: int) -> Array:
+        """Weigh the points (N, bins) for the values (N,) of an entry."""
+        share = (values - low[entry]) / (high[entry] - low[entry])
+        return np.clip(1.0 - np.abs(np.clip(share, 0.0, 1.0)[:, None] * (bins - 1) - np.arange(bins)), 0.0, None)
+
+    def spread(batch: Array, weigh: Callable[[Array, int], Array]) -> Array:
         """Put weights (N, bins) in place of the chosen entries of a batch (N, d)."""
-        parts = [weights(entry) if entry in chosen else batch[:, [entry]] for entry in range(len(low))]
+        parts = [weigh(batch[:, i], i) if i in chosen else batch[:, [i]] for i in range(len(low))]
         return np.concatenate(parts, 1).astype(dtype)
 
-    def encode(batch: Array, _: Array) -> Array:
-        return spread(batch, lambda entry: _soft_one_hot((batch[:, entry] - low[entry]) / (high - low)[entry], bins))
-
-    lows, highs = spread(low[None], lambda _: np.zeros((1, bins))), spread(high[None], lambda _: np.ones((1, bins)))
-    return Transform(spaces.Box(lows[0], highs[0], dtype=dtype), encode)
+    lows, highs = spread(low[None], lambda *_: np.zeros((1, bins))), spread(high[None], lambda *_: np.ones((1, bins)))
+    return Transform(spaces.Box(lows[0], highs[0], dtype=dtype), lambda batch, _: spread(batch, weights))
 
 
 def previous_action(space: Space, actions: Space) -> Transform:
@@ -118,7 +117,6 @@ def previous_action(space: Space, actions: Space) -> Transform:
     count, start = int(actions.n), int(actions.start)
     codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
     whole, encode = append_integer(space, "previous_action", codes)
-
     return Transform(whole, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
 
 
@@ -144,9 +142,6 @@ def append_integer(
         key: name of the integer in a Dict.
         codes: what stands for each value of the integer.
         code_in_dict: a Dict gets the code, too, and not the integer.
-
-    Raises:
-        UserError: a Box is not flat, or the Dict has that key already.
     """
     count = len(codes)
     if isinstance(space, spaces.Dict):
@@ -177,12 +172,6 @@ def _integers(space: Space) -> tuple[Array, Array]:
             f"The observation must hold whole numbers (Discrete, MultiDiscrete or MultiBinary), not {space}."
         )
     return ranges
-
-
-def _soft_one_hot(share: Array, bins: int) -> Array:
-    """Weights (N, bins) of the points for shares (N,) of the way from the first to the last."""
-    position = np.clip(share, 0.0, 1.0) * (bins - 1)
-    return np.clip(1.0 - np.abs(position[:, None] - np.arange(bins)), 0.0, None)
 
 
 # Single environments
@@ -233,21 +222,14 @@ class Antialias(_Wrapper):
 
 
 class PreviousAction(_Wrapper):
-    """The action that led to an observation is part of it; at the start of an episode there is none.
-
-    A Box gets one entry for each action; MultiDiscrete and Discrete get one more integer, A where there is none; a
-    Dict gets the entry "previous_action", Discrete(A + 1).
-    """
+    """The action that led to an observation is part of it; at the start there is none (see `previous_action`)."""
 
     def __init__(self, env: Single) -> None:
         super().__init__(env, previous_action(_space(env, "PreviousAction"), env.action_space))
 
 
 class StepCount(_Wrapper):
-    """The number of steps taken in this episode is part of the observation.
-
-    A Box gets the share of `limit` as one more entry; MultiDiscrete and Discrete one more integer of limit + 1
-    values; a Dict the entry "step_count", the share as a Box (1,).
+    """The number of steps taken in this episode is part of the observation (see `step_count`).
 
     Args:
         env: the environment.
@@ -328,11 +310,7 @@ class VectorStepCount(_VectorWrapper):
 
 
 def _space(env: Any, name: str) -> Space:
-    """Return the observation space of one environment in `env`.
-
-    Raises:
-        UserError: `env` is not what the wrapper `name` wraps, or does not name its autoreset mode.
-    """
+    """Return the observation space of one environment in `env`."""
     vector = name.startswith("Vector")
     wanted, maker, wrapper = ("vector.VectorEnv", "make_vec", name[6:]) if vector else ("Env", "make", f"Vector{name}")
     fits = isinstance(env, VectorEnv if vector else gymnasium.Env)

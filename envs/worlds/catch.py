@@ -156,11 +156,7 @@ class BlinkingCatch(World[CatchState]):
 
 
 def check(size: int, grid: int, balls: int, blink: int) -> None:
-    """Refuse numbers that cannot work.
-
-    Raises:
-        UserError: one sentence for the first of them.
-    """
+    """Refuse numbers that cannot work."""
     few, most = GRIDS
     require(few <= grid <= most, f"grid of Blinking Catch must be from {few} to {most} cells, not {grid}.")
     wanted = f"from {grid}, its grid, to {SIZES} pixels"

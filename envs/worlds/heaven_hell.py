@@ -63,11 +63,7 @@ def cells(n: int) -> list[tuple[int, int]]:
 
 
 def tables(n: int = 3) -> Tables:
-    """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right.
-
-    Raises:
-        UserError: n is less than 1 or so large that the tables would not fit.
-    """
+    """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right."""
     require(n >= 1, f"n of HeavenHell must be at least 1 cell, not {n}.")
     positions = cells(n)
     count, states = len(positions), 2 * len(positions)

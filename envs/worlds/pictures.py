@@ -12,8 +12,7 @@ Picture = np.ndarray[Any, np.dtype[np.uint8]]
 Colour = tuple[int, int, int]
 
 TILE = 24  # pixels along the side of a map's cell
-SQUARE, ROW = 14, 24  # pixels along the side of a strip's square, squares in a row
-LINE = 16  # pixels from one line of writing to the next
+MARGIN, LINE = 8, 16  # pixels around a text, and from one of its lines to the next
 PAPER, INK, AGENT = (245, 245, 245), (40, 40, 45), (40, 60, 110)
 GROUND: dict[str, Colour] = {
     "#": (90, 90, 95),
@@ -37,21 +36,11 @@ def put_agent(lines: Sequence[str], y: int, x: int, agent: str) -> list[str]:
     return changed
 
 
-def strip(count: int, chosen: int) -> Picture:
-    """Draw squares for 0 .. count-1 in rows of 24, the chosen one filled; none where `chosen` is `count`."""
-    picture = np.full((-(-count // ROW) * SQUARE + SQUARE, (ROW + 1) * SQUARE, 3), PAPER, np.uint8)
-    for index in range(count):
-        y, x = (SQUARE // 2 + SQUARE * each for each in divmod(index, ROW))
-        picture[y + 1 : y + SQUARE - 1, x + 1 : x + SQUARE - 1] = AGENT if index == chosen else (215, 215, 220)
-    return picture
-
-
 def writing(lines: Sequence[str], width: int) -> Picture:
     """Draw lines of text, cut off at `width` pixels."""
-    image = Image.new("RGB", (width, LINE * len(lines) + LINE), PAPER)
-    pen, font = ImageDraw.Draw(image), ImageFont.load_default()
-    for index, line in enumerate(lines):
-        pen.text((SQUARE // 2, LINE // 2 + LINE * index), line, fill=INK, font=font)
+    image = Image.new("RGB", (width, LINE * len(lines) + 2 * MARGIN), PAPER)
+    font = ImageFont.load_default()
+    ImageDraw.Draw(image).multiline_text((MARGIN, MARGIN), "\n".join(lines), fill=INK, font=font)
     return np.array(image)
 
 

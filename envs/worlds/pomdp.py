@@ -148,11 +148,7 @@ class Section:
 
 
 def sections(text: str, source: str) -> list[Section]:
-    """Cut a file into its sections.
-
-    Raises:
-        UserError: the file does not begin with a section.
-    """
+    """Cut a file into its sections."""
     lines = re.split(r"\r\n|\r|\n", text)
     words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
     words.append(Token("", max(len(lines) - (not lines[-1]), 1)))
@@ -168,11 +164,7 @@ REFERENCES = {"T": 1, "O": 1, "R": 2}  # how many an entry has at least
 
 
 def parse(text: str, source: str = "text") -> Tables:
-    """Read the model that a text in .pomdp format describes; `source` names it in messages.
-
-    Raises:
-        UserError: the text breaks the format.
-    """
+    """Read the model that a text in .pomdp format describes; `source` names it in messages."""
     preamble: dict[str, Section] = {}
     entries: list[Section] = []
     for section in sections(text, source):

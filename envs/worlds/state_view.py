@@ -20,7 +20,8 @@ class StateObserved(World[Any]):
     """The same episodes under the same draws, observed as `world.observe_state` says: made by `observe="state"`.
 
     Only the observation changes. Initial states, transitions, rewards, endings and pictures are those of the world,
-    so that two agents can be compared on the very same episodes, one of which has nothing to remember.
+    so that two agents can be compared on the very same episodes, one of which has nothing to remember; all methods do
+    as the world's own.
 
     Raises:
         UserError: the world does not say what its state looks like.
@@ -48,23 +49,18 @@ class StateObserved(World[Any]):
         return after, after.observation, reward, terminated, success
 
     def observe_state(self, state: State) -> Tensor:
-        """Do as the world does."""
         return self.world.observe_state(state)
 
     def initial_draws(self) -> Tensor | None:
-        """Do as the world does."""
         return self.world.initial_draws()
 
     def truncated(self, state: State, terminated: Tensor) -> Tensor:
-        """Do as the world does."""
         return self.world.truncated(state, terminated)
 
     def frame(self, state: State, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Do as the world does."""
         return self.world.frame(_as_the_world_has_it(state), row)
 
     def text(self, state: State, row: int) -> str:
-        """Do as the world does."""
         return self.world.text(_as_the_world_has_it(state), row)
 
     def _observed(self, state: State) -> State:

@@ -13,7 +13,7 @@ from torch import Tensor
 from envs.core import State, World
 from envs.errors import UserError, require
 from envs.numpy_backend import integers, take, zeros
-from envs.worlds.pictures import strip, writing
+from envs.worlds.pictures import writing
 
 __all__ = ["Tables", "Tabular", "TabularState"]
 
@@ -98,10 +98,8 @@ class Tabular(World[TabularState]):
         return self._tensor(np.array(uniforms)[:, None])[:, : self.reset_draws]
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw a square for every state and one for every observation, the present ones filled, above their names."""
-        tables, hidden, seen = self.tables, int(state.hidden[row]), int(state.observation[row, 0])
-        strips = [strip(tables.num_states, hidden), strip(tables.num_observations, seen)]
-        return np.concatenate([*strips, writing(self.text(state, row).split("\n"), strips[0].shape[1])])
+        """Draw what `text` writes."""
+        return writing(self.text(state, row).split("\n"), WIDTH)
 
     def text(self, state: TabularState, row: int) -> str:
         """Write the names of the state and the observation, the step and the return."""
@@ -144,6 +142,7 @@ def _rewards(tables: Tables, move: Draw) -> Floats:
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
+WIDTH = 350  # pixels of a picture
 MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
 KINDS = ("state", "action", "observation")
 
@@ -237,11 +236,7 @@ class Tables:
 
 
 def check_size(states: int, actions: int, observations: int, where: str) -> None:
-    """Refuse a model whose tables would fill the memory; `where` begins the sentence.
-
-    Raises:
-        UserError: T or O would have more than 2**26 entries.
-    """
+    """Refuse a model whose tables would fill the memory; `where` begins the sentence."""
     entries = actions * states * max(states, observations)
     sizes = f"{states} states, {actions} actions and {observations} observations"
     wanted = f"expected tables of at most {MOST_ENTRIES} entries, not {entries}"
