@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,89 +59,81 @@ class Section:
     """
 
     def __init__(self, source: str, keyword: Token, words: Sequence[Token]) -> None:
-        self.source, self.keyword, self._words, self._index = source, keyword, words, 0
-        self.stop = words[-1]  # the word that follows the section
+        self.source, self.keyword, self.words = source, keyword, deque(words)
 
     @property
-    def next(self) -> Token:
-        """Return the word to be read."""
-        return self._words[self._index]
+    def next(self) -> str:
+        """Return the word to be read; nothing at the end of the section."""
+        return self.words[0].text if len(self.words) > 1 else ""
 
-    @property
-    def left(self) -> int:
-        """Count the words of the section that are still to be read."""
-        return len(self._words) - 1 - self._index
-
-    def fail(self, expected: str, advice: str = "") -> NoReturn:
+    def fail(self, expected: str, advice: str = ".") -> NoReturn:
         """Report the word to be read; `advice` is added to what was expected."""
-        problem = f"found {self.next}, expected {expected}"
-        raise UserError(f"{self.source}:{self.next.line}: {problem}{advice and '; '}{advice or '.'}")
+        found = self.words[0]
+        raise UserError(f"{self.source}:{found.line}: found {found}, expected {expected}{advice}")
 
-    def take(self) -> Token:
+    def take(self) -> str:
         """Read a word of the section."""
-        self._index += 1
-        return self._words[self._index - 1]
+        return self.words.popleft().text
 
     def accept(self, *texts: str) -> str | None:
         """Read the next word if it is one of these."""
-        return self.take().text if self.left and self.next.text in texts else None
+        return self.take() if self.next in texts else None
 
     def colon(self) -> None:
         """Read the colon after the keyword."""
-        if self.accept(":") is None:
-            self.fail(f"':' after {self.keyword}")
+        self.accept(":") or self.fail(f"':' after {self.keyword}")
 
     def end(self, expected: str = "") -> None:
         """Make sure that nothing is left."""
-        if self.left:
+        if self.next:
             self.fail(expected or f"the end of {self.keyword}")
 
     def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Read a finite number within bounds; its sign may stand apart."""
-        size = self._words[self._index + 1].text if self.left > 1 and self.next.text in ("+", "-") else ""
-        text = self.next.text + size if self.left else ""
+        signed = self.next in ("+", "-") and len(self.words) > 2
+        text = self.next + self.words[1].text if signed else self.next
         value = float(text) if NUMBER.fullmatch(text) else math.nan
         if not (least <= value <= most and math.isfinite(value)):
             self.fail(expected)
-        self._index += 2 if size else 1
+        for _ in range(1 + signed):
+            self.take()
         return value
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Read a count, or a list of names that differ."""
-        if self.left and COUNT.fullmatch(self.next.text):
-            if not 0 < int(self.next.text) <= MOST_NAMES:
+        if COUNT.fullmatch(self.next):
+            if not 0 < int(self.next) <= MOST_NAMES:
                 self.fail(f"a number of {kind} from 1 to {MOST_NAMES}")
-            count = int(self.take().text)
+            count = int(self.take())
             self.end(f"nothing more after the number of {kind}")
-            return tuple(map(str, range(count)))
+            return numbers(count)
         names: dict[str, None] = {}
-        while self.left or not names:
-            if not self.left or self.next.text in KEYWORDS or not NAME.fullmatch(self.next.text):
+        while self.next or not names:
+            if self.next in KEYWORDS or not NAME.fullmatch(self.next):
                 self.fail(f"the number of {kind} or their names, each beginning with a letter")
-            if self.next.text in names:
+            if self.next in names:
                 self.fail(f"names of {kind} that differ from one another")
-            names[self.take().text] = None
+            names[self.take()] = None
         return tuple(names)
 
     def reference(self, to: Names) -> int:
         """Read a name or a number, counted from 0."""
-        kind, names = to
-        text = self.next.text if self.left else ""
+        (kind, names), text = to, self.next
         if text in names:
-            return names.index(self.take().text)
+            return names.index(self.take())
         if COUNT.fullmatch(text) and int(text) < len(names):
-            return int(self.take().text)
+            return int(self.take())
         named = NAME.fullmatch(text) and text not in KEYWORDS
         known = f"{kind}: a name or a number from 0 to {len(names) - 1}"
-        self.fail(known, suggestion(text, names) if named else "")
+        self.fail(known, f"; {suggestion(text, names)}" if named else ".")
 
-    def numbers(self, count: int, words: Sequence[str] = ()) -> Floats:
+    def table(self, count: int, words: Sequence[str] = ()) -> Floats:
         """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
-        kind, bounds, least, most = ("probability", " from 0 to 1", 0.0, 1.0)
-        if self.keyword.text == "R":
-            kind, bounds, least, most = ("number", "", -math.inf, math.inf)
-        instead = "".join(f" or {each!r}" for each in words)
-        read = []
+        free = self.keyword.text == "R"
+        kind, bounds, least, most = (
+            ("number", "", -math.inf, math.inf) if free else ("probability", " from 0 to 1", 0, 1)
+        )
+        instead, read = "".join(f" or {each!r}" for each in words), []
         for i in range(count):
             which = f"{kind} {i + 1} of {count}{bounds}" if count > 1 else f"a {kind}{bounds}"
             read.append(self.number(which + ("" if i else instead), least, most))
@@ -174,11 +167,12 @@ def parse(text: str, source: str = "text") -> Tables:
             continue
         require(name not in preamble, f"{source}:{line}: found {section.keyword} a second time, expected it once.")
         preamble[name] = section
-    word, all_of = entries[0].keyword if entries else section.stop, ", ".join(PREAMBLE)
+    last = section.words[-1]  # the end of the file
+    word, all_of = entries[0].keyword if entries else last, ", ".join(PREAMBLE)
     for name in PREAMBLE:
         require(name in preamble, f"{source}:{word.line}: found {word} without {name!r}, expected all of {all_of}.")
         preamble[name].colon()
-    return Reader(preamble, source).read(entries, section.stop.line)
+    return Reader(preamble, source).read(entries, last.line)
 
 
 class Reader:
@@ -255,7 +249,7 @@ class Reader:
             words = ("uniform",) if name == "O" else ("uniform", "identity" if len(shape) == 2 else "reset")
         word = section.accept(*words)
         if word is None:
-            value = section.numbers(count, words).reshape(shape)
+            value = section.table(count, words).reshape(shape)
         else:
             value = {"identity": np.eye(shape[-1]), "reset": self.start}.get(word, np.full(shape, 1 / shape[-1]))
         section.end(f"nothing more after {word!r}" if word else f"no more than {count} number{'s'[: count > 1]}")
@@ -301,13 +295,13 @@ def start_of(section: Section | None, state: Names) -> Floats:
     section.colon()
     if listed is not None:
         return listed_start(section, state, listed == "include")
-    only = count == 1 and NUMBER.fullmatch(section.next.text) and section.next.text != "0"
+    only = count == 1 and NUMBER.fullmatch(section.next) and section.next != "0"
     if section.accept("uniform"):
         start = uniform
-    elif section.left == 1 and not only:
+    elif len(section.words) == 2 and not only:
         start = np.eye(count)[section.reference(state)]
     else:
-        start = section.numbers(count)
+        start = section.table(count)
         where, found = f"{section.source}:{section.keyword.line}", f"probabilities of start that sum to {start.sum():g}"
         require(wrong_row(start[None]) is None, f"{where}: found {found}, expected a sum of 1.")
     section.end()
@@ -317,7 +311,7 @@ def start_of(section: Section | None, state: Names) -> Floats:
 def listed_start(section: Section, state: Names, include: bool) -> Floats:
     """Read equal probabilities (S,) for the states that are listed, or for all others."""
     listed = [section.reference(state)]
-    while section.left:
+    while section.next:
         listed.append(section.reference(state))
     chosen = np.isin(np.arange(len(state[1])), listed) == include
     if not chosen.any():
@@ -335,11 +329,7 @@ class File(Tabular):
         path: the file.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, time_limit: int = 250, device: str | torch.device = "cpu"
-    ) -> None:
-        if path is None:
-            raise UserError("POMDP/File-v0 needs the keyword path, the name of a .pomdp file.")
+    def __init__(self, path: str | os.PathLike[str], time_limit: int = 250, device: str | torch.device = "cpu") -> None:
         super().__init__(read(path), time_limit, device)
 
 

@@ -40,7 +40,7 @@ WRONG = [  # an id, its keywords, and what the sentence says
     ("Pixel/BlinkingCatch-v0", {"blinks": 3}, "blink"),
     ("POMDP/HeavenHell-v0", {"n": 0}, "n of HeavenHell must be at least 1 cell, not 0"),
     ("POMDP/HeavenHell-v0", {"n": 5000}, "HeavenHell with n=5000: found .* entries"),
-    ("POMDP/File-v0", {}, "POMDP/File-v0 needs the keyword path, the name of a .pomdp file"),
+    ("POMDP/File-v0", {}, "Environment 'POMDP/File-v0' needs the keyword 'path'"),
     ("POMDP/File-v0", {"path": "tigre.pomdp"}, "tigre.pomdp: found no readable file"),
 ]  # fmt: skip
 
