@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -79,11 +79,9 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
         if not self.action_space.contains(action):
             raise UserError(f"The action {action!r} is not in {self.action_space}.")
         u = self._draw(self.world.step_draws)
-        outcome = self._engine.step(self._started(), self._actions[int(action)], u)
-        self.state = outcome.state
-        ended, cut = bool(outcome.terminated[0]), bool(outcome.truncated[0])
-        info = {"success": bool(outcome.success[0])} if ended or cut else {}
-        return self._observation(outcome.state), float(outcome.reward[0]), ended, cut, info
+        self.state, *numbers = self._engine.step(self._started(), self._actions[int(action)], u)
+        reward, ended, cut, success = (each.item() for each in numbers)
+        return self._observation(self.state), reward, ended, cut, {"success": success} if ended or cut else {}
 
     def render(self) -> Any:
         """Draw the world as a picture (height, width, 3) or a text; None without a render mode."""
@@ -231,16 +229,6 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         return seed
 
 
-class Outcome(NamedTuple):
-    """The result of one step of N rows."""
-
-    state: State
-    reward: Array  # (N,) float64
-    terminated: Array  # (N,) bool
-    truncated: Array  # (N,) bool
-    success: Array  # (N,) bool
-
-
 class Engine:
     """How an adapter runs a world, arrays in and arrays out; states are never changed in place.
 
@@ -260,12 +248,12 @@ class Engine:
         with self._mode():
             return self.world.reset(self._given(u))
 
-    def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """Take one action (N,) int64 in every row."""
+    def step(self, state: State, action: Array, u: Floats) -> tuple[State, Array, Array, Array, Array]:
+        """Take one action (N,) int64 in every row; gives the state, reward, terminated, truncated and success (N,)."""
         with self._mode():
             after, _, reward, terminated, success = self.world.step(state, self._given(action), self._given(u))
             truncated = self.world.truncated(after, terminated)
-        return Outcome(after, *self._taken(reward, terminated, truncated, success))
+        return after, *self._taken(reward, terminated, truncated, success)
 
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
         """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
@@ -283,23 +271,18 @@ class Engine:
         return values if self.on_arrays else [each.cpu().numpy() for each in values]
 
 
-P = TypeVar("P")
-
-
-def on_numpy(part: P) -> P:
+def on_numpy(part: Any) -> Any:
     """Copy a world, or part of one, with its tables as numpy arrays that share their memory.
 
     Single numbers become numpy numbers. Parts with `runs_on_numpy` are copied in the same way.
     """
+    if isinstance(part, Tensor):
+        return part.numpy()[()]
+    if isinstance(part, tuple):
+        return tuple(map(on_numpy, part))
+    if not getattr(part, "runs_on_numpy", False):
+        return part
     twin = copy.copy(part)
     for name, value in vars(part).items():
-        object.__setattr__(twin, name, _arrays(value))  # also where a dataclass is frozen
+        object.__setattr__(twin, name, on_numpy(value))  # also where a dataclass is frozen
     return twin
-
-
-def _arrays(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.numpy()[()]
-    if isinstance(value, tuple):
-        return tuple(_arrays(each) for each in value)
-    return on_numpy(value) if getattr(value, "runs_on_numpy", False) else value

@@ -18,10 +18,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from envs.core import State, World
+from envs.core import State, StateObserved, World
 from envs.errors import UserError, require
 from envs.spaces import integer_ranges
-from envs.worlds.state_view import StateObserved
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"

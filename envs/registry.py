@@ -76,7 +76,7 @@ FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # what they are is decided 
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
-    Every world takes `observe`: "observation" for its own, or "state" for its state (`envs.worlds.state_view`).
+    Every world takes `observe`: "observation" for its own, or "state" for its state (`envs.core.StateObserved`).
 
     Raises:
         UserError: the id or the device is unknown, or the world does not take a keyword or its value.
@@ -84,7 +84,7 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     import torch
 
     from envs.contract import check_class, check_members
-    from envs.worlds.state_view import OBSERVE, StateObserved
+    from envs.core import OBSERVE, StateObserved
 
     name = id.removeprefix("envs:")
     if name not in WORLDS:

@@ -61,7 +61,9 @@ class RowStreams:
         if count == 0:
             return np.empty((len(chosen), 0))
         if self._furthest + count > self.block:
-            self._refill_short(chosen, count)
+            for row in chosen[self.cursor[chosen] + count > self.block].tolist():
+                self._refill(row, count)
+            self._furthest = int(self.cursor.max())
         self._furthest += count
         start = (self._block_start + self.cursor) if rows is None else (self._block_start[rows] + self.cursor[rows])
         if rows is None:
@@ -71,12 +73,6 @@ class RowStreams:
         index = start[:, None] if count == 1 else start[:, None] + np.arange(count)
         taken: Floats = self.buffer.reshape(-1).take(index)
         return taken
-
-    def _refill_short(self, chosen: Rows, count: int) -> None:
-        """Refill the blocks of the chosen rows that have not `count` numbers left."""
-        for row in chosen[self.cursor[chosen] + count > self.block].tolist():
-            self._refill(row, count)
-        self._furthest = int(self.cursor.max())
 
     def _refill(self, row: int, count: int) -> None:
         """Move the unused numbers of a row to the front and draw the rest of its block."""

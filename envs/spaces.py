@@ -115,8 +115,11 @@ def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnas
         inner, encode = encoder(_entry(space, key))
         return inner, lambda observation: encode(observation[key])
     require(key is None, f"observation_key {key!r} needs a Dict observation, but the observation is {space}.")
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return space, np.asarray
     if isinstance(space, spaces.Box):
-        return _encode_box(space)
+        low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
+        return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(observation).reshape(-1)
     if (ranges := integer_ranges(space)) is not None:
         sizes, start = ranges
         return spaces.MultiDiscrete(sizes), lambda observation: np.int64(observation).reshape(-1) - start
@@ -140,10 +143,3 @@ def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:
     nested = isinstance(space[key], spaces.Dict)
     require(not nested, f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
     return space[key]
-
-
-def _encode_box(space: spaces.Box) -> tuple[spaces.Box, Encode]:
-    if len(space.shape) == 3:
-        return space, np.asarray
-    low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
-    return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(observation).reshape(-1)

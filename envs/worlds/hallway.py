@@ -79,7 +79,10 @@ def tables() -> Tables:
     O = np.tile(reading, (len(ACTIONS), 1, 1))  # noqa: E741
     R = np.broadcast_to(goal[:, None].astype(float), (*T.shape, O.shape[2]))
     poses = tuple(f"{('top', 'bottom')[y]}(y={y},x={x}) facing {heading}" for y, x in CELLS for heading in "NESW")
-    return Tables(T, O, R, start / 1e6, reset, poses, ACTIONS, _observation_names(), DISCOUNT)
+    readings = [f"walls front/right/back/left={reading:04b}" for reading in range(LANDMARK)]
+    sides = [(x, cell) for cell, (y, x) in enumerate(CELLS) if y == 1]
+    seen = [f"at x={x} facing S (goal ahead)" if cell == GOAL else f"landmark at x={x} facing S" for x, cell in sides]
+    return Tables(T, O, R, start / 1e6, reset, poses, ACTIONS, (*readings, *seen, "goal"), DISCOUNT)
 
 
 def _transitions() -> Floats:
@@ -129,10 +132,3 @@ def _tally(walls: list[bool], reading: int) -> tuple[int, ...]:
     """Count walls seen and missed, openings seen as wall and as open."""
     pairs: list[tuple[bool, ...]] = list(zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True))
     return tuple(pairs.count(each) for each in itertools.product((True, False), repeat=2))
-
-
-def _observation_names() -> tuple[str, ...]:
-    readings = [f"walls front/right/back/left={reading:04b}" for reading in range(LANDMARK)]
-    sides = [(x, cell) for cell, (y, x) in enumerate(CELLS) if y == 1]
-    seen = [f"at x={x} facing S (goal ahead)" if cell == GOAL else f"landmark at x={x} facing S" for x, cell in sides]
-    return (*readings, *seen, "goal")

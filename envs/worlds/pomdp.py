@@ -83,10 +83,10 @@ class Section:
         """Read the colon after the keyword."""
         self.accept(":") or self.fail(f"':' after {self.keyword}")
 
-    def end(self, expected: str = "") -> None:
+    def end(self) -> None:
         """Make sure that nothing is left."""
         if self.next:
-            self.fail(expected or f"the end of {self.keyword}")
+            self.fail(f"the end of {self.keyword}")
 
     def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Read a finite number within bounds; its sign may stand apart."""
@@ -101,18 +101,12 @@ class Section:
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Read a count, or a list of names that differ."""
-        if COUNT.fullmatch(self.next):
-            if not 0 < int(self.next) <= MOST_NAMES:
-                self.fail(f"a number of {kind} from 1 to {MOST_NAMES}")
-            count = int(self.take())
-            self.end(f"nothing more after the number of {kind}")
-            return numbers(count)
+        if COUNT.fullmatch(self.next) and 0 < int(self.next) <= MOST_NAMES:
+            return numbers(int(self.take()))
         names: dict[str, None] = {}
         while self.next or not names:
-            if self.next in KEYWORDS or not NAME.fullmatch(self.next):
-                self.fail(f"the number of {kind} or their names, each beginning with a letter")
-            if self.next in names:
-                self.fail(f"names of {kind} that differ from one another")
+            if not NAME.fullmatch(self.next) or self.next in KEYWORDS or self.next in names:
+                self.fail(f"a number of {kind} up to {MOST_NAMES}, or names that begin with a letter and differ")
             names[self.take()] = None
         return tuple(names)
 
@@ -127,17 +121,11 @@ class Section:
         known = f"{kind}: a name or a number from 0 to {len(names) - 1}"
         self.fail(known, f"; {suggestion(text, names)}" if named else ".")
 
-    def table(self, count: int, words: Sequence[str] = ()) -> Floats:
+    def table(self, count: int, *words: str) -> Floats:
         """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
-        free = self.keyword.text == "R"
-        kind, bounds, least, most = (
-            ("number", "", -math.inf, math.inf) if free else ("probability", " from 0 to 1", 0, 1)
-        )
-        instead, read = "".join(f" or {each!r}" for each in words), []
-        for i in range(count):
-            which = f"{kind} {i + 1} of {count}{bounds}" if count > 1 else f"a {kind}{bounds}"
-            read.append(self.number(which + ("" if i else instead), least, most))
-        return np.array(read)
+        kind, least, most = ("", -math.inf, math.inf) if self.keyword.text == "R" else (" from 0 to 1", 0.0, 1.0)
+        wanted = f"{count} number{'s'[: count > 1]}{kind}{''.join(f' or {each!r}' for each in words)}"
+        return np.array([self.number(wanted, least, most) for _ in range(count)])
 
 
 def sections(text: str, source: str) -> list[Section]:
@@ -185,13 +173,13 @@ class Reader:
 
     def __init__(self, preamble: dict[str, Section], source: str) -> None:
         self.source, self.discount = source, preamble["discount"].number("a discount from 0 to 1", 0.0, 1.0)
-        preamble["discount"].end()
         values = preamble["values"].accept("reward", "cost") or preamble["values"].fail("'reward' or 'cost'")
         self.cost = values == "cost"
-        preamble["values"].end()
         state = "a state", preamble["states"].names("states")
         action = "an action", preamble["actions"].names("actions")
         observation = "an observation", preamble["observations"].names("observations")
+        for name in PREAMBLE:
+            preamble[name].end()
         self.axes = {
             "T": (action, state, state),
             "O": (action, state, observation),
@@ -249,10 +237,10 @@ class Reader:
             words = ("uniform",) if name == "O" else ("uniform", "identity" if len(shape) == 2 else "reset")
         word = section.accept(*words)
         if word is None:
-            value = section.table(count, words).reshape(shape)
+            value = section.table(count, *words).reshape(shape)
         else:
             value = {"identity": np.eye(shape[-1]), "reset": self.start}.get(word, np.full(shape, 1 / shape[-1]))
-        section.end(f"nothing more after {word!r}" if word else f"no more than {count} number{'s'[: count > 1]}")
+        section.end()
         return word, value
 
     def check_rows(self, name: str, last_line: int) -> None:
@@ -269,35 +257,36 @@ class Reader:
 
     def all_rewards(self, last_line: int) -> Floats:
         """Return R (A, S, S', Z), as a view without the axes that no entry tells apart."""
-        full = self.sizes["R"]
-        used = [*full[:2], *(size if self.tells_apart(axis) else 1 for axis, size in enumerate(full[2:], 2))]
-        limit = f"at most {MOST_ENTRIES} different entries of R"
-        require(
-            math.prod(used) <= MOST_ENTRIES, f"{self.source}:{last_line}: found {math.prod(used)}, expected {limit}."
-        )
+        full, used = self.sizes["R"], list(self.sizes["R"])
+        for axis in (2, 3):
+            if not any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards):
+                used[axis] = 1
+        size, limit = math.prod(used), f"at most {MOST_ENTRIES} different entries of R"
+        require(size <= MOST_ENTRIES, f"{self.source}:{last_line}: found {size}, expected {limit}.")
         rewards = np.zeros(used)
         for index, value in self.rewards:
             rewards[index] = value
         return np.broadcast_to(0.0 - rewards if self.cost else rewards, full)
 
-    def tells_apart(self, axis: int) -> bool:
-        """Tell whether an entry gives different rewards along an axis."""
-        return any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards)
-
 
 def start_of(section: Section | None, state: Names) -> Floats:
     """Read the distribution (S,) of first states."""
     count = len(state[1])
-    uniform = np.full(count, 1 / count)
     if section is None:
-        return uniform
+        return np.full(count, 1 / count)
     listed = section.accept("include", "exclude")
     section.colon()
-    if listed is not None:
-        return listed_start(section, state, listed == "include")
     only = count == 1 and NUMBER.fullmatch(section.next) and section.next != "0"
-    if section.accept("uniform"):
-        start = uniform
+    if listed:
+        names = [section.reference(state)]
+        while section.next:
+            names.append(section.reference(state))
+        chosen = np.isin(np.arange(count), names) == (listed == "include")
+        if not chosen.any():
+            section.fail("a state that is not excluded")
+        start = chosen / chosen.sum()
+    elif section.accept("uniform"):
+        start = np.full(count, 1 / count)
     elif len(section.words) == 2 and not only:
         start = np.eye(count)[section.reference(state)]
     else:
@@ -306,17 +295,6 @@ def start_of(section: Section | None, state: Names) -> Floats:
         require(wrong_row(start[None]) is None, f"{where}: found {found}, expected a sum of 1.")
     section.end()
     return start
-
-
-def listed_start(section: Section, state: Names, include: bool) -> Floats:
-    """Read equal probabilities (S,) for the states that are listed, or for all others."""
-    listed = [section.reference(state)]
-    while section.next:
-        listed.append(section.reference(state))
-    chosen = np.isin(np.arange(len(state[1])), listed) == include
-    if not chosen.any():
-        section.fail("a state that is not excluded")
-    return chosen / chosen.sum()
 
 
 class File(Tabular):

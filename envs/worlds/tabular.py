@@ -91,8 +91,12 @@ class Tabular(World[TabularState]):
 
     def initial_draws(self) -> Tensor | None:
         """List a draw (M, reset_draws) for each start state, if they are equally likely and nothing is drawn later."""
-        possible, draws = self.tables.start.nonzero()[0], draw(self.tables.start[None])
-        if not (_certain(self.tables) and len(set(self.tables.start[possible])) == 1):
+        tables, draws = self.tables, draw(self.tables.start[None])
+        possible = tables.start.nonzero()[0]
+        last = tables.R[..., : None if self.by_observation else 1][tables.reset]  # (M, S', Z or 1)
+        moves, sights = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
+        certain = (moves == 1).all() and (sights == 1).all() and (last == last[:, :1, :1]).all()
+        if not certain or len(set(tables.start[possible])) > 1:
             return None
         uniforms = [draws.uniform(0, state) for state in possible.tolist()]
         return self._tensor(np.array(uniforms)[:, None])[:, : self.reset_draws]
@@ -121,13 +125,6 @@ def _closed(table: Floats) -> Floats:
     padded = np.pad(table, ((0, 0), (0, 1), (0, 1)))
     padded[:, -1, -1] = 1.0
     return padded.reshape(-1, padded.shape[2])
-
-
-def _certain(tables: Tables) -> bool:
-    """Tell whether nothing that matters is drawn after the start."""
-    last = tables.R[..., : None if tables.rewards_by_observation() else 1][tables.reset]  # (M, S', Z or 1)
-    moves, sights = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
-    return bool((moves == 1).all() and (sights == 1).all() and (last == last[:, :1, :1]).all())
 
 
 def _rewards(tables: Tables, move: Draw) -> Floats:

@@ -10,13 +10,12 @@ from world_keywords import IDS, build, keywords
 
 from envs import spaces
 from envs.adapters import Engine
-from envs.core import State, World
+from envs.core import State, StateObserved, World
 from envs.errors import UserError
 from envs.fleet import TensorFleet
 from envs.gridverse.encodings import FullState
 from envs.gridverse.objects import BOX, EAST, HIDDEN, KEY, NORTH, SOUTH, WEST, YELLOW, Scene, pack
 from envs.registry import make_world
-from envs.worlds.state_view import StateObserved
 
 COUNTERS = ("observation", "steps", "returns", "shown")
 
@@ -139,7 +138,7 @@ def test_numpy_and_tensors_see_the_same(id):
     states = [engine.reset(u) for engine in engines]
     for _ in range(30):
         action, u = rng.integers(world.num_actions, size=5), rng.random((5, world.step_draws))
-        states = [engine.step(state, action, u).state for engine, state in zip(engines, states, strict=True)]
+        states = [engine.step(state, action, u)[0] for engine, state in zip(engines, states, strict=True)]
         ours, theirs = (engine.observation(state) for engine, state in zip(engines, states, strict=True))
         np.testing.assert_array_equal(ours, theirs)
 

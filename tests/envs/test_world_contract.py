@@ -10,11 +10,10 @@ import envs
 from envs.adapters import WorldEnv, WorldVectorEnv
 from envs.checker import check_registered
 from envs.contract import probe
-from envs.core import State, World
+from envs.core import State, StateObserved, World
 from envs.errors import UserError
 from envs.fleet import TensorFleet, make_fleet
 from envs.registry import WORLDS, Entry, make_world
-from envs.worlds.state_view import StateObserved
 
 ID = "Mine/Cue-v0"
 
