@@ -15,6 +15,7 @@ WRONG = [  # an id, its keywords, and what the sentence says
     ("POMDP/CarFlag-v0", {"time_limit": 0}, "time_limit must be at least 1"),
     ("Gridverse/Memory-5x5-v0", {"size": 6}, "odd"),
     ("POMDP/MemoryCards-v0", {"pairs": 1}, "pairs"),
+    ("POMDP/CarFlag-v0", {"observe": "all"}, "observe of .* must be 'observation' or 'state', not 'all'"),
     # grids
     ("Gridverse/Memory-5x5-v0", {"size": 3}, "odd and at least 5, not 3"),
     ("Gridverse/Memory-NineRooms-13x13-v0", {"size": 6}, "3 x 3 rooms do not fit into a grid of 6 x 6 cells"),
