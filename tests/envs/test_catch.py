@@ -2,7 +2,6 @@
 
 import itertools
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -41,12 +40,6 @@ def test_a_ball_lands_on_the_paddle_or_beside_it():
     assert terminated == (False,) * 8 + (True,)
     assert not any(success)
     assert float(state.returns) == 1
-
-
-def test_success_is_to_have_caught_all():
-    world = BlinkingCatch(grid=4, balls=2)
-    _, steps = walk(world, start(world, [2, 3]), [1, 1, 1, 1, 1, 2])
-    assert steps[-1] == (1.0, True, True)
 
 
 def test_the_paddle_stops_at_the_walls():
@@ -130,8 +123,6 @@ def towards(grid):
 
 def test_a_ball_that_is_always_seen_needs_no_memory():
     assert memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3
-    with pytest.raises(ValueError, match="at most 9"):
-        memoryless(BlinkingCatch(16, 10))
 
 
 def test_the_state_tells_of_the_ball_also_where_it_is_unseen():
@@ -140,20 +131,11 @@ def test_the_state_tells_of_the_ball_also_where_it_is_unseen():
     state, draws = world.reset(u), NONE.expand(50, 0)
     for step in range(70):
         ball, row, paddle, column = state.observation.unbind(1)
-        assert (ball == step // 7).all()
-        assert (row == step % 7).all()
-        assert torch.equal(paddle, state.paddle)
-        assert torch.equal(column, state.columns[:, step // 7])
+        assert (ball == step // 7).all() and (row == step % 7).all()
+        assert torch.equal(paddle, state.paddle) and torch.equal(column, state.columns[:, step // 7])
         state, *_ = world.step(state, 1 + (column - paddle).sign(), draws)
     assert (state.returns == 10).all()
     assert world.observation_space.contains(state.observation[0].numpy())
-
-
-def test_gymnasium_gives_images():
-    env = gymnasium.make("Pixel/BlinkingCatch-v0", size=32, render_mode="rgb_array")
-    observation, _ = env.reset(seed=0)
-    assert (observation.shape, observation.dtype) == ((3, 32, 32), np.uint8)
-    assert env.render().shape == (256, 256, 3)
 
 
 def test_the_text_and_the_frame_tell_where_an_unseen_ball_is():

@@ -14,12 +14,8 @@ from stable_baselines3.common.env_checker import check_env  # noqa: E402, after 
 from stable_baselines3.common.env_util import make_vec_env  # noqa: E402, after the skip
 
 IDS = [
-    "POMDP/CarFlag-v0",
-    "POMDP/MemoryCards-v0",
-    "POMDP/Hallway-v0",
-    "Gridverse/Memory-5x5-v0",
-    "Gridverse/Memory-NineRooms-13x13-v0",
-    "Gridverse/Keydoor-5x5-v0",
+    *("POMDP/CarFlag-v0", "POMDP/MemoryCards-v0", "POMDP/Hallway-v0", "POMDP/HeavenHell-v0"),
+    *("Gridverse/Memory-5x5-v0", "Gridverse/Memory-NineRooms-13x13-v0", "Gridverse/Keydoor-5x5-v0"),
 ]
 DICTIONARY = ("Gridverse/Keydoor-5x5-v0", {"dictionary": True})
 SMALL = {"net_arch": [16]}
@@ -45,17 +41,9 @@ def trained(agent):
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_its_own_check_is_clean(id):
+def test_agents_train_on_the_world_as_it_is(id):
     check_env(gymnasium.make(id).unwrapped)
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_dqn_trains_on_the_world_as_it_is(id):
     trained(dqn(gymnasium.make(id, time_limit=40)))
-
-
-@pytest.mark.parametrize("id", [*IDS, "POMDP/HeavenHell-v0"])
-def test_recurrent_ppo_trains_on_the_world_as_it_is(id):
     trained(recurrent_ppo(make_vec_env(id, n_envs=2, env_kwargs={"time_limit": 40})))
 
 
