@@ -167,9 +167,9 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         """Find the rows (N,) whose step is their reset; None where there are none."""
         if self.autoreset_mode is AutoresetMode.SAME_STEP or not self._done.any():
             return None
-        ended = ", ".join(map(str, np.flatnonzero(self._done)[:5]))
-        stale = f"Row {ended} has ended; reset it with options={{'reset_mask': mask}} before the next step."
-        require(self.autoreset_mode is AutoresetMode.NEXT_STEP, stale)
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            rows, advice = ", ".join(map(str, np.flatnonzero(self._done)[:5])), "options={'reset_mask': mask}"
+            raise UserError(f"Row {rows} has ended; reset it with {advice} before the next step.")
         return self._done
 
     def _step_draws(self, idle: Mask | None) -> Floats:

@@ -22,13 +22,6 @@ from envs.gymnasium_fleet import ReplayedFleet
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-# The games of the Atari 100k benchmark (Kaiser et al. 2020), as ale-py spells them.
-ATARI_100K = (
-    "alien", "amidar", "assault", "asterix", "bank_heist", "battle_zone", "boxing", "breakout", "chopper_command",
-    "crazy_climber", "demon_attack", "freeway", "frostbite", "gopher", "hero", "jamesbond", "kangaroo", "krull",
-    "kung_fu_master", "ms_pacman", "pong", "private_eye", "qbert", "road_runner", "seaquest", "up_n_down",
-)  # fmt: skip
-
 
 @dataclass(frozen=True)
 class AtariConfig:
@@ -130,21 +123,13 @@ class AtariFleet(ReplayedFleet):
             final[done] = self._arranged(info["final_obs"])[done]
         lost = (info["lives"] < self._lives) & ~done
         self._lives = info["lives"].copy()
-        self.returns += rewards
-        self.lengths += 1
-        fields = self._fields(
-            final_observation=final,
-            reward=rewards.astype(np.float32),
-            terminated=terminated,
-            truncated=truncated,
-            success=done & (self.returns > 0),
-        )
-        return AtariStep(**fields, life_lost=self._tensor(lost))
+        self._count(rewards)
+        success = done & (self.returns > 0)
+        return AtariStep(**self._fields(final, rewards, terminated, truncated, success), life_lost=self._tensor(lost))
 
     def _arranged(self, frames: Array) -> Array:
         """Copy ale-py's (N, 1, H, W[, 3]) as (N, C, H, W)."""
-        single = frames[:, 0]
-        return np.ascontiguousarray(single[:, None] if self.config.grayscale else np.moveaxis(single, -1, 1))
+        return np.ascontiguousarray(frames if self.config.grayscale else np.moveaxis(frames[:, 0], -1, 1))
 
 
 def rom(game: str) -> str:

@@ -80,16 +80,14 @@ class _Check:
 
     def spaces(self) -> None:
         single = self.single.envs[0]
-        declared: dict[str, tuple[Any, Any]] = {
-            "num_envs": (self.vector.num_envs, self.count),
-            "metadata['autoreset_mode']": (self.vector.metadata.get("autoreset_mode"), self.mode),
-            "single_observation_space": (self.vector.single_observation_space, single.observation_space),
-            "single_action_space": (self.vector.single_action_space, single.action_space),
-            "observation_space": (self.vector.observation_space, batch_space(single.observation_space, self.count)),
-            "action_space": (self.vector.action_space, batch_space(single.action_space, self.count)),
-        }
-        for name, (ours, wanted) in declared.items():
+        observations, actions, n = single.observation_space, single.action_space, self.count
+        batched = {"observation_space": batch_space(observations, n), "action_space": batch_space(actions, n)}
+        singly = {"single_observation_space": observations, "single_action_space": actions}
+        for name, wanted in {"num_envs": n, **singly, **batched}.items():
+            ours = getattr(self.vector, name)
             _require(ours == wanted, f"{name} is {ours}, but should be {wanted}")
+        mode = self.vector.metadata.get("autoreset_mode")
+        _require(mode == self.mode, f"metadata['autoreset_mode'] is {mode}, but should be {self.mode}")
 
     def seeds(self) -> None:
         """One seed, a list of seeds, a list with gaps, and none."""

@@ -26,15 +26,14 @@ def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, St
 
     The uniforms u are (N, step_draws + reset_draws) float64; the latter count only where an episode ends.
     """
-    after, step = _step(world, state, action, u[:, : world.step_draws])
-    fresh = world.reset(u[:, world.step_draws :])
-    state = where(step.done, fresh, after)
+    after, step = _step(world, state, action, u)
+    state = where(step.done, world.reset(u[:, world.step_draws :]), after)
     return state, dataclasses.replace(step, observation=state.observation)
 
 
 def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
     """Do the same with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
-    after, step = _step(world, state, action, u[:, : world.step_draws])
+    after, step = _step(world, state, action, u)
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
         return after, step
@@ -44,17 +43,10 @@ def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tu
 
 def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
     """Step every row, before any reset."""
-    after, observation, reward, terminated, success = world.step(state, action, u)
-    return after, Step(
-        observation=observation,
-        final_observation=observation,
-        reward=reward.float(),
-        terminated=terminated,
-        truncated=world.truncated(after, terminated),
-        success=success,
-        episode_return=after.returns,
-        episode_length=after.steps,
-    )
+    after, observation, reward, terminated, success = world.step(state, action, u[:, : world.step_draws])
+    truncated = world.truncated(after, terminated)
+    numbers = observation, reward.float(), terminated, truncated, success, after.returns, after.steps
+    return after, Step(observation, *numbers)
 
 
 class TensorFleet:
@@ -93,9 +85,8 @@ class TensorFleet:
         u = self.draws(self.world.reset_draws)
         if self.initial is not None:
             u = torch.cat([self.initial.to(u), u[len(self.initial) :]])
-        state: State = self.world.reset(u)
-        self.state = state
-        return state.observation
+        self.state = self.world.reset(u)
+        return self._started().observation
 
     def step(self, action: Tensor) -> Step:
         """Take one action (N,) int64 in every environment."""

@@ -101,11 +101,19 @@ class ReplayedFleet(ABC):
         self.returns[:], self.lengths[:] = 0.0, 0
         return self._tensor(self.observation)
 
-    def _fields(self, **values: Array) -> dict[str, Tensor]:
+    def _count(self, rewards: Array) -> None:
+        self.returns += rewards
+        self.lengths += 1
+
+    def _fields(
+        self, final: Array, rewards: Array, terminated: Array, truncated: Array, success: Array
+    ) -> dict[str, Tensor]:
         """Make the fields of a step from arrays (N, ...); the episodes that it ended count from 0 again."""
-        values |= {"observation": self._current(), "episode_return": self.returns, "episode_length": self.lengths}
+        flags = {"terminated": terminated, "truncated": truncated, "success": success}
+        seen = {"observation": self._current(), "final_observation": final, "reward": rewards.astype(np.float32)}
+        values = {**seen, **flags, "episode_return": self.returns, "episode_length": self.lengths}
         fields = {name: self._tensor(value) for name, value in values.items()}
-        done = values["terminated"] | values["truncated"]
+        done = terminated | truncated
         self.returns[done], self.lengths[done] = 0.0, 0
         return fields
 
@@ -184,8 +192,7 @@ class GymnasiumFleet(ReplayedFleet):
     def _step(self, chosen: list[int]) -> Step:
         results = [env.step(self._first_action + a) for env, a in zip(self.envs, chosen, strict=True)]
         rewards = np.array([float(result[1]) for result in results])
-        self.returns += rewards
-        self.lengths += 1
+        self._count(rewards)
         terminated, truncated, success = np.array(
             [self._flags(row, *result[2:]) for row, result in enumerate(results)]
         ).T
@@ -193,8 +200,7 @@ class GymnasiumFleet(ReplayedFleet):
         self.observation = final.copy()
         for row in np.flatnonzero(terminated | truncated):
             self.observation[row] = self._encode(self.envs[row].reset()[0])
-        flags = {"terminated": terminated, "truncated": truncated, "success": success}
-        return Step(**self._fields(final_observation=final, reward=rewards.astype(np.float32), **flags))
+        return Step(**self._fields(final, rewards, terminated, truncated, success))
 
     def _flags(self, row: int, ended: Any, cut: Any, info: dict[str, Any]) -> tuple[bool, bool, bool]:
         """Give terminated, truncated and success; an end at the time limit is an end."""

@@ -71,8 +71,7 @@ class RowStreams:
         else:
             self.cursor[rows] += count
         index = start[:, None] if count == 1 else start[:, None] + np.arange(count)
-        taken: Floats = self.buffer.reshape(-1).take(index)
-        return taken
+        return self.buffer.reshape(-1).take(index)
 
     def _refill(self, row: int, count: int) -> None:
         """Move the unused numbers of a row to the front and draw the rest of its block."""

@@ -318,8 +318,7 @@ def _space(env: Any, name: str) -> Space:
     require(fits, f"{name} wraps a gymnasium.{wanted}, not {type(env).__name__}; use {other}.")
     said = not vector or "autoreset_mode" in env.metadata
     require(said, f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
-    space: Space = env.single_observation_space if vector else env.observation_space
-    return space
+    return env.single_observation_space if vector else env.observation_space
 
 
 def _step_limit(env: Any, limit: int | None) -> int:

@@ -97,8 +97,7 @@ class BlinkingCatch(World[CatchState]):
         ball, row = steps // self.last, steps % self.last  # (N,)
         seen = take(self.shown, row) & (ball < self.count)
         cell = where(seen, row * self.width + self._column(columns, ball), self.nowhere)
-        picture: Tensor = take(self.ball_pictures, cell) | take(self.paddle_pictures, paddle)
-        return picture
+        return take(self.ball_pictures, cell) | take(self.paddle_pictures, paddle)
 
     def observe_state(self, state: CatchState) -> Tensor:
         """Return balls that have landed, row of the ball, column of the paddle, column of the ball: (N, 4) int64.
@@ -106,13 +105,11 @@ class BlinkingCatch(World[CatchState]):
         Where later balls will fall is chance's, and not shown.
         """
         ball, row = state.steps // self.last, state.steps % self.last  # (N,)
-        known: Tensor = stack([ball, row, state.paddle, self._column(state.columns, ball)])
-        return known
+        return stack([ball, row, state.paddle, self._column(state.columns, ball)])
 
     def _column(self, columns: Tensor, ball: Tensor) -> Tensor:
         """Return where a ball (N,) falls; past the last one, where that fell."""
-        column: Tensor = pick(columns, ball.clip(self.zero, self.last_ball))
-        return column
+        return pick(columns, ball.clip(self.zero, self.last_ball))
 
     def _pictures(self, colour: tuple[int, int, int], cells: list[tuple[int, int] | None]) -> Tensor:
         """Draw one black picture (3, size, size) a cell, which is filled with the colour."""

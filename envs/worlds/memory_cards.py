@@ -84,8 +84,7 @@ class MemoryCards(World[CardState]):
         """Return the table as the player sees it, (N, 2P) int64."""
         table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
         face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
-        seen: Tensor = write(table, current, face_up)
-        return seen
+        return write(table, current, face_up)
 
     def observe_state(self, state: CardState) -> Tensor:
         """Show every card, (N, 2P) int64: its value 1..P, P + 1 if removed, P + 1 and its value if face up."""
@@ -93,8 +92,7 @@ class MemoryCards(World[CardState]):
         table = where(gone, self.gap, state.cards)
         value = pick(state.cards, state.current) + self.gap
         empty = state.removed == self.all_removed
-        known: Tensor = write(table, state.current, where(empty, self.gap, value))
-        return known
+        return write(table, state.current, where(empty, self.gap, value))
 
     def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
         """Choose a card (N,) uniformly among those that remain, by u (N,); 0 if none is left.
@@ -106,8 +104,7 @@ class MemoryCards(World[CardState]):
         if not self.tabled:
             return self._turn_up(removed, u)
         rank = integers(u * take(self.left, removed))
-        card: Tensor = take(self.card, removed * self.ranks + rank)
-        return card
+        return take(self.card, removed * self.ranks + rank)
 
     def _gaps(self, removed: Tensor) -> Tensor:
         """Return the table (N, 2P) without the face-up card: P + 1 where a card has been removed, else HIDDEN."""
@@ -118,8 +115,7 @@ class MemoryCards(World[CardState]):
         rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
         left = rank[:, -1]
         wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself
-        card: Tensor = integers(rank >= wanted[:, None]).argmax(1)
-        return card
+        return integers(rank >= wanted[:, None]).argmax(1)
 
     def _make_tables(self) -> None:
         """Tabulate the two questions about the removed cards, one row for each set of them."""

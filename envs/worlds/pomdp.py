@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from envs.errors import UserError, require, suggestion
-from envs.worlds.tabular import KINDS, MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers, wrong_row
+from envs.worlds.tabular import KINDS, MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
 SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
@@ -155,12 +155,11 @@ def parse(text: str, source: str = "text") -> Tables:
             continue
         require(name not in preamble, f"{source}:{line}: found {section.keyword} a second time, expected it once.")
         preamble[name] = section
-    last = section.words[-1]  # the end of the file
-    word, all_of = entries[0].keyword if entries else last, ", ".join(PREAMBLE)
+    word, all_of = entries[0].keyword if entries else section.words[-1], ", ".join(PREAMBLE)
     for name in PREAMBLE:
         require(name in preamble, f"{source}:{word.line}: found {word} without {name!r}, expected all of {all_of}.")
         preamble[name].colon()
-    return Reader(preamble, source).read(entries, last.line)
+    return Reader(preamble, source).read(entries)
 
 
 class Reader:
@@ -191,19 +190,19 @@ class Reader:
         self.start = start_of(preamble.get("start"), state)
         self.tables = {name: np.zeros(self.sizes[name]) for name in ("T", "O")}
         self.reset = np.zeros((actions, states), bool)
-        self.lines = {name: np.zeros((actions, states), int) for name in self.tables}  # of the last entry
         self.rewards: list[tuple[Index, Floats]] = []
 
-    def read(self, entries: Sequence[Section], last_line: int) -> Tables:
+    def read(self, entries: Sequence[Section]) -> Tables:
         """Make the model from its T, O and R entries in their order."""
         for section in entries:
             self.entry(section)
-        for name in self.tables:
-            self.check_rows(name, last_line)
         (_, actions), (_, states), (_, observations) = self.axes["O"]
         names = states, actions, observations
-        T, O, R = self.tables["T"], self.tables["O"], self.all_rewards(last_line)  # noqa: E741
-        return Tables(T, O, R, self.start, self.reset, *names, self.discount)
+        T, O, R = self.tables["T"], self.tables["O"], self.all_rewards()  # noqa: E741
+        try:
+            return Tables(T, O, R, self.start, self.reset, *names, self.discount)
+        except UserError as error:
+            raise UserError(f"{self.source}: {error}") from None
 
     def entry(self, section: Section) -> None:
         """Read one entry; it takes the place of what earlier ones said of the same thing."""
@@ -214,7 +213,6 @@ class Reader:
             self.rewards.append((index, value))
             return
         self.tables[name][index] = value
-        self.lines[name][index[:2]] = section.keyword.line
         if name == "T":
             self.reset[index[:2]] = word == "reset"
 
@@ -243,26 +241,14 @@ class Reader:
         section.end()
         return word, value
 
-    def check_rows(self, name: str, last_line: int) -> None:
-        """Make sure that all rows of T or O are distributions."""
-        wrong = wrong_row(self.tables[name])
-        if wrong is None:
-            return
-        line, total = self.lines[name][wrong], self.tables[name][wrong].sum()
-        action, state = (names[index] for (_, names), index in zip(self.axes[name], wrong, strict=False))
-        row = f"{name} for action {action!r} and state {state!r}"
-        found = f"probabilities of {row} that sum to {total:g}" if line else f"no entry of {row}"
-        expected = "a sum of 1" if line else "probabilities that sum to 1"
-        raise UserError(f"{self.source}:{line or last_line}: found {found}, expected {expected}.")
-
-    def all_rewards(self, last_line: int) -> Floats:
+    def all_rewards(self) -> Floats:
         """Return R (A, S, S', Z), as a view without the axes that no entry tells apart."""
         full, used = self.sizes["R"], list(self.sizes["R"])
         for axis in (2, 3):
             if not any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards):
                 used[axis] = 1
         size, limit = math.prod(used), f"at most {MOST_ENTRIES} different entries of R"
-        require(size <= MOST_ENTRIES, f"{self.source}:{last_line}: found {size}, expected {limit}.")
+        require(size <= MOST_ENTRIES, f"{self.source}: found {size}, expected {limit}.")
         rewards = np.zeros(used)
         for index, value in self.rewards:
             rewards[index] = value
@@ -291,8 +277,6 @@ def start_of(section: Section | None, state: Names) -> Floats:
         start = np.eye(count)[section.reference(state)]
     else:
         start = section.table(count)
-        where, found = f"{section.source}:{section.keyword.line}", f"probabilities of start that sum to {start.sum():g}"
-        require(wrong_row(start[None]) is None, f"{where}: found {found}, expected a sum of 1.")
     section.end()
     return start
 

@@ -176,8 +176,9 @@ class Tables:
     def __post_init__(self) -> None:
         self._check_form()
         for name, rows in (("T", self.T), ("O", self.O), ("start", self.start)):
-            wrong = wrong_row(rows)
-            if wrong is not None:
+            right = (np.abs(rows.sum(-1) - 1.0) <= TOLERANCE) & (rows >= 0.0).all(-1)
+            if not right.all():
+                wrong = tuple(np.argwhere(~right)[0])
                 kinds = zip(("action", "state"), (self.action_names, self.state_names), wrong, strict=False)
                 where = " and ".join(f"{kind} {names[index]!r}" for kind, names, index in kinds) or "the model"
                 total = f"{rows[wrong].sum():g}"
@@ -238,12 +239,6 @@ def check_size(states: int, actions: int, observations: int, where: str) -> None
     sizes = f"{states} states, {actions} actions and {observations} observations"
     wanted = f"expected tables of at most {MOST_ENTRIES} entries, not {entries}"
     require(entries <= MOST_ENTRIES, f"{where}: found {sizes}, {wanted}.")
-
-
-def wrong_row(rows: Floats) -> tuple[int, ...] | None:
-    """Index of the first row along the last axis that is no distribution, or None."""
-    right = (np.abs(rows.sum(-1) - 1.0) <= TOLERANCE) & (rows >= 0.0).all(-1)
-    return next((tuple(map(int, index)) for index in np.argwhere(~right)), None)
 
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -323,18 +318,13 @@ def draw(probabilities: Floats) -> Draw:
     for width in np.unique(slots).tolist():
         rows = np.flatnonzero(slots == width)
         position = first[rows][:, None] + np.arange(width)  # (rows, width)
-        cuts[position], choices[position] = cut(probabilities[rows], width)
+        outcome, mass = support(probabilities[rows], width)
+        order = mass.argsort(1, kind="stable")
+        outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
+        kept, other = pair(mass)
+        cuts[position] = (np.arange(width) * (UNITS // width) + kept) / UNITS
+        choices[position] = np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
     return Draw(slots.astype(float), first, cuts, choices.flatten())
-
-
-def cut(probabilities: Floats, slots: int) -> tuple[Floats, Integers]:
-    """Find where to cut the slots (R, K), and whose the two pieces are (R, K, 2), for at most K outcomes a row."""
-    outcome, mass = support(probabilities, slots)
-    order = mass.argsort(1, kind="stable")
-    outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
-    kept, other = pair(mass)
-    left = np.arange(slots) * (UNITS // slots)
-    return (left + kept) / UNITS, np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
 
 
 def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:
