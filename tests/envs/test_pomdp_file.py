@@ -4,16 +4,14 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.errors import UserError
 from envs.worlds import hallway, heaven_hell
-from envs.worlds.pomdp import File, parse, read, write
+from envs.worlds.pomdp import parse, read, write
 from envs.worlds.tabular import Tables, numbers
 
 DATA = Path(__file__).parents[1] / "data" / "envs" / "pomdp"
@@ -55,15 +53,6 @@ def test_the_tiger_is_read_in_rewards_and_in_costs_and_other_forms():
     ours = read(DATA / "tiger_episodic.pomdp")  # differs in its resets only
     assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]
     assert same(replace(ours, reset=tiger().reset), tiger())
-
-
-def test_the_line_is_read():
-    ours, third = read(DATA / "line.pomdp"), 0.333333
-    assert ours.start.tolist() == [1 / 3, 1 / 3, 0, 1 / 3]
-    assert ours.T[0].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [third, third, 0, third], [0, 0, 1, 0]]
-    assert ours.T[1].tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [third, third, 0, third], [0, 0, 0, 1]]
-    assert ours.O.tolist() == [[[1, 0], [1, 0], [0, 1], [1, 0]]] * 2
-    assert ours.R[:, :, 2].min() == ours.R.sum() / (2 * 4 * 2) == 1
 
 
 def test_the_cheese_maze_has_walls_where_it_should():
@@ -326,34 +315,3 @@ def test_our_worlds_survive_being_written(model):
 def test_a_keyword_is_no_name_to_write():
     with pytest.raises(UserError, match="no place for the state 'reset'"):
         write(replace(tiger(), state_names=("reset", "b")))
-
-
-# Worlds
-
-
-def test_a_world_is_made_of_a_file():
-    env = gymnasium.make("POMDP/File-v0", path=str(DATA / "tiger.pomdp"))
-    assert env.observation_space == gymnasium.spaces.Discrete(3)
-    assert env.action_space == gymnasium.spaces.Discrete(3)
-    assert env.reset(seed=0)[0] == 2
-    assert env.step(0)[1] == -1.0
-    assert env.unwrapped.world.action_names == ("listen", "open-left", "open-right")
-    vector = gymnasium.make_vec("POMDP/File-v0", num_envs=3, path=str(DATA / "cheese.pomdp"))
-    assert vector.reset(seed=0)[0].tolist() == [7] * 3
-
-
-@pytest.mark.parametrize(
-    ("listens", "good", "success"), [(0, True, True), (9, True, True), (10, True, False), (0, False, False)]
-)
-def test_success_is_a_positive_return_at_the_end(listens, good, success):
-    world = File(DATA / "tiger_episodic.pomdp")
-    u = torch.zeros(1, 2, dtype=torch.float64)
-    state = world.reset(u)
-    for _ in range(listens):
-        state, _, reward, terminated, _ = world.step(state, torch.tensor([0]), u)
-        assert (reward.item(), terminated.item()) == (-1.0, False)
-    tiger_is_left = state.hidden.item() == 0
-    door = torch.tensor([2 if tiger_is_left == good else 1])
-    state, _, reward, terminated, won = world.step(state, door, u)
-    assert reward.item() == (10.0 if good else -100.0)
-    assert (terminated.item(), won.item(), state.hidden.item()) == (True, success, 2)

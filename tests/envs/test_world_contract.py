@@ -1,10 +1,12 @@
 """Worlds of one's own that break the contract of `envs.core.World` are told so in one sentence, not trained."""
 
+from dataclasses import dataclass, replace
+
 import gymnasium
 import own_worlds
 import pytest
 import torch
-from own_worlds import Cue
+from own_worlds import Cue, FourValues, Narrow, Sided, spoiled
 
 import envs
 from envs.adapters import WorldEnv, WorldVectorEnv
@@ -49,35 +51,57 @@ def told(work, *args, **kwargs):
 # What reset and step give
 
 
-WRONG = {
-    "Narrow": ("observation of Narrow.reset", "(3, 4) of float32", "Box(0.0, 2.0, (4,), float32)", "one (3, 1)"),
-    "Padded": ("observation of Padded.step holds 2 at index 0", "Discrete(2)", "0 to 1"),
-    "FromOne": ("observation_space of FromOne must count from 0", "start=1"),
-    "Halves": ("observation of Halves.reset", "(3, 1) of int64", "Discrete(3)", "one (3, 1) of float32"),
-    "NotANumber": ("observation of NotANumber.reset holds nan", "-9.0 to 9.0"),
-    "NoState": ("NoState.reset must return a state", "envs.core.State", "not a tuple"),
-    "FourValues": ("FourValues.step must return five values", "terminated, success", "not 4 values"),
-    "ColumnRewards": ("reward of ColumnRewards.step", "(3,) of float32 or float64", "one (3, 1) of float64"),
-    "WholeRewards": ("reward of WholeRewards.step", "one (3,) of int64"),
-    "NumberEnds": ("terminated of NumberEnds.step", "(3,) of bool", "int64"),
-    "OneSuccess": ("success of OneSuccess.step", "(3,) of bool", "one (1,)"),
-    "EarlySuccess": ("EarlySuccess.step tells a success where terminated is False",),
-    "StandingClock": ("steps of the state that StandingClock.step returns", "one more"),
-    "LostReturns": ("returns of the state that LostReturns.step returns", "reward"),
-    "OldSights": ("observation that OldSights.step returns must be that of the state",),
-    "Scribbler": ("Scribbler.step must not write into the state", "(returns)"),
-    "OneForAll": ("score of the state Single of OneForAll.reset", "(3, ...)", "one () of float32"),
-}
+@dataclass
+class Single(Sided):
+    score: torch.Tensor
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_world_is_told_what_is_wrong(name):
-    said = told(TensorFleet, getattr(own_worlds, name)(), 5, 0)
-    assert all(part in said for part in WRONG[name]), said
+def one_score(self, u):
+    return Single(*vars(Cue.reset(self, u)).values(), score=torch.zeros(()))
 
 
-def test_every_wrong_world_is_tried():
-    assert {each.__name__ for each in Cue.__subclasses__() if each.__module__ == "own_worlds"} == set(WRONG)
+def write_into_the_state(self, state, action, u):
+    state.returns += 1
+    return Cue.step(self, replace(state, returns=state.returns - 1), action, u)
+
+
+def no_state(self, u):
+    return Cue.reset(self, u).observation, {}
+
+
+def wrong(index, change):
+    """A world that returns something else as one part of a step's result."""
+    return spoiled("W", spoil=lambda *result: (*result[:index], change(result[index]), *result[index + 1 :]))
+
+
+Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
+WRONG = [  # a world, and what its sentence says
+    # Spreads out to four copies where nobody looks.
+    (Narrow, "Narrow.reset must be a tensor (3, 4) of float32, as its observation_space Box(0.0, 2.0"),
+    # Shows the number that stands for padding in a network's table.
+    (spoiled("W", Discrete(2)), "W.step holds 2 at index 0, but its observation_space Discrete(2) says 0 to 1"),
+    (spoiled("W", Discrete(3, start=1), lambda seen: seen + 1), "space of W must count from 0, not Discrete(3"),
+    (spoiled("W", show=lambda seen: seen / 2), "observation of W.reset must be a tensor (3, 1) of int64"),
+    (spoiled("W", Box(-9, 9, (1,)), lambda seen: seen * torch.nan), "observation of W.reset holds nan"),
+    (spoiled("W", reset=no_state), "W.reset must return a state, a dataclass under envs.core.State, not a tuple"),
+    (spoiled("W", reset=one_score), "score of the state Single of W.reset must be a tensor (3, ...), not one ()"),
+    (FourValues, "must return five values (state, observation, reward, terminated, success), not 4 values"),
+    (wrong(0, lambda after: None), "W.step must return first a state"),
+    (wrong(0, lambda after: replace(after, steps=after.steps - 1)), "state that W.step returns must be one more"),
+    (wrong(1, lambda seen: seen.clamp(max=0)), "The observation that W.step returns must be that of the state"),
+    (wrong(2, lambda reward: reward[:, None]), "reward of W.step must be a tensor (3,) of float32 or float64"),
+    (wrong(2, lambda reward: reward.long()), "not one (3,) of int64"),
+    (wrong(2, lambda reward: reward + 1), "that W.step returns must be those before and the reward"),
+    (wrong(3, lambda ended: ended.long()), "terminated of W.step must be a tensor (3,) of bool, not one (3,) of int64"),
+    (wrong(4, lambda won: won[:1]), "success of W.step must be a tensor (3,) of bool, not one (1,)"),
+    (wrong(4, lambda won: ~won), "W.step tells a success where terminated is False"),
+    (spoiled("W", step=write_into_the_state), "W.step must not write into the state it is given (returns)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "words"), WRONG)
+def test_a_wrong_world_is_told_what_is_wrong(kind, words):
+    assert words in told(TensorFleet, kind(), 5, 0)
 
 
 def test_a_fleet_of_a_right_world_plays():
@@ -89,19 +113,13 @@ def test_a_fleet_of_a_right_world_plays():
 
 def test_trying_a_world_changes_no_random_stream():
     stream, before = torch.Generator().manual_seed(0), torch.get_rng_state()
-    probe(Cue())
     assert torch.equal(TensorFleet(Cue(), 5, 0).generator.get_state(), stream.get_state())
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_wrong_view_of_the_state_is_named_with_its_world():
-    class Shy(Cue):
-        state_space = gymnasium.spaces.Discrete(2)
-
-        def observe_state(self, state):
-            return state.side
-
-    assert "Shy with observe='state'.reset" in told(probe, StateObserved(Shy()))
+    shy = spoiled("Shy", state_space=Discrete(2), observe_state=lambda self, state: state.side)
+    assert "Shy with observe='state'.reset" in told(probe, StateObserved(shy()))
 
 
 @pytest.mark.parametrize("make", [WorldEnv, WorldVectorEnv, check_registered])

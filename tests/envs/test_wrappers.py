@@ -43,26 +43,16 @@ def test_shares_among_whole_numbers_keep_their_fractions():
     assert (spread[:, 4:] == batch[:, 1:]).all() and spread[0] in weights.space
 
 
-class AsDict(gymnasium.Wrapper):
+def as_dict(env):
     """Cards, and how many are gone, as a dictionary."""
+    parts = spaces.Discrete(7), spaces.Box(0.0, 1.0, (1,), np.float32)
+    space = spaces.Dict(cards=env.observation_space, gone=parts[0], share=parts[1])
 
-    def __init__(self, env):
-        super().__init__(env)
-        gone = spaces.Discrete(7)
-        share = spaces.Box(0.0, 1.0, (1,), np.float32)
-        self.observation_space = spaces.Dict(cards=env.observation_space, gone=gone, share=share)
-
-    def reset(self, **kwargs):
-        observation, info = self.env.reset(**kwargs)
-        return self.shape(observation), info
-
-    def step(self, action):
-        observation, *rest = self.env.step(action)
-        return self.shape(observation), *rest
-
-    def shape(self, cards):
+    def shape(cards):
         gone = (cards == 4).sum()
         return {"cards": cards, "gone": gone, "share": np.array([gone / 6], np.float32)}
+
+    return gymnasium.wrappers.TransformObservation(env, shape, space)
 
 
 def made(world):
@@ -91,10 +81,10 @@ def test_vector_wrappers_do_what_single_ones_do(world, name, kwargs):
 @pytest.mark.parametrize("name", ["PreviousAction", "StepCount", "OneHot"])
 def test_dictionaries(name):
     def make_vector(count, mode):
-        vector = gymnasium.vector.SyncVectorEnv([lambda: AsDict(made(CARDS))] * count, autoreset_mode=mode)
+        vector = gymnasium.vector.SyncVectorEnv([lambda: as_dict(made(CARDS))] * count, autoreset_mode=mode)
         return getattr(wrappers, f"Vector{name}")(vector, **({"limit": 9} if name == "StepCount" else {}))
 
-    check_vector_env(make_vector, lambda: getattr(wrappers, name)(AsDict(made(CARDS))))
+    check_vector_env(make_vector, lambda: getattr(wrappers, name)(as_dict(made(CARDS))))
 
 
 def test_wrappers_go_around_each_other():
