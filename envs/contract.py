@@ -58,12 +58,12 @@ def check_members(world: Any) -> None:
         require(whole and value >= least, f"{member} of {name} must be {wanted}, not {value!r}.")
     require(hasattr(world, "observation_space"), f"{name} has no observation_space: {RULE}.")
     _bounds(f"The observation_space of {name}", world.observation_space)
-    for function, arguments in ((world.reset, "u"), (world.step, "state, action, u")):
-        signature = inspect.signature(function)
+    for member, arguments in (("reset", "u"), ("step", "state, action, u")):
+        signature = inspect.signature(getattr(world, member))
         try:
             signature.bind(*arguments.split(", "))
         except TypeError:
-            raise UserError(f"{name}.{function.__name__} must take ({arguments}), not {signature}.") from None
+            raise UserError(f"{name}.{member} must take ({arguments}), not {signature}.") from None
 
 
 @torch.no_grad()
