@@ -153,22 +153,18 @@ class _Check:
         wanted = self.single.step(action)
         _require(not (result[2] & result[3]).any(), f"{where} a row is both terminated and truncated")
         done: Array = wanted[2] | wanted[3]
-        infos = [self._infos(each[4], f"{where} the info") for each in (result, wanted)]
+        infos = [each[4] for each in (result, wanted)]
+        if self.mode is AutoresetMode.SAME_STEP:  # which also begins new episodes; only the finished ones count
+            infos = [{k: value for k, value in info.items() if k.strip("_").startswith("final_")} for info in infos]
         for index in range(self.count):
             for name, ours, theirs in zip(PARTS, result, wanted, strict=False):
                 _check_same(row(ours, index), row(theirs, index), f"{where} {name} in row {index}")
-            ours, theirs = (info[index] for info in infos)
+            ours, theirs = (_of_row(info, index, f"{where} the info") for info in infos)
             success = theirs.get("final_info", theirs)
             lacks = f"{where} the info of a single environment lacks 'success' at an episode's end"
             _require(not done[index] or "success" in success, lacks)
             _check_same(ours, theirs, f"{where} the info in row {index}")
         return result, done
-
-    def _infos(self, info: dict[str, Any], where: str) -> list[dict[str, Any]]:
-        """Cut an info into those of the rows; where a step also begins new episodes, only the finished ones count."""
-        if self.mode is AutoresetMode.SAME_STEP:
-            info = {name: each for name, each in info.items() if name.strip("_").startswith("final_")}
-        return [_of_row(info, index, where) for index in range(self.count)]
 
     def _refuses(self, **arguments: Any) -> bool:
         try:

@@ -6,6 +6,7 @@ Littman, Cassandra and Kaelbling (1995), as the table of 60 states, 5 actions an
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tabular import Floats, Tables, Tabular, TabularState
+from envs.worlds.tabular import Tables, Tabular, TabularState
 
 MAZE = ("***********", "..*.*.*.+..")  # * floor, + goal, . wall
 NORTH, EAST, SOUTH, WEST = range(4)  # clockwise, so that adding turns to the right
@@ -74,7 +75,11 @@ def tables() -> Tables:
     start = np.where(goal, 0, 17857)
     start[0] += 1_000_000 - start.sum()
     reset = np.tile(goal, (len(ACTIONS), 1))
-    T = np.where(reset[:, :, None], start / 1e6, _transitions() / 1e3)
+    moves = np.zeros((len(ACTIONS), states, states))  # per mille, without resets
+    for (action, name), state in itertools.product(enumerate(ACTIONS), range(states)):
+        for part, to, facing in _outcomes(name, *divmod(state, 4)):
+            moves[action, state, 4 * to + facing % 4] += part
+    T = np.where(reset[:, :, None], start / 1e6, moves / 1e3)
     reading = np.array([_observation(cell, heading) for cell in range(len(CELLS)) for heading in range(4)]) / 1e6
     O = np.tile(reading, (len(ACTIONS), 1, 1))  # noqa: E741
     R = np.broadcast_to(goal[:, None].astype(float), (*T.shape, O.shape[2]))
@@ -83,16 +88,6 @@ def tables() -> Tables:
     sides = [(x, cell) for cell, (y, x) in enumerate(CELLS) if y == 1]
     seen = [f"at x={x} facing S (goal ahead)" if cell == GOAL else f"landmark at x={x} facing S" for x, cell in sides]
     return Tables(T, O, R, start / 1e6, reset, poses, ACTIONS, (*readings, *seen, "goal"), DISCOUNT)
-
-
-def _transitions() -> Floats:
-    """Compute the transitions (A, S, S') per mille, without resets."""
-    states = 4 * len(CELLS)
-    parts = np.zeros((len(ACTIONS), states, states))
-    for (action, name), state in itertools.product(enumerate(ACTIONS), range(states)):
-        for part, to, facing in _outcomes(name, *divmod(state, 4)):
-            parts[action, state, 4 * to + facing % 4] += part
-    return parts
 
 
 def _outcomes(name: str, cell: int, heading: int) -> Iterator[tuple[int, int, int]]:
@@ -123,12 +118,9 @@ def _observation(cell: int, heading: int) -> list[int]:
         parts[LANDMARK + below - len(MAZE[0])] = 1_000_000
     else:
         walls = [_neighbour(cell, heading + side) is None for side in (AHEAD, RIGHT, BACK, LEFT)]
-        parts[:15] = [READINGS[_tally(walls, reading)] for reading in range(15)]
+        for reading in range(15):
+            seen = zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True)
+            counts = Counter[tuple[bool, ...]](seen)
+            parts[reading] = READINGS[tuple(counts[each] for each in itertools.product((True, False), repeat=2))]
         parts[15] = 1_000_000 - sum(parts[:15])  # the file gives what cutting off left over to this reading
     return parts
-
-
-def _tally(walls: list[bool], reading: int) -> tuple[int, ...]:
-    """Count walls seen and missed, openings seen as wall and as open."""
-    pairs: list[tuple[bool, ...]] = list(zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True))
-    return tuple(pairs.count(each) for each in itertools.product((True, False), repeat=2))

@@ -73,7 +73,10 @@ def tables(n: int = 3) -> Tables:
     start = np.where(cell == 0, 0.5, 0.0)
     reset = np.tile(ends, (len(ACTIONS), 1))
     seen = np.where(cell < count - 1, cell, count - 1 + np.arange(states) // count)
-    T = np.where(reset[:, :, None], start, np.eye(states)[_targets(positions)])
+    cell_at = {position: index for index, position in enumerate(positions)}
+    to = [[cell_at.get((y + dy, x + dx), index) for index, (y, x) in enumerate(positions)] for dy, dx in MOVES]
+    targets = np.concatenate([np.array(to), np.array(to) + count], 1)  # (A, S); a blocked action stays
+    T = np.where(reset[:, :, None], start, np.eye(states)[targets])
     O = np.tile(np.eye(count + 1)[seen], (len(ACTIONS), 1, 1))  # noqa: E741
     heaven = cell == np.where(np.arange(states) < count, 2 * n, 3 * n)  # the left end or the right one
     paid = np.where(ends, np.where(heaven, 1.0, -1.0), 0.0)
@@ -81,10 +84,3 @@ def tables(n: int = 3) -> Tables:
     state_names = tuple(f"heaven_{side}:cell{index}" for side in ("left", "right") for index in range(count))
     observations = (*(f"o{i}" for i in range(count - 1)), "left", "right")
     return Tables(T, O, R, start, reset, state_names, ACTIONS, observations, DISCOUNT)
-
-
-def _targets(positions: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the state (A, S) that an action leads to; a blocked one stays."""
-    cell_at = {position: cell for cell, position in enumerate(positions)}
-    to = [[cell_at.get((y + dy, x + dx), cell) for cell, (y, x) in enumerate(positions)] for dy, dx in MOVES]
-    return np.concatenate([np.array(to), np.array(to) + len(positions)], 1)

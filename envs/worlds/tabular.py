@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -45,8 +45,8 @@ class Tabular(World[TabularState]):
         self.observation_space = gymnasium.spaces.Discrete(tables.num_observations + 1)
         states = tables.num_states
         self.state_space = gymnasium.spaces.Discrete(states + 1)
-        self.transition, self.sight = draw(_closed(tables.T)), draw(_closed(tables.O))  # from rows a * (S + 1) + s
-        start, move, sight = draw(tables.start[None]), self.transition, self.sight
+        self.transition, self.sight = Draw(_closed(tables.T)), Draw(_closed(tables.O))  # from rows a * (S + 1) + s
+        start, move, sight = Draw(tables.start[None]), self.transition, self.sight
         self.reset_draws, self.step_draws = start.draws, move.draws + sight.draws
         self.start_cuts, self.move_cuts, self.sight_cuts = (
             tuple(map(self._tensor, (each.slots, each.first, each.cuts))) for each in (start, move, sight)
@@ -91,7 +91,7 @@ class Tabular(World[TabularState]):
 
     def initial_draws(self) -> Tensor | None:
         """List a draw (M, reset_draws) for each start state, if they are equally likely and nothing is drawn later."""
-        tables, draws = self.tables, draw(self.tables.start[None])
+        tables, draws = self.tables, Draw(self.tables.start[None])
         possible = tables.start.nonzero()[0]
         last = tables.R[..., : None if self.by_observation else 1][tables.reset]  # (M, S', Z or 1)
         moves, sights = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
@@ -246,7 +246,7 @@ Values = Any  # tensors, or numpy arrays in their position
 UNITS = 2**53
 
 
-class Draw(NamedTuple):
+class Draw:
     """How to choose from R rows of probabilities by one uniform and a few look-ups, however long the rows are.
 
     This is Walker's alias method. For every row [0, 1) is cut into equal slots, a power of two of them, and every slot
@@ -256,12 +256,31 @@ class Draw(NamedTuple):
     left of its probabilities, an outcome of probability 0 has no piece, and any other outcome has one.
 
     Where every row has one possible outcome, nothing is drawn: there are no slots, and each row is one piece.
+
+    Args:
+        probabilities: rows (R, C), which need not sum to one exactly but are not all 0.
     """
 
-    slots: Floats  # (R,), how many each row has; whole numbers, as factors of uniforms
-    first: Integers  # (R,), the first slot of each row
-    cuts: Floats  # (C,), where each slot is cut in two
-    choices: Integers  # (P,), the outcome of each piece; P is 2 * C, or R if nothing is drawn
+    def __init__(self, probabilities: Floats) -> None:
+        count = (probabilities > 0).sum(1)
+        slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
+        self.slots: Floats = slots.astype(float)  # (R,), how many each row has; whole numbers, as factors of uniforms
+        self.first: Integers = slots.cumsum() - slots  # (R,), the first slot of each row
+        self.cuts: Floats = np.empty(0)  # (C,), where each slot is cut in two
+        self.choices: Integers = probabilities.argmax(1)  # (P,), the outcome of each piece; P is 2 * C, or R if C is 0
+        if (count == 1).all():
+            return
+        self.cuts, choices = np.empty(slots.sum()), np.empty((slots.sum(), 2), np.int64)
+        for width in np.unique(slots).tolist():
+            rows = np.flatnonzero(slots == width)
+            outcome, mass = support(probabilities[rows], width)
+            order = mass.argsort(1, kind="stable")
+            outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
+            kept, other = pair(mass)
+            position = self.first[rows][:, None] + np.arange(width)  # (rows, width)
+            self.cuts[position] = (np.arange(width) * (UNITS // width) + kept) / UNITS
+            choices[position] = np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
+        self.choices = choices.flatten()
 
     @property
     def draws(self) -> int:
@@ -305,26 +324,6 @@ def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Valu
     ours = u[:, column]
     slot = take(first, row) + integers(ours * take(slots, row))  # the product with a power of two is exact
     return slot + slot + (ours >= take(cut_at, slot))
-
-
-def draw(probabilities: Floats) -> Draw:
-    """Prepare the draw for rows (R, C) of probabilities, which need not sum to one exactly but are not all 0."""
-    count = (probabilities > 0).sum(1)
-    slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
-    first = slots.cumsum() - slots
-    if (count == 1).all():
-        return Draw(slots.astype(float), first, np.empty(0), probabilities.argmax(1))
-    cuts, choices = np.empty(slots.sum()), np.empty((slots.sum(), 2), np.int64)
-    for width in np.unique(slots).tolist():
-        rows = np.flatnonzero(slots == width)
-        position = first[rows][:, None] + np.arange(width)  # (rows, width)
-        outcome, mass = support(probabilities[rows], width)
-        order = mass.argsort(1, kind="stable")
-        outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
-        kept, other = pair(mass)
-        cuts[position] = (np.arange(width) * (UNITS // width) + kept) / UNITS
-        choices[position] = np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
-    return Draw(slots.astype(float), first, cuts, choices.flatten())
 
 
 def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:

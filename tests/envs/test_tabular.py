@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from envs.errors import UserError
 from envs.fleet import TensorFleet
 from envs.registry import make_world
-from envs.worlds.tabular import UNITS, Tables, Tabular, TabularState, draw, numbers, piece
+from envs.worlds.tabular import UNITS, Draw, Tables, Tabular, TabularState, numbers, piece
 
 CASES = [("POMDP/Hallway-v0", "hallway"), ("POMDP/HeavenHell-v0", "heavenhell_3")]
 LIMIT = 4.0  # a score beyond 4 has a chance of about 1 in 10,000
@@ -71,7 +71,7 @@ def lengths(chosen, rows, outcomes):
 def choose(chosen, rows, u):
     """Outcomes for uniforms u (len(rows),)."""
     u = torch.as_tensor(u, dtype=torch.float64)[:, None]
-    cuts = tuple(torch.from_numpy(table) for table in chosen[:3])
+    cuts = tuple(torch.from_numpy(table) for table in (chosen.slots, chosen.first, chosen.cuts))
     return chosen.choices[piece(cuts, torch.as_tensor(rows), u, 0).numpy()]
 
 
@@ -85,7 +85,7 @@ def test_every_outcome_has_its_share_and_an_impossible_one_none(lists):
     table = np.zeros((len(lists), max(map(len, lists))))
     for row, values in enumerate(lists):
         table[row, : len(values)] = np.array(values) / sum(values)
-    found = lengths(draw(table), *table.shape)
+    found = lengths(Draw(table), *table.shape)
     assert [sum(row) for row in found.tolist()] == [UNITS] * len(table)
     assert ((found > 0) == (table > 0)).all()
     assert np.abs(found.astype(float) / UNITS - table).max() < 1e-14
@@ -94,7 +94,7 @@ def test_every_outcome_has_its_share_and_an_impossible_one_none(lists):
 @given(weights, st.lists(st.floats(0.0, LAST), max_size=20))
 def test_no_uniform_chooses_an_impossible_outcome(values, others):
     table = np.array([values]) / sum(values)
-    chosen = draw(table)
+    chosen = Draw(table)
     edges = np.concatenate([chosen.cuts, np.arange(chosen.slots[0]) / chosen.slots[0], [0.0, LAST], others])
     u = np.concatenate([edges, np.nextafter(edges, 0.0), np.nextafter(edges, 1.0)]).clip(0.0, LAST)
     assert (table[0, choose(chosen, np.zeros(len(u), int), u)] > 0).all()
@@ -102,7 +102,7 @@ def test_no_uniform_chooses_an_impossible_outcome(values, others):
 
 def test_a_uniform_can_be_found_for_every_possible_outcome():
     table = model(5, states=9, resets=0).T.reshape(27, 9)
-    chosen = draw(table)
+    chosen = Draw(table)
     rows, outcomes = table.nonzero()
     u = [chosen.uniform(row, outcome) for row, outcome in zip(rows.tolist(), outcomes.tolist(), strict=True)]
     assert np.array_equal(choose(chosen, rows, u), outcomes)
@@ -140,7 +140,7 @@ def recorded_draws(world, trace):
 @pytest.mark.parametrize(("id", "name"), CASES)
 def test_recorded_episodes_have_no_difference(id, name):
     world, trace = make_world(id, time_limit=251), golden.load(name)
-    begin = draw(world.tables.start[None])
+    begin = Draw(world.tables.start[None])
     state = world.reset(golden.tensor([[begin.uniform(0, int(s))] for s in trace["init_state"]], torch.float64))
     hidden = np.where(trace["state_after"] == -1, world.tables.num_states, trace["state_after"])
     ours = golden.replay(world, state, trace, recorded_draws(world, trace))
