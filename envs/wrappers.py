@@ -26,11 +26,6 @@ from gymnasium.vector.utils import batch_space
 from envs.errors import UserError, require
 from envs.spaces import MultiDiscrete, batch_of_one, integer_ranges, row
 
-__all__ = [
-    "Antialias", "OneHot", "PreviousAction", "StepCount",
-    "VectorAntialias", "VectorOneHot", "VectorPreviousAction", "VectorStepCount",
-]  # fmt: skip
-
 Array = np.ndarray[Any, np.dtype[Any]]
 Space = gymnasium.Space[Any]
 Single = gymnasium.Env[Any, Any]

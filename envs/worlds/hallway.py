@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tabular import Tables, Tabular, TabularState
+from envs.worlds.tabular import Tables, Tabular, TabularState, paint, put_agent
 
 MAZE = ("***********", "..*.*.*.+..")  # * floor, + goal, . wall
 NORTH, EAST, SOUTH, WEST = range(4)  # clockwise, so that adding turns to the right
@@ -54,7 +53,7 @@ class Hallway(Tabular):
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the maze with its goal (green) and the agent as an arrow."""
-        return paint(self.text(state, row).split("\n"))
+        return paint(self.text(state, row))
 
     def text(self, state: TabularState, row: int) -> str:
         """Draw the maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""

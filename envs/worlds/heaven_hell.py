@@ -11,8 +11,7 @@ import numpy as np
 import torch
 
 from envs.errors import require
-from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tabular import Tables, Tabular, TabularState, check_size
+from envs.worlds.tabular import Tables, Tabular, TabularState, check_size, paint, put_agent
 
 ACTIONS = ("N", "S", "E", "W")
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action
@@ -36,7 +35,7 @@ class HeavenHell(Tabular):
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the map with heaven (green), hell (red), the priest (blue) and the agent."""
-        return paint(self.text(state, row).split("\n"))
+        return paint(self.text(state, row))
 
     def text(self, state: TabularState, row: int) -> str:
         """Draw the map in its walls (#) with heaven (+), hell (-), the priest (?) and the agent (@).

@@ -8,14 +8,12 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from envs.core import State, World
 from envs.errors import UserError, require
 from envs.numpy_backend import integers, take, zeros
-from envs.worlds.pictures import writing
-
-__all__ = ["Tables", "Tabular", "TabularState"]
 
 
 @dataclass
@@ -103,7 +101,10 @@ class Tabular(World[TabularState]):
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw what `text` writes."""
-        return writing(self.text(state, row).split("\n"), WIDTH)
+        text = self.text(state, row)
+        image = Image.new("RGB", (WIDTH, LINE * text.count("\n") + LINE + 2 * MARGIN), PAPER)
+        ImageDraw.Draw(image).multiline_text((MARGIN, MARGIN), text, fill=INK, font=ImageFont.load_default())
+        return np.array(image)
 
     def text(self, state: TabularState, row: int) -> str:
         """Write the names of the state and the observation, the step and the return."""
@@ -139,7 +140,6 @@ def _rewards(tables: Tables, move: Draw) -> Floats:
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
-WIDTH = 350  # pixels of a picture
 MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
 KINDS = ("state", "action", "observation")
 
@@ -370,3 +370,45 @@ def pair(mass: Integers) -> tuple[Integers, Integers]:
         rest = np.where(small, rest, mass[every, heavy]) - (share - kept[every, slot])
         light = light + small
     return kept, other
+
+
+# Pictures
+
+Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Colour = tuple[int, int, int]
+
+TILE = 24  # pixels along the side of a map's cell
+WIDTH, MARGIN, LINE = 350, 8, 16  # pixels of a text, around it, and from one of its lines to the next
+PAPER, INK, AGENT = (245, 245, 245), (40, 40, 45), (40, 60, 110)
+GROUND: dict[str, Colour] = {
+    "#": (90, 90, 95),
+    ".": PAPER,
+    "+": (70, 160, 80),
+    "-": (214, 66, 61),
+    "?": (190, 205, 240),
+}
+TURNS = {"^": 0, "<": 1, "v": 2, ">": 3}  # quarter turns to the left of an arrow that points up
+
+
+def paint(text: str) -> Picture:
+    """Draw a map, one tile a character: # wall, . floor, + goal or heaven, - hell, ? signpost; ^ v < > and @ agent."""
+    return np.concatenate([np.concatenate([_tile(mark) for mark in line], 1) for line in text.split("\n")])
+
+
+def put_agent(lines: list[str], y: int, x: int, agent: str) -> list[str]:
+    """Put a character at row y, column x of a map."""
+    changed = list(lines)
+    changed[y] = lines[y][:x] + agent + lines[y][x + 1 :]
+    return changed
+
+
+def _tile(character: str) -> Picture:
+    """Draw the picture (TILE, TILE, 3) of one character of a map."""
+    tile = np.full((TILE, TILE, 3), GROUND.get(character, PAPER), np.uint8)
+    y, x = np.mgrid[:TILE, :TILE] - (TILE - 1) / 2
+    if character == "@":
+        tile[y**2 + x**2 < (TILE / 3) ** 2] = AGENT
+    elif character in TURNS:
+        arrow = (y > 2 * abs(x) - TILE / 3) & (y < TILE / 3)  # points up
+        tile[np.rot90(arrow, TURNS[character])] = AGENT
+    return tile

@@ -276,7 +276,4 @@ def test_the_agent_is_drawn_pointing_where_it_looks():
         y, x = np.nonzero((tile == (24, 24, 28)).all(-1))
         dark.append((y.mean() - 11.5, x.mean() - 11.5))  # the mass of a triangle lies behind its tip
     north, south, west, east = dark
-    assert north[0] > 1
-    assert south[0] < -1
-    assert west[1] > 1
-    assert east[1] < -1
+    assert north[0] > 1 and south[0] < -1 and west[1] > 1 and east[1] < -1
