@@ -77,13 +77,6 @@ def row(batch: Any, index: int) -> Any:
     return batch[index]
 
 
-def batch_of_one(observation: Any) -> Any:
-    """Make a batch of one observation."""
-    if isinstance(observation, dict):
-        return {name: batch_of_one(entry) for name, entry in observation.items()}
-    return np.asarray(observation)[None]
-
-
 def object_rows(batch: Any, chosen: Array, count: int) -> Array:
     """Spread observations (M, ...) over the chosen rows (M,) of an object array (N,), None elsewhere, as Gymnasium."""
     result = np.full(count, None, object)

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.errors import UserError
-from envs.fleet import TensorFleet
 from envs.registry import make_world
 from envs.worlds.tabular import UNITS, Draw, Tables, Tabular, TabularState, numbers, piece
 
@@ -297,17 +296,6 @@ def check_step(tables, state, action, after, z, reward, terminated):
     assert np.array_equal(reward[~over], tables.R[a, s, to, z][~over])
     anywhere = (tables.R[a, s, :, z] == reward[:, None]) & (tables.start > 0) & (tables.O[a, :, z] > 0)
     assert anywhere.any(1)[over].all()
-
-
-def test_a_model_without_an_end_only_truncates():
-    world = Tabular(model(3, resets=0))
-    assert world.time_limit == 250
-    fleet = TensorFleet(world, 8, seed=0)
-    fleet.reset()
-    for step in range(1, 251):
-        result = fleet.step(torch.zeros(8, dtype=torch.int64))
-        assert not result.terminated.any() and not result.success.any()
-        assert result.truncated.all() == (step == 250)
 
 
 # Tables
