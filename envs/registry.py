@@ -100,11 +100,8 @@ def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> Wo
     check_keywords(name, build, given)
     own = inspect.signature(build).parameters  # a class gives what only its base needs
     for key, each in _keywords(build).items():
-        needed = key in own and each.default is each.empty
-        require(
-            not needed or key in given,
-            f"Environment {name!r} needs the keyword {key!r}; give it by name or in its Entry.",
-        )
+        if key in own and each.default is each.empty and key not in given:
+            raise UserError(f"Environment {name!r} needs the keyword {key!r}; give it by name or in its Entry.")
     world: World[Any] = build(device=device, **given)
     check_members(world)
     require(observe in OBSERVE, f"observe of environment {name!r} must be {views}, not {observe!r}.")
@@ -121,9 +118,10 @@ def _imported(id: str, entry: str) -> Any:
             raise
         raise UserError(f"Environment {id!r} has the entry {entry!r}, but there is no module {error.name!r}.") from None
     named = getattr(module, attribute, None)
-    own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-    lacks = f"{path} has no class {attribute!r}; {suggestion(attribute, own)}"
-    require(callable(named), f"Environment {id!r} has the entry {entry!r}, but {lacks}")
+    if not callable(named):
+        own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
+        lacks = f"{path} has no class {attribute!r}; {suggestion(attribute, own)}"
+        raise UserError(f"Environment {id!r} has the entry {entry!r}, but {lacks}")
     return named
 
 
@@ -131,7 +129,8 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
     """Raise a UserError for the first keyword that `build` does not take."""
     known = _keywords(build)
     for name, value in kwargs.items():
-        require(name in known, f"Environment {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
+        if name not in known:
+            raise UserError(f"Environment {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
         kind = known[name].annotation  # a string where its module postpones annotations, as ours do
         written = kind.__name__ if isinstance(kind, type) else str(kind)
         fits, wanted = KINDS.get(written.removesuffix(" | None"), (lambda value: True, ""))
