@@ -40,7 +40,7 @@ class BlinkingCatch(World[CatchState]):
 
     An episode has balls (grid - 1) steps and a return from -balls to +balls. Random actions catch one ball in `grid`.
     With 10 balls on 8 x 8 cells and blink 4 the exact expectations are 10 for the best player, 4.26 for the best fixed
-    rule from the newest picture to an action, 2.02 for going towards a ball only while it is seen, and -7.5 for random
+    rule from the newest picture to an action, 1.79 for going towards a ball only while it is seen, and -7.5 for random
     actions.
     """
 

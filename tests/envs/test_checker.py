@@ -18,14 +18,11 @@ def test_every_world_is_clean(id):
     check_registered(id, steps=45, **keywords(id, time_limit=12))
 
 
-def test_dictionaries_are_clean():
-    check_registered("Gridverse/Keydoor-5x5-v0", steps=45, time_limit=12, dictionary=True)
-
-
-def test_gymnasiums_own_vector_environment_is_clean():
+def test_dictionaries_and_gymnasiums_own_vector_environment_are_clean():
     def make():
-        return gymnasium.make(CARDS, **LIMIT)
+        return gymnasium.make("Gridverse/Keydoor-5x5-v0", time_limit=12, dictionary=True)
 
+    check_registered("Gridverse/Keydoor-5x5-v0", steps=45, time_limit=12, dictionary=True)
     check_vector_env(lambda count, mode: SyncVectorEnv([make] * count, autoreset_mode=mode), make)
 
 

@@ -221,8 +221,7 @@ def test_many_cards_are_played_without_tables():
         partner[torch.arange(3), state.current] = False
         state, _, reward, *_ = world.step(state, partner.long().argmax(1), uniforms(3, 1))
         assert (reward[~terminated] == 0).all()
-    assert (state.steps == 31).all()
-    assert (state.observation == 32).all()
+    assert (state.steps == 31).all() and (state.observation == 32).all()
 
 
 def test_a_removed_or_the_same_card_never_matches():
@@ -248,21 +247,16 @@ def test_frames_are_pictures_and_texts_lines_that_change(id):
     assert len({f.tobytes() for f in frames}) > 1 and len(set(texts)) > 1
 
 
-def test_the_text_of_car_flag():
+def test_the_texts_of_car_flag_and_memory_cards():
     world = make_world("POMDP/CarFlag-v0")
     state = world.reset(torch.tensor([[0.1, 0.5], [0.9, 0.5]], dtype=torch.float64))
     left, right = (world.text(state, row).splitlines() for row in (0, 1))
-    assert left[0] == "+" + "." * 19 + "o" + "." * 5 + "=" * 9 + "." * 5 + "-"
+    assert left == ["+" + "." * 19 + "o" + "." * 5 + "=" * 9 + "." * 5 + "-", "position +0.000, velocity +0.0000"]
     assert right[0] == left[0].translate(str.maketrans("+-", "-+"))
-    assert left[1] == "position +0.000, velocity +0.0000"
-
-
-def test_the_text_of_memory_cards():
     world = make_world("POMDP/MemoryCards-v0", pairs=2)
-    u = torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.3]], dtype=torch.float64)  # cards 1 2 1 2, the second face up
-    state = world.reset(u)
+    state = world.reset(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.3]], dtype=torch.float64))  # 1 2 1 2, the second face up
     assert world.text(state, 0).split() == ["#", "2", "#", "#"]
-    state, *_ = world.step(state, torch.tensor([3]), torch.zeros(1, 1, dtype=torch.float64))
+    state, *_ = world.step(state, torch.tensor([3]), uniforms(1, 1) * 0)
     assert world.text(state, 0).split() == ["1", ".", "#", "."]
 
 

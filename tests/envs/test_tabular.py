@@ -234,13 +234,9 @@ def corridor(**changes):
 NAMES = ("state_names", "action_names", "observation_names")
 
 
-def test_worlds_of_pure_chance_at_the_start_list_their_initial_states():
-    assert make_world("POMDP/HeavenHell-v0").initial_draws().shape == (2, 1)
+def test_worlds_of_pure_chance_at_the_start_list_their_initial_states_and_others_none():
     world = Tabular(corridor())
     assert sorted(world.reset(world.initial_draws()).hidden.tolist()) == [0, 1, 2]
-
-
-def test_other_worlds_list_none():
     tables = corridor()
     moves, looks, pay = tables.T.copy(), tables.O.copy(), tables.R.copy()
     moves[0, 0], looks[1, 1], pay[2, 0, 1] = [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], 2.0  # the last step's pay is drawn
