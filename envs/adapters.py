@@ -79,9 +79,12 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
         if not self.action_space.contains(action):
             raise UserError(f"The action {action!r} is not in {self.action_space}.")
         u = self._draw(self.world.step_draws)
-        self.state, *numbers = self._engine.step(self._started(), self._actions[int(action)], u)
-        reward, ended, cut, success = (each.item() for each in numbers)
-        return self._observation(self.state), reward, ended, cut, {"success": success} if ended or cut else {}
+        self.state, reward, terminated, truncated, success = self._engine.step(
+            self._started(), self._actions[int(action)], u
+        )
+        ended, cut = terminated.item(), truncated.item()
+        info = {"success": success.item()} if ended or cut else {}
+        return self._observation(self.state), reward.item(), ended, cut, info
 
     def render(self) -> Any:
         """Draw the world as a picture (height, width, 3) or a text; None without a render mode."""
@@ -248,12 +251,15 @@ class Engine:
         with self._mode():
             return self.world.reset(self._given(u))
 
-    def step(self, state: State, action: Array, u: Floats) -> tuple[State, Array, Array, Array, Array]:
+    def step(self, state: State, action: Any, u: Any) -> tuple[State, Array, Array, Array, Array]:
         """Take one action (N,) int64 in every row; gives the state, reward, terminated, truncated and success (N,)."""
-        with self._mode():
+        if self.on_arrays:  # without another call, which is felt where there is one row
+            after, _, reward, terminated, success = self.world.step(state, action, u)
+            return after, reward, terminated, self.world.truncated(after, terminated), success  # type: ignore[return-value]
+        with torch.inference_mode():
             after, _, reward, terminated, success = self.world.step(state, self._given(action), self._given(u))
             truncated = self.world.truncated(after, terminated)
-        return after, *self._taken(reward, terminated, truncated, success)
+        return after, *(each.cpu().numpy() for each in (reward, terminated, truncated, success))
 
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
         """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
@@ -262,13 +268,10 @@ class Engine:
 
     def observation(self, state: State) -> Array:
         """Read the flat observation (N, d), which must not be written into."""
-        return self._taken(state.observation)[0]
+        return state.observation if self.on_arrays else state.observation.cpu().numpy()  # type: ignore[return-value]
 
     def _given(self, array: Array) -> Any:
         return array if self.on_arrays else torch.from_numpy(array).to(self.world.device)
-
-    def _taken(self, *values: Any) -> Sequence[Array]:
-        return values if self.on_arrays else [each.cpu().numpy() for each in values]
 
 
 def on_numpy(part: Any) -> Any:
