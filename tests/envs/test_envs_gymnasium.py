@@ -20,19 +20,17 @@ from envs.seeding import RowStreams
 ROOT = Path(__file__).parents[2]
 
 
-def python(code):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))", f"False {len(IDS)}"),
+        ("import gymnasium; print(gymnasium.make('envs:POMDP/CarFlag-v0').reset(seed=1)[0].shape)", "(3,)"),
+    ],
+)
+def test_importing_the_package_imports_no_torch_and_an_id_with_the_module_needs_no_import(code, said):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-
-
-def test_importing_the_package_imports_no_torch():
-    done = python("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))")
-    assert done.stdout.split() == ["False", str(len(IDS))], done.stderr
-
-
-def test_make_with_the_module_in_the_id_needs_no_import():
-    done = python("import gymnasium; print(gymnasium.make('envs:POMDP/CarFlag-v0').reset(seed=1)[0].shape)")
-    assert done.stdout.strip() == "(3,)", done.stderr
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == said, done.stderr
 
 
 @pytest.mark.parametrize("id", IDS)

@@ -225,10 +225,10 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
-@pytest.mark.parametrize(
-    ("saved", "other", "count"),
-    [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL, 3), ("CartPole-v1", "CartPole-v1", 3)],
-)
+OTHERS = [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL, 3), ("CartPole-v1", "CartPole-v1", 3)]
+
+
+@pytest.mark.parametrize(("saved", "other", "count"), OTHERS)
 def test_a_state_of_another_fleet_is_refused(saved, other, count):
     fleet = make_fleet(saved, 2, 0)
     fleet.reset()
