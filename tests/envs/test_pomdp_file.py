@@ -292,7 +292,7 @@ def models(draw):
     return Tables(T, rows(actions, states, observations), R, start, reset, *names, draw(st.floats(0, 1)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(models())
 def test_a_written_model_is_read_back_to_the_last_bit(model):
     assert same(parse(write(model)), model)

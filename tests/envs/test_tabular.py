@@ -258,7 +258,7 @@ def test_a_world_without_chance_takes_no_draws():
     assert torch.equal(after.observation[:, 0], after.hidden)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.booleans(), st.integers(0, 12))
 def test_steps_pay_and_end_as_the_tables_say(seed, by_observation, resets):
     tables = model(seed, by_observation=by_observation, resets=resets)
