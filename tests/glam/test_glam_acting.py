@@ -6,7 +6,7 @@ import glam_models
 import pytest
 import torch
 
-from world_models.glam.acting import ActingNoise, Player
+from world_models.glam.acting import Player
 from world_models.glam.imagination import choose
 from world_models.glam.memory import make_memory
 
@@ -31,16 +31,20 @@ def opened(seed=0):
     return first
 
 
+def make(model, kind, policy=None, rows=ROWS, blind=False):
+    return Player(model, policy or glam_models.agent().policy, make_memory(model, kind, K), rows, blind)
+
+
 def noises(model, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    return [ActingNoise.draw(model, ROWS, glam_models.ACTIONS, generator) for _ in range(T)]
+    generator, player = torch.Generator().manual_seed(seed), make(model, "window")
+    return [player.noise(generator) for _ in range(T)]
 
 
 def played(model, kind, act_before_observing=False, greedy=False, seed=0):
     """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
     frames, *_ = glam_models.steps(ROWS, T, seed)
     first, drawn, recorder = opened(seed), noises(model, seed), Recorder()
-    player = Player(model, recorder, make_memory(model, kind, K), ROWS, act_before_observing)
+    player = make(model, kind, recorder, ROWS, act_before_observing)
     actions = [player.act(frames[:, t], first[:, t], drawn[t], greedy) for t in range(T)]
     return torch.stack(recorder.shown), torch.stack(actions), frames, first, drawn
 
@@ -76,14 +80,14 @@ def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(ki
 
 def test_who_has_seen_nothing_acts_at_random_when_blind():
     model, rows = glam_models.model(), 6_000
-    noise = ActingNoise.draw(model, rows, 3, torch.Generator().manual_seed(0))
+    noise = make(model, "carried", rows=rows).noise(torch.Generator().manual_seed(0))
     frames, first = torch.zeros(rows, 3, 8, 8, dtype=torch.uint8), torch.ones(rows, dtype=torch.bool)
 
     def biased(features):
         return torch.tensor([9.0, 0.0, 0.0]).expand(len(features), 3)
 
     for greedy in (False, True):
-        player = Player(model, biased, make_memory(model, "carried", K), rows, act_before_observing=True)
+        player = make(model, "carried", biased, rows, blind=True)
         counts = torch.bincount(player.act(frames, first, noise, greedy), minlength=3)
         assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
         assert (torch.bincount(player.act(frames, ~first, noise, greedy), minlength=3)[0]) > 5_900
@@ -95,11 +99,9 @@ def test_a_saved_player_continues_exactly(kind, preset):
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
     first, drawn = opened(), noises(model)
-    whole = Player(model, glam_models.agent().policy, make_memory(model, kind, K), ROWS)
-    resumed = Player(model, glam_models.agent().policy, make_memory(model, kind, K), ROWS)
+    whole, resumed, file = make(model, kind), make(model, kind), io.BytesIO()
     for t in range(4):
         whole.act(frames[:, t], first[:, t], drawn[t])
-    file = io.BytesIO()
     torch.save(whole.state_dict(), file)
     file.seek(0)
     saved = whole.state_dict()
@@ -143,11 +145,11 @@ def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(kind, pr
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
     drawn, recorder = noises(model), Recorder()
-    player = Player(model, recorder, make_memory(model, kind, K), ROWS)
+    player = make(model, kind, recorder)
     for t in range(T):
         player.reset()
         action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), drawn[t])
-        fresh = Player(model, Recorder(), make_memory(model, kind, K), ROWS)
+        fresh = make(model, kind)
         assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), drawn[t]))
         assert torch.equal(player.h, fresh.h)
     assert not torch.stack(recorder.shown)[:, :, 12:].any()

@@ -1,7 +1,5 @@
 """Both ways of executing GLAM's updates and dreams compute the same function."""
 
-import dataclasses
-
 import glam_models
 import pytest
 import torch
@@ -10,7 +8,7 @@ from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
 from world_models.glam.config import LearnerConfig
 from world_models.glam.engine import make_optimizers
-from world_models.glam.imagination import Noise, encode_context, imagine
+from world_models.glam.imagination import encode_context, imagine
 from world_models.glam.learner import update
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
@@ -18,37 +16,28 @@ CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs nee
 
 def test_eager_execution_is_the_tested_functions():
     model, agent, _, execution = glam_models.parts()
-    told = glam_models.rollout_inputs()
-    begin = encode_context(model, told.frames, told.action, told.first, told.encoding)
-    wanted = imagine(model, agent.policy, begin, 4, Noise(told.latent, told.choice), "window")
-    found = execution.imagine(told)
-    for field in dataclasses.fields(wanted):
-        assert torch.equal(getattr(found, field.name), getattr(wanted, field.name))
+    seen, encoding, noise = glam_models.rollout_inputs()
+    begin = encode_context(model, seen.frames, seen.action, seen.first, encoding)
+    wanted, found = imagine(model, agent.policy, begin, 4, noise, "window"), execution.imagine(seen, encoding, noise)
+    assert all(torch.equal(getattr(found, name), value) for name, value in vars(wanted).items())
     other, _, optimizers, _ = glam_models.parts()
-    said = update(
-        other,
-        optimizers.model,
-        LearnerConfig(learning_rate=1e-3),
-        glam_models.model_batch(),
-        glam_models.model_batch().noise,
-    )
-    assert {name: float(value) for name, value in execution.learn_model(glam_models.model_batch()).items()} == {
-        name: float(value) for name, value in said.items()
-    }
+    said = update(other, optimizers.model, LearnerConfig(learning_rate=1e-3), *glam_models.model_batch())
+    assert execution.learn_model(*glam_models.model_batch()) == said
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 def test_an_update_moves_what_it_should_and_nothing_else():
     model, agent, _, execution = glam_models.parts()
-    before = [[p.clone() for p in net.parameters()] for net in (model, agent)]
-    metrics = execution.learn_model(glam_models.model_batch())
-    assert float(metrics["grad/norm"]) > 0 and model.training
-    assert not all(torch.equal(a, b) for a, b in zip(before[0], model.parameters(), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(before[1], agent.parameters(), strict=True))
+
+    def moved(before, net):
+        return not all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+    first, actor = ([p.clone() for p in net.parameters()] for net in (model, agent))
+    metrics = execution.learn_model(*glam_models.model_batch())
+    assert float(metrics["grad/norm"]) > 0 and model.training and moved(first, model) and not moved(actor, agent)
     now = [p.clone() for p in model.parameters()]
-    execution.learn_agent(execution.imagine(glam_models.rollout_inputs()))
-    assert all(torch.equal(a, b) for a, b in zip(now, model.parameters(), strict=True)) and not model.training
-    assert not all(torch.equal(a, b) for a, b in zip(before[1], agent.parameters(), strict=True))
+    execution.learn_agent(execution.imagine(*glam_models.rollout_inputs()))
+    assert not moved(now, model) and not model.training and moved(actor, agent)
 
 
 def test_the_gradient_is_clipped_and_frozen_weights_stay():
@@ -56,7 +45,7 @@ def test_the_gradient_is_clipped_and_frozen_weights_stay():
     config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
     optimizer = make_optimizers("eager", model, glam_models.agent().float(), config).model
     before = {name: p.clone() for name, p in model.named_parameters()}
-    update(model, optimizer, config, glam_models.model_batch(), glam_models.model_batch().noise)
+    update(model, optimizer, config, *glam_models.model_batch())
     for name, parameter in model.named_parameters():
         assert torch.allclose(parameter, before[name], atol=1e-10), name  # Adam's epsilon hides such small gradients
     assert not model.random_projection.weight.requires_grad
@@ -74,9 +63,9 @@ def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
     monkeypatch.setattr(cuda_graph, "capture", lambda work: (Still(), work()))
     execution = glam_models.parts("cudagraph", imagination_memory=form)[3]
     for horizon in (4, 5, 6):
-        dreamt = execution.imagine(glam_models.rollout_inputs(horizon))
+        dreamt = execution.imagine(*glam_models.rollout_inputs(horizon))
         execution.learn_agent(dreamt)
-        execution.learn_model(glam_models.model_batch())
+        execution.learn_model(*glam_models.model_batch())
         assert dreamt.reward.shape[0] == horizon
         assert [len(work.graphs) for work in execution] == [1, 1, 1]
 
@@ -84,15 +73,12 @@ def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
 @CUDA
 @pytest.mark.parametrize("form", ["window", "carried"])
 def test_captured_execution_equals_eager(form):
-    eager, graphed = (
-        glam_models.parts("eager", "cuda", imagination_memory=form),
-        glam_models.parts("cudagraph", "cuda", imagination_memory=form),
-    )
+    eager, graphed = (glam_models.parts(engine, "cuda", imagination_memory=form) for engine in ("eager", "cudagraph"))
     for round in range(4):
         told, dreamt = glam_models.model_batch(round, "cuda"), glam_models.rollout_inputs(4 + round // 2, round, "cuda")
         for execution in (eager[3], graphed[3]):
-            execution.learn_model(told)
-            execution.learn_agent(execution.imagine(dreamt))
+            execution.learn_model(*told)
+            execution.learn_agent(execution.imagine(*dreamt))
     assert isinstance(graphed[3].imagine, Captured) and len(graphed[3].imagine.graphs) == 1
     for ours, theirs in zip(graphed[:2], eager[:2], strict=True):
         for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):

@@ -6,15 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from glam_runs import trained
+from glam_runs import TINY, trained
 from run_folders import refused
 from trained import contents
 
 from dqn_memory.evaluate import main
-from dqn_memory.runs.settings import read_config
+from dqn_memory.runs.settings import parse
 from world_models.glam.acting import Player, PolicyScore, build, evaluate, load, make_player, play
 from world_models.glam.config import TrainConfig
 from world_models.settings import EvalSetup
+
+SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +31,7 @@ def played(config, rows=3, quota=2, seed=5):
 
 
 def tiny(**changes):
-    config = read_config(TrainConfig, "glam/smoke")
-    config = replace(
-        config,
-        environment=replace(config.environment, env="Pixel/BlinkingCatch-v0"),
-        catch=replace(config.catch, grid=4, balls=2),
-        model=replace(config.model, screen=8),
-    )
+    config = parse(TrainConfig, TINY.split())
     return replace(config, evaluation=replace(config.evaluation, **changes))
 
 
@@ -52,9 +48,7 @@ def test_the_numbers_are_the_seed_s_and_sampling_is_not_greedy():
     assert not np.array_equal(first.returns, other.returns) or not np.array_equal(
         first.greedy.returns, other.greedy.returns
     )
-    told = first.scalars()
-    assert told["eval/episodic_return"] == first.returns.mean()
-    assert told["eval/greedy_episodic_return"] == first.greedy.returns.mean()
+    assert first.scalars()["eval/greedy_episodic_return"] == first.greedy.returns.mean()
     alone = played(tiny(policy="greedy"))
     assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
 
@@ -92,24 +86,22 @@ def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch
         return act(player, *more)
 
     monkeypatch.setattr(Player, "act", noted)
-    main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2"])
+    main([str(run), *SHORT])
     assert not torch.stack(fresh).all()
     fresh.clear()
     capsys.readouterr()
-    main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2", "--reset-memory"])
+    main([str(run), *SHORT, "--reset-memory"])
     assert torch.stack(fresh).all()
     assert "forgetting everything before each step" in capsys.readouterr().out
 
 
 def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
     before = contents(run)
-    main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2"])
+    main([str(run), *SHORT])
     said = capsys.readouterr().out
     assert said.count("mamba runs on its simd backend on cpu") == 1
     assert "step 40" in said and "sampled actions, 4 episodes" in said and "greedy actions, 4 episodes" in said
-    main(
-        ["--run", str(run), "--num-eval-envs", "1", "--episodes-per-env", "3", "--format", "json", "--policy", "greedy"]
-    )
+    main(["--run", str(run), "--num-eval-envs", "1", "--episodes-per-env", "3", "--format", "json", "--policy=greedy"])
     out, err = capsys.readouterr()
     told = json.loads(out)
     assert err.count("mamba runs on its simd backend on cpu") == 1 and told["mamba_backend"] == "simd"
@@ -118,7 +110,7 @@ def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
 
 
 def test_a_loaded_model_is_the_trained_one(run):
-    found = load(run)
+    found = load(run, torch.device("cpu"))
     assert found.step == 40 and found.config.environment.env == "Pixel/BlinkingCatch-v0"
     assert found.backend.name == "simd" and not found.model.training and found.model.actions == 3
 

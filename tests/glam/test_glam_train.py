@@ -8,13 +8,13 @@ from functools import partial
 import pytest
 import run_folders
 import torch
-from glam_runs import flags, trained
+from glam_runs import TINY, flags, trained
 from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.runs.settings import PRESETS as PRESETS_FOLDER
 from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
-from world_models.glam.architecture import FORMS, PRESETS, ModelConfig
+from world_models.glam.architecture import FORMS, ModelConfig
 from world_models.glam.config import CollectionConfig, TrainConfig
 from world_models.glam.train import GlamTrainer, main
 
@@ -58,10 +58,10 @@ def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
     assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu") == 1
 
 
-@pytest.mark.parametrize(("longest", "steps"), [(7, 7), (1000, 500)])
-def test_an_evaluation_s_limit_cannot_lengthen_episodes(longest, steps):
-    config = parse(TrainConfig, ["--config", "glam/catch", "--max-episode-steps", str(longest)])
-    assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
+def test_an_evaluation_s_limit_cannot_lengthen_episodes():
+    for longest, steps in ((7, 7), (1000, 500)):
+        config = parse(TrainConfig, ["--config", "glam/catch", "--max-episode-steps", str(longest)])
+        assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
 
 
 def test_warm_up_is_random_and_learns_nothing(tmp_path):
@@ -78,11 +78,7 @@ def test_warm_up_is_random_and_learns_nothing(tmp_path):
 
 
 def test_what_is_stored_is_what_was_played():
-    config = read_config(TrainConfig, "glam/smoke")
-    world = replace(config.environment, env="Pixel/BlinkingCatch-v0", num_envs=3)
-    catch, model = replace(config.catch, grid=4, balls=2), replace(config.model, screen=8)
-    config = replace(config, environment=world, model=model, catch=catch)
-    training = GlamTrainer(config)
+    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), "--num-envs", "3"]))
     for _ in range(14):
         training.iterate()
     cells = {name: values[:14] for name, values in training.replay.cells.items()}
@@ -94,14 +90,9 @@ def test_what_is_stored_is_what_was_played():
 
 
 def test_both_step_sizes_fall_on_a_straight_line():
-    config = read_config(TrainConfig, "glam/smoke")
-    config = replace(
-        config, environment=replace(config.environment, env="Pixel/BlinkingCatch-v0"), total_steps=80,
-        collection=replace(config.collection, learning_starts=40),
-        learner=replace(config.learner, final_lr_fraction=0.5), agent=replace(config.agent, final_lr_fraction=0.0),
-    )  # fmt: skip
-    training = GlamTrainer(config)
-    for _ in range(40):
+    falling = "--total-steps 80 --learner-final-lr-fraction 0.5 --agent-final-lr-fraction 0"
+    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), *falling.split()]))
+    for _ in range(20):
         training.iterate()
     model, agent = (optimizer.param_groups[0]["lr"] for optimizer in training.optimizers)
     assert model == pytest.approx(0.75 * 1e-4) and agent == pytest.approx(0.5 * 3e-5)
@@ -109,10 +100,11 @@ def test_both_step_sizes_fall_on_a_straight_line():
 
 def test_both_ratios_hold_from_their_own_start_on():
     config = CollectionConfig(learning_starts=80, agent_starts=120, model_replay_ratio=0.3, agent_replay_ratio=1.0)
-    due = [config.model_updates(iteration, 4) for iteration in range(1, 101)]
-    assert due[:19] == [0] * 19 and sum(due) == int(400 * 0.3) - int(76 * 0.3)
-    assert [config.agent_updates(iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
-    assert [replace(config, agent_starts=0).agent_updates(iteration, 4) for iteration in (19, 20)] == [0, 4]
+    due = [config.updates("model", iteration, iteration, 4) for iteration in range(1, 101)]
+    assert due[:19] == [0] * 19 and sum(due) == config.updates("model", 1, 100, 4) == int(400 * 0.3) - int(76 * 0.3)
+    assert [config.updates("agent", iteration, iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
+    early = replace(config, agent_starts=0)
+    assert [early.updates("agent", iteration, iteration, 4) for iteration in (19, 20)] == [0, 4]
 
 
 def test_every_keyword_of_a_game_is_said():
@@ -123,11 +115,10 @@ def test_every_keyword_of_a_game_is_said():
     assert short.env_kwargs(training=False)["most_frames"] == 200 and short.env_kwargs()["most_frames"] == 108_000
 
 
-def test_the_presets_of_paper_and_code_are_those_of_the_model():
-    for name, model in PRESETS.items():
+def test_the_presets_have_the_paper_s_numbers():
+    for name in ("paper", "code", "fast"):
         config = read_config(TrainConfig, f"glam/{name}")
         config.check()
-        assert config.model == model
         sizes = config.learner.batch_size, config.imagination.num_rollouts, config.collection.learning_starts
         assert sizes == (32, 1024, 1024)
     code = read_config(TrainConfig, "glam/code")
@@ -144,8 +135,6 @@ def test_table_2_is_a_study_and_no_preset():
         f"ALE/{game}-v5" for game in ("Pong", "Boxing", "KungFuMaster", "BattleZone")
     ]
     assert "studies/glam_table2" not in preset_names() and "glam/catch" in preset_names()
-    path = PRESETS_FOLDER / "studies" / "glam_table2.toml"
-    assert read_definition(str(path)).name == study.name == "glam_table2"  # and with it its default folder
     depths = {row.settings["sequence"]: row.settings.get("local_layers", 1) for row in study.axes["architecture"]}
     assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": ModelConfig().attention_layers}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.runs import backend as backends
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
@@ -24,29 +25,19 @@ from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig
-from world_models.glam.imagination import Policy, choose, uniforms
+from world_models.glam.encoder import uniforms
+from world_models.glam.imagination import Policy, choose
 from world_models.glam.memory import Memory, make_memory
 from world_models.glam.model import WorldModel
 from world_models.settings import EvalSetup
 
-KIND = "glam"  # what a checkpoint's header says
-PolicyName = Literal["sampled", "greedy"]
-POLICIES: tuple[PolicyName, ...] = ("sampled", "greedy")
 
-
-@dataclass(frozen=True)
-class ActingNoise:
+class ActingNoise(NamedTuple):
     """Uniforms from [0, 1) for one step of N environments."""
 
     latent: Tensor  # (N, G, C), for the frame
     guess: Tensor  # (N, G, C), for the predicted latent that a policy sees if it acts before observing
     action: Tensor  # (N, A)
-
-    @classmethod
-    def draw(cls, model: WorldModel, rows: int, actions: int, generator: torch.Generator) -> ActingNoise:
-        """Draw uniforms on the generator's device."""
-        latent = (rows, model.config.categoricals, model.config.classes)
-        return cls(*(uniforms(shape, generator) for shape in (latent, latent, (rows, actions))))
 
 
 class Player:
@@ -60,9 +51,8 @@ class Player:
     def __init__(
         self, model: WorldModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
     ) -> None:
-        self.model, self.policy, self.memory = model, policy, memory
+        self.model, self.policy, self.memory, self.rows = model, policy, memory, rows
         self.act_before_observing = act_before_observing
-        self.rows = rows
         self.reset()
 
     def reset(self) -> None:
@@ -71,6 +61,11 @@ class Player:
         self.h = like.new_zeros(self.rows, self.model.config.width)  # (N, D)
         self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), has seen nothing at all
         self.state = self.memory.start(self.rows)
+
+    def noise(self, generator: torch.Generator) -> ActingNoise:
+        """Draw the uniforms of one step on the generator's device."""
+        latent, guess = (self.model.noise((self.rows,), generator) for _ in range(2))
+        return ActingNoise(latent, guess, uniforms((self.rows, self.model.actions), generator))
 
     @torch.no_grad()
     def act(self, frame: Tensor, first: Tensor, noise: ActingNoise, greedy: bool = False) -> Tensor:
@@ -102,15 +97,8 @@ class Player:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        saved = _moved(dict(state), self.h.device)
+        saved = mapped(lambda x: x.to(self.h.device), dict(state))
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Move the tensors inside dicts and tuples to a device."""
-    if isinstance(value, dict):
-        return {name: _moved(each, device) for name, each in value.items()}
-    return value.to(device) if isinstance(value, Tensor) else tuple(_moved(each, device) for each in value)
 
 
 def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing: bool) -> Player:
@@ -141,7 +129,7 @@ def evaluate(
     """
     chosen = config.evaluation.policy
     scores: list[Score] = []
-    for policy in POLICIES if chosen == "both" else (chosen,):
+    for policy in ("sampled", "greedy") if chosen == "both" else (chosen,):
         streams = Streams.spawn(seed)
         player = make_player(model, agent, num_envs, config.collection.act_before_observing)
         with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
@@ -161,8 +149,7 @@ def play(
     while tally.open:
         if reset_memory:
             player.reset()
-        noise = ActingNoise.draw(player.model, fleet.num_envs, fleet.num_actions, numbers)
-        step = fleet.step(player.act(observation, first, noise, greedy))
+        step = fleet.step(player.act(observation, first, player.noise(numbers), greedy))
         observation, first = step.observation, step.done
         tally.count(step)
     return tally
@@ -198,15 +185,14 @@ def check_frames(fleet: Fleet, config: TrainConfig) -> None:
     raise UserError(f"--env {config.environment.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
 
 
-def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
+def load(path: Path, device: torch.device) -> Trained:
     """Load model and agent of a run's latest checkpoint; nothing is written.
 
     Raises:
         UserError: there is no run or no checkpoint, it is damaged or of another kind, or its weights do not fit.
     """
-    path, device = Path(run), torch.device(device)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint, KIND)
+    check_kind(path, checkpoint, "glam")
     config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
     model, agent = build(config, checkpoint.trainer["actions"], 0, device)
@@ -225,22 +211,15 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     if options.env is not None:
         config = replace(config, environment=replace(config.environment, env=options.env, path=None))
     setup = EvalSetup.of(config, device, options.reset_memory)
-    if options.env is not None:
-        _check_environment(setup, config, found)
-    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
-    score = evaluate(found.model, found.agent, setup, config, num_envs, episodes, options.seed)
-    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
-    facts = {"sequence": config.model.sequence, **backends.facts(found.backend)}
-    return Evaluation(
-        found.step, config.model.sequence, setup.env, setup.env_kwargs, scores, facts, backend=found.backend
-    )
-
-
-def _check_environment(setup: EvalSetup, config: TrainConfig, found: Trained) -> None:
-    """Refuse an environment in which the agent cannot act."""
     fleet = setup.fleet(1, 0)
     check_frames(fleet, config)
     if fleet.num_actions != found.model.actions:
         raise UserError(
             f"--env {setup.env} has {fleet.num_actions} actions, but the agent was trained with {found.model.actions}"
         )
+    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
+    score = evaluate(found.model, found.agent, setup, config, num_envs, episodes, options.seed)
+    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
+    sequence, backend = config.model.sequence, found.backend
+    facts = {"sequence": sequence, **backends.facts(backend)}
+    return Evaluation(found.step, sequence, setup.env, setup.env_kwargs, scores, facts, backend)

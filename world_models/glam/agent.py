@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.runs.settings import check_numbers
-from world_models.distributions import SymlogCode, cross_entropy, entropy, upcast
+from world_models.distributions import cross_entropy, entropy, symlog_code, upcast
 from world_models.glam.config import AgentConfig
 from world_models.glam.encoder import mlp
 from world_models.glam.imagination import Rollouts
-from world_models.glam.learner import adam
-
-Metrics = dict[str, Tensor]
+from world_models.glam.learner import Metrics, descend
 
 
 class Agent(nn.Module):
-    """Policy and value of a state: of a sampled latent next_value the memory of all steps before it, (..., Z + D).
+    """Policy and value of a state: of a sampled latent and the memory of all steps before it, (..., Z + D).
 
     3,020,286 + 513 A parameters at full size, of which the slow critic's 1,050,367 are not trained.
     """
 
     def __init__(self, config: AgentConfig, features: int, actions: int) -> None:
-        check_numbers(config)
         super().__init__()
-        self.config, self.code = config, SymlogCode(bins=config.bins)
+        self.config, self.code = config, symlog_code(config.bins)
         self.actor = mlp(features, actions, config.hidden, config.layers)
         self.critic = mlp(features, config.bins, config.hidden, config.layers)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -39,18 +34,12 @@ class Agent(nn.Module):
             logits: Tensor = self.actor(features)
         return upcast(logits)
 
-    def values(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the critic's logits (..., bins) and values (...), float32 or wider."""
-        return self._values(self.critic, features)
-
-    @torch.no_grad()
-    def slow_values(self, features: Tensor) -> Tensor:
-        """Compute the slow critic's values (...)."""
-        return self._values(self.slow_critic, features)[1]
-
-    def trainable(self) -> list[nn.Parameter]:
-        """List the parameters of actor and critic."""
-        return [*self.actor.parameters(), *self.critic.parameters()]
+    def values(self, features: Tensor, slow: bool = False) -> tuple[Tensor, Tensor]:
+        """Compute the critic's, or the slow critic's, logits (..., bins) and values (...), float32 or wider."""
+        critic = self.slow_critic if slow else self.critic
+        with self._autocast(features):
+            logits = critic(features)
+        return logits, self.code.decode(logits)
 
     @torch.no_grad()
     def update_slow_critic(self) -> None:
@@ -58,19 +47,8 @@ class Agent(nn.Module):
         slow: list[Tensor] = list(self.slow_critic.parameters())
         torch._foreach_lerp_(slow, list(self.critic.parameters()), 1 - self.config.slow_decay)
 
-    def _values(self, critic: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
-        with self._autocast(features):
-            logits = critic(features)
-        return logits, self.code.decode(logits)
-
     def _autocast(self, like: Tensor) -> torch.autocast:
         return torch.autocast(like.device.type, torch.bfloat16, enabled=self.config.bfloat16)
-
-
-def optimizer_for(agent: Agent, capturable: bool = False) -> torch.optim.Adam:
-    """Make the Adam of actor and critic."""
-    config = agent.config
-    return adam(agent.trainable(), config.learning_rate, config.epsilon, capturable)
 
 
 def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
@@ -84,7 +62,7 @@ def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
     logits, value = agent.values(features)
     returns, slow_returns = (
         lambda_return(rollouts.reward, each, rollouts.terminated, config.gamma, config.lam, config.returns)
-        for each in (value.detach(), agent.slow_values(features))
+        for each in (value.detach(), agent.values(features, slow=True)[1])
     )  # (H, B)
     scale = agent.scale.update(returns)
     advantage = (returns - value[:-1].detach()) / scale
@@ -104,19 +82,13 @@ def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
 def update(agent: Agent, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
     """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
     total, metrics = losses(agent, rollouts)
-    optimizer.zero_grad(set_to_none=True)
-    total.backward()
-    norm = nn.utils.clip_grad_norm_(agent.trainable(), agent.config.max_grad_norm, foreach=True)
-    optimizer.step()
+    norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
     agent.update_slow_critic()
-    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm.detach()}
-
-
-Form = Literal["textbook", "released"]
+    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
 
 
 def lambda_return(
-    reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: Form = "textbook"
+    reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: str = "textbook"
 ) -> Tensor:
     """Compute returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), from R_H = V_H backwards.
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import Annotated, Literal, get_args
 
-from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.settings import Bounds, check_numbers
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import Bounds
 
-FORMS = ("storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation")
+Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
+FORMS: tuple[Form, ...] = get_args(Form)
+MemoryKind = Literal["window", "carried"]
 SMALLEST = 4  # pixels of the last feature map
-
-
-def check_choices(config: object) -> None:
-    """Refuse a value that is none of those that a field's Literal names."""
-    for name, hint in get_type_hints(type(config)).items():
-        if get_origin(hint) is Literal and getattr(config, name) not in get_args(hint):
-            raise UserError(near_names(name.replace("_", "-"), getattr(config, name), get_args(hint)))
 
 
 @dataclass(frozen=True)
@@ -53,7 +48,7 @@ class ModelConfig:
     posterior of o_{t+1}.
     """
 
-    sequence: Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"] = "glam"
+    sequence: Form = "glam"
     """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
     screen: int = 64
     """Pixels S of a square frame of three colours: a power of two, 8 or more."""
@@ -105,7 +100,7 @@ class ModelConfig:
     Algorithm 1, 4 as released. Positions after an episode's first frame have their whole past and always train."""
     batch_length: int = 64
     """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
-    imagination_memory: Literal["window", "carried"] = "window"
+    imagination_memory: MemoryKind = "window"
     """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
     goes on from the context, which sees more of the past and costs less."""
     context: Annotated[int, Bounds(1)] = 16
@@ -132,9 +127,6 @@ class ModelConfig:
 
     def check(self) -> None:
         """Refuse every combination that cannot be built."""
-        check_choices(self)
-        check_choices(self.loss)
-        check_numbers(self)
         if self.screen < 2 * SMALLEST or self.screen & (self.screen - 1):
             raise UserError(f"--screen {self.screen} must be a power of two, 8 or more")
         if not 0 <= self.burn_in < self.batch_length - 1:
@@ -144,21 +136,3 @@ class ModelConfig:
         attention = "transformer" in self.sequence or self.sequence == "storm"
         if attention and (self.width % self.heads or self.width // self.heads % 2):
             raise UserError(f"--heads {self.heads} must divide --width {self.width} into heads of even width")
-
-
-PAPER = ModelConfig(prior_head="mlp")
-PRESETS: dict[str, ModelConfig] = {
-    "paper": PAPER,
-    "code": ModelConfig(
-        post_norm=False,
-        chained=False,
-        variation_head="own",
-        variation_target="random_projection",
-        reset_at_episode_start=False,
-        burn_in=4,
-        batch_length=68,
-        context=8,
-        loss=LossConfig(variation_free_bits=0.1),
-    ),
-    "fast": replace(PAPER, imagination_memory="carried"),
-}

@@ -22,7 +22,6 @@ from dqn_memory.runs.settings import (
     check_parts,
     flags_of,
 )
-from envs.atari import AtariConfig as GameConfig
 from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import settings
@@ -31,6 +30,7 @@ from world_models.settings import check_environment, shorter, training_signal
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Engine = Literal["eager", "cudagraph"]
+Part = Literal["model", "agent"]  # of a GLAM agent, each with updates of its own
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,14 @@ class CatchConfig:
 class AtariConfig:
     """How a game is played: colour frames as large as the model's screen, and what the released code does."""
 
-    frame_skip: int = 4
+    frame_skip: Annotated[int, Bounds(1)] = 4
     """Emulator frames an action is held for; the last two are merged by their maximum."""
-    sticky: float = 0.25
+    sticky: Annotated[float, Bounds(0, below=1)] = 0.25
     """Probability that an emulator frame repeats the action before."""
-    noops: int = 0
+    noops: Annotated[int, Bounds(0)] = 0
     """Most no-ops at the start of an episode, drawn uniformly."""
-    most_frames: int = 108_000
+    most_frames: Annotated[int, Bounds(1)] = 108_000
     """Emulator frames after which an episode is truncated."""
-
-    def check(self) -> None:
-        """Refuse every value that cannot work."""
-        GameConfig(**asdict(self)).check()
 
 
 @dataclass(frozen=True)
@@ -164,8 +160,7 @@ class HorizonConfig:
     """Imagined steps at most."""
 
     def check(self) -> None:
-        """Refuse a maximum below the start, and numbers out of their bounds."""
-        check_numbers(self)
+        """Refuse a maximum below the start."""
         if self.maximum < self.start:
             raise UserError(f"--maximum {self.maximum} must be at least --start {self.start}")
 
@@ -200,25 +195,15 @@ class CollectionConfig:
         """Return rewards (N,) as they are learned, and where (N,) the model is taught an end."""
         return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
-    def model_updates(self, iteration: int, num_envs: int) -> int:
-        """Count updates of the world model after iteration number `iteration` = 1, 2, ..."""
-        return _due(self.model_replay_ratio, self.learning_starts, iteration, num_envs)
+    def starts(self, part: Part) -> int:
+        """Environment steps before the first update of a part."""
+        return self.learning_starts if part == "model" else max(self.learning_starts, self.agent_starts)
 
-    def agent_updates(self, iteration: int, num_envs: int) -> int:
-        """Count updates of the agent after that iteration."""
-        return _due(self.agent_replay_ratio, max(self.learning_starts, self.agent_starts), iteration, num_envs)
-
-
-def _due(ratio: float, starts: int, iteration: int, num_envs: int) -> int:
-    """Count updates at a ratio to environment steps, from step `starts` on; exact in the long run."""
-    if iteration * num_envs < starts:
-        return 0
-    return _between(ratio, iteration, iteration, num_envs)
-
-
-def _between(ratio: float, first: int, last: int, num_envs: int) -> int:
-    """Count updates of the iterations from `first` to `last`."""
-    return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio)
+    def updates(self, part: Part, first: int, last: int, num_envs: int) -> int:
+        """Count a part's updates after the iterations `first` to `last` = 1, 2, ...; their ratio to steps is exact."""
+        ratio = self.model_replay_ratio if part == "model" else self.agent_replay_ratio
+        first = max(first, -(-self.starts(part) // num_envs))
+        return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio) if first <= last else 0
 
 
 @dataclass(frozen=True)
@@ -283,7 +268,7 @@ class TrainConfig:
     def check(self) -> None:
         """Refuse every combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "atari", "model", "horizon", "compute")
+        check_parts(self, "model", "horizon", "compute")
         if self._plays_catch:
             with flags_of(self, "catch", size="screen"):
                 check_catch(self.model.screen, **asdict(self.catch))
@@ -296,19 +281,17 @@ class TrainConfig:
 
     def _check_updates(self) -> None:
         """Refuse a run that would end without having learned; --agent-replay-ratio 0 trains the model alone."""
-        collection = self.collection
-        length = self.model.batch_length
-        self._check_learner("world model", "model", collection.learning_starts, length)
+        collection, num_envs, length = self.collection, self.environment.num_envs, self.model.batch_length
+        windows: dict[Part, int] = {"model": length}
         if collection.agent_replay_ratio:
-            window = max(length, self.imagination.frames(self.model.context))
-            self._check_learner("agent", "agent", max(collection.learning_starts, collection.agent_starts), window)
-
-    def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
-        ratio, num_envs = getattr(self.collection, f"{part}_replay_ratio"), self.environment.num_envs
-        last, first = -(-self.total_steps // num_envs), max(window, -(-starts // num_envs))  # iterations
-        if last < first or not _between(ratio, first, last, num_envs):
-            raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the {who}: that begins "
-                f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps "
-                f"(--batch-length, --context) of one environment, with --{part}-replay-ratio {ratio:g} updates a step"
-            )
+            windows["agent"] = max(length, self.imagination.frames(self.model.context))
+        for part, window in windows.items():
+            if not collection.updates(part, window, -(-self.total_steps // num_envs), num_envs):
+                who = "world model" if part == "model" else part
+                ratio = getattr(collection, f"{part}_replay_ratio")
+                raise UserError(
+                    f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the {who}: that "
+                    f"begins after {collection.starts(part)} steps (--learning-starts, --agent-starts) and windows of "
+                    f"{window} steps (--batch-length, --context) of one environment, with --{part}-replay-ratio "
+                    f"{ratio:g} updates a step"
+                )

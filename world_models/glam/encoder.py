@@ -36,7 +36,7 @@ class Encoder(nn.Module):
         """Embed frames (..., 3, S, S), uint8 or already in [0, 1]: (..., F)."""
         images = frames.flatten(0, -4)  # (N, 3, S, S)
         if not frames.is_floating_point():
-            images = as_images(images, self.layers[0].weight)  # type: ignore[arg-type]
+            images = as_images(images, next(self.parameters()))
         return self.layers(images).flatten(1).unflatten(0, frames.shape[:-3])
 
 
@@ -93,7 +93,7 @@ def prior_head(config: ModelConfig) -> CategoricalHead:
 
 def mlp(inputs: int, outputs: int, hidden: int | None = None, layers: int = HIDDEN) -> nn.Sequential:
     """Make hidden layers, as wide as the input unless said otherwise, and a linear map."""
-    width = inputs if hidden is None else hidden
+    width = hidden or inputs
     return nn.Sequential(*hidden_layers(inputs, width, layers), nn.Linear(width, outputs))
 
 
@@ -110,10 +110,15 @@ def gumbel(noise: Tensor) -> Tensor:
     return -(-upcast(noise).log()).log()
 
 
-def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:
-    """Draw one-hot samples (..., G C), with the gradient of their probabilities (straight through).
+def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw numbers from [0, 1) on the generator's device."""
+    return torch.rand(shape, generator=generator, device=generator.device)
 
-    The class is the largest of log p plus Gumbel noise of uniforms in [0, 1) of the same shape.
+
+def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Draw one-hot samples (..., Z) of G categoricals, with the gradient of their probabilities (straight through).
+
+    The class is the largest of log p (..., G, C) plus Gumbel noise of uniforms in [0, 1) of the same shape.
     """
     chosen = (log_probabilities.detach() + gumbel(noise)).argmax(-1, keepdim=True)  # (..., G, 1)
     hard = torch.zeros_like(log_probabilities).scatter(-1, chosen, 1.0)

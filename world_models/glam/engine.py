@@ -8,7 +8,7 @@ graph holds memory of its own, and a schedule never comes back to a horizon.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -20,35 +20,16 @@ from world_models.glam import learner
 from world_models.glam.agent import Agent
 from world_models.glam.config import Engine, LearnerConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
-from world_models.glam.learner import Metrics
+from world_models.glam.learner import Metrics, adam
 from world_models.glam.model import WorldModel
 from world_models.glam.replay import Batch
-
-
-@dataclass(frozen=True)
-class ModelBatch(Batch):
-    """What an update of the world model takes: a batch, and uniforms for its latents."""
-
-    noise: Tensor  # (B, T, G, C)
-
-
-@dataclass(frozen=True)
-class RolloutInputs:
-    """What imagining H steps takes: windows of the replay, and uniforms."""
-
-    frames: Tensor  # (B, L, 3, S, S) uint8
-    action: Tensor  # (B, L) int64
-    first: Tensor  # (B, L) bool
-    encoding: Tensor  # (B, L, G, C) uniforms for the latents of the frames
-    latent: Tensor  # (H + 1, B, G, C), as in Noise
-    choice: Tensor  # (H, B, A), as in Noise
 
 
 class Execution(NamedTuple):
     """The three things that a training run does between two steps of its environments."""
 
-    learn_model: Callable[[ModelBatch], Metrics]
-    imagine: Callable[[RolloutInputs], Rollouts]
+    learn_model: Callable[[Batch, Tensor], Metrics]  # with uniforms (B, T, G, C)
+    imagine: Callable[[Batch, Tensor, Noise], Rollouts]  # from windows of the replay, with uniforms for their latents
     learn_agent: Callable[[Rollouts], Metrics]
 
 
@@ -62,7 +43,7 @@ class Optimizers(NamedTuple):
 def make_optimizers(engine: Engine, model: WorldModel, agent: Agent, config: LearnerConfig) -> Optimizers:
     """Make both optimisers, capturable where the engine needs it."""
     capturable = engine == "cudagraph"
-    return Optimizers(learner.optimizer_for(model, config, capturable), actor_critic.optimizer_for(agent, capturable))
+    return Optimizers(adam(model, config, capturable), adam(agent, agent.config, capturable))
 
 
 def make_execution(
@@ -70,18 +51,13 @@ def make_execution(
 ) -> Execution:
     """Prepare updates and imagination for an engine; `cudagraph` needs a CUDA device and capturable optimisers."""
 
-    def learn_model(batch: ModelBatch) -> Metrics:
-        return learner.update(model, optimizers.model, config, batch, batch.noise)
+    def imagine_rollouts(seen: Batch, encoding: Tensor, noise: Noise) -> Rollouts:
+        with config.autocast(encoding.device):
+            context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
+            return imagine(model, agent.policy, context, len(noise.action), noise, model.config.imagination_memory)
 
-    def imagine_rollouts(inputs: RolloutInputs) -> Rollouts:
-        with config.autocast(inputs.frames.device):
-            context = encode_context(model, inputs.frames, inputs.action, inputs.first, inputs.encoding, start)
-            noise = Noise(inputs.latent, inputs.choice)
-            return imagine(model, agent.policy, context, len(inputs.choice), noise, model.config.imagination_memory)
-
-    def learn_agent(rollouts: Rollouts) -> Metrics:
-        return actor_critic.update(agent, optimizers.agent, rollouts)
-
+    learn_model = partial(learner.update, model, optimizers.model, config)
+    learn_agent = partial(actor_critic.update, agent, optimizers.agent)
     if engine == "eager":
         return Execution(learn_model, imagine_rollouts, learn_agent)
     return Execution(

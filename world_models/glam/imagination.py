@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from world_models.distributions import upcast
-from world_models.glam.encoder import gumbel
-from world_models.glam.memory import MemoryKind, make_memory
+from world_models.glam.architecture import MemoryKind
+from world_models.glam.encoder import gumbel, uniforms
+from world_models.glam.memory import make_memory
 from world_models.glam.model import WorldModel
 
 Policy = Callable[[Tensor], Tensor]  # features (B, Z + D) -> action logits (B, A)
@@ -40,12 +41,9 @@ class Noise:
     action: Tensor  # (H, B, A)
 
     @classmethod
-    def draw(cls, model: WorldModel, rows: int, horizon: int, actions: int, generator: torch.Generator) -> Noise:
+    def draw(cls, model: WorldModel, rows: int, horizon: int, generator: torch.Generator) -> Noise:
         """Draw uniforms on the generator's device."""
-        return cls(
-            uniforms((horizon + 1, rows, model.config.categoricals, model.config.classes), generator),
-            uniforms((horizon, rows, actions), generator),
-        )
+        return cls(model.noise((horizon + 1, rows), generator), uniforms((horizon, rows, model.actions), generator))
 
 
 @dataclass(frozen=True)
@@ -112,7 +110,7 @@ def imagine(
         sample=torch.stack(samples),
         h=seen,
         action=torch.stack(actions),
-        reward=model.reward_value(model.reward(seen[1:])),
+        reward=model.reward(seen[1:]),
         terminated=model.termination(seen[1:]) > 0,
     )
 
@@ -120,8 +118,3 @@ def imagine(
 def choose(logits: Tensor, noise: Tensor) -> Tensor:
     """Draw actions (...) from softmax(logits) with uniforms from [0, 1), both (..., A)."""
     return (upcast(logits) + gumbel(noise)).argmax(-1)
-
-
-def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw numbers from [0, 1) on the generator's device."""
-    return torch.rand(shape, generator=generator, device=generator.device)

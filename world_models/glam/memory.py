@@ -6,33 +6,13 @@ Both are pure functions of tensors over a state that the caller keeps, so that i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from world_models.glam.architecture import MemoryKind
 from world_models.glam.model import WorldModel
-
-MemoryKind = Literal["window", "carried"]
-
-
-class Memory(Protocol):
-    """How a model remembers what it has seen; its state is a dataclass of tensors with leading axis B."""
-
-    def start(self, rows: int) -> Any:
-        """Return the state of B rows that have seen nothing."""
-        ...
-
-    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
-        """Read K steps (B, K, Z), (B, K), (B, K): return the memory h (B, D) and the state after them."""
-        ...
-
-    def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Read one more step (B, Z), (B,): return the memory h (B, D) after it and the next state.
-
-        `opens` (B,) bool marks the rows that forget everything before it: all rows in the first step after `start`.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -55,19 +35,25 @@ class WindowMemory:
     def __init__(self, model: WorldModel, length: int) -> None:
         self.model, self.length = model, length
 
-    def start(self, rows: int) -> Window:
-        """Return a window of zeros."""
+    def start(self, rows: int) -> Any:
+        """Return the state of B rows that have seen nothing: a window of zeros."""
         like = next(self.model.parameters())
         flags = torch.zeros(rows, self.length, dtype=torch.bool, device=like.device)
         return Window(like.new_zeros(rows, self.length, self.model.config.latent), flags.long(), flags)
 
-    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Window]:
-        """Do as `Memory`; of more than K steps the last K are kept, and fewer than K have nothing before them."""
+    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
+        """Read steps (B, T, Z), (B, T), (B, T): return the memory h (B, D) and the state after them.
+
+        Of more than K steps the last K are kept, and fewer than K have nothing before them.
+        """
         window = self._filled(*(each[:, -self.length :] for each in (sample, action, first)))
         return self._read(window), window
 
-    def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Window) -> tuple[Tensor, Window]:
-        """Do as `Memory`; the oldest step is forgotten."""
+    def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one more step (B, Z), (B,) and forget the oldest: return h (B, D) after it and the next state.
+
+        `opens` (B,) bool marks the rows that forget everything before it: all rows in the first step after `start`.
+        """
         one = opens.unsqueeze(1)  # (B, 1)
         window = Window(
             _appended(torch.where(one.unsqueeze(2), sample.unsqueeze(1), state.sample), sample),
@@ -90,24 +76,19 @@ class WindowMemory:
 
 
 class CarriedMemory:
-    """The recurrent state, which knows everything since the episode, or the context, began."""
+    """The recurrent state, which knows everything since the episode, or the context, began; used as a WindowMemory."""
 
     def __init__(self, model: WorldModel) -> None:
-        self.model = model
-
-    def start(self, rows: int) -> Any:
-        """Return the model's initial state."""
-        return self.model.initial_state(rows)
+        self.core = model.sequence_model
+        self.start, self.push = self.core.initial_state, self.core.step
 
     def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
-        """Do as `Memory`."""
-        features, state = self.model.prefill(sample, action, first)
+        """Do as WindowMemory."""
+        features, state = self.core(sample, action, first)
         return features.h[:, -1], state
 
-    def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Do as `Memory`."""
-        features, state = self.model.step(sample, action, opens, state)
-        return features.h, state
+
+Memory = WindowMemory | CarriedMemory
 
 
 def make_memory(model: WorldModel, kind: MemoryKind, length: int) -> Memory:

@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks import State
 from world_models.glam.architecture import ModelConfig
-from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, MambaStack, TransformerStack
+from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, Stack, mamba_stack, transformer_stack
 
 
 @dataclass(frozen=True)
 class Features:
     """What a form knows at each position, after frame and action."""
 
-    h: Tensor  # (B, T, D), or (B, D) of one step
-    variation: Tensor | None  # the same shape, from the differences alone; None in forms that read none
+    h: Tensor  # (B, T, D)
+    variation: Tensor | None  # (B, T, D), from the differences alone; None in forms that read none
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,6 @@ class SequenceState:
 
     age: Tensor  # (B,) int64, positions since the episode opened, the last one included
     branches: tuple[State, ...]
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> SequenceState:
-        """Apply a function to every tensor of the state, for example `lambda x: x[rows]`."""
-        branches = tuple(tuple(function(x) for x in branch) for branch in self.branches)
-        return SequenceState(function(self.age), branches)
-
-    def tensors(self) -> list[Tensor]:
-        """List all tensors, in an order that never changes."""
-        return [self.age, *(x for branch in self.branches for x in branch)]
 
 
 class Stem(nn.Module):
@@ -54,27 +45,47 @@ class Stem(nn.Module):
         return self.leave(F.linear(sample, seen) + F.embedding(action, done.mT))
 
 
+def _glam(config: ModelConfig) -> list[Branch]:
+    return [GlobalMamba(config), LocalMamba(config)]
+
+
+def _double(config: ModelConfig, stack: Callable[[ModelConfig], Stack]) -> list[Branch]:
+    return [Direct(stack(config), nn.Linear(config.width, config.width, bias=False)) for _ in range(2)]
+
+
+# The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
+# form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
+SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
+    "storm": lambda config: [Direct(transformer_stack(config), nn.Identity())],
+    "lmamba": lambda config: [LocalMamba(config)],
+    "double_transformer": lambda config: _double(config, transformer_stack),
+    "double_mamba": lambda config: _double(config, mamba_stack),
+    "glam": _glam,
+    "glam_no_variation": _glam,
+}
+
+
 class SequenceModel(nn.Module):
-    """The sum of the branches' outputs; each of them reads the stem's features.
+    """The sum of the branches' outputs, in the form that `config.sequence` names; each reads the stem's features.
 
     Where an episode opens (`first`), everything before it is forgotten, unless the config's `reset_at_episode_start` is
     False.
     """
 
-    def __init__(self, config: ModelConfig, actions: int, branches: list[Branch], varies: bool) -> None:
+    def __init__(self, config: ModelConfig, actions: int) -> None:
         super().__init__()
-        self.resets, self.varies = config.reset_at_episode_start, varies
+        self.resets = config.reset_at_episode_start
+        branches = SEQUENCES[config.sequence](config)  # drawn before the stem, as they always were
         self.stem = Stem(config, actions)
         self.branches = nn.ModuleList(branches)
 
-    def forward(self, sample: Tensor, action: Tensor, first: Tensor) -> Features:
-        """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) and `first` (B, T) bool."""
-        return self.prefill(sample, action, first)[0]
-
-    def prefill(
+    def forward(
         self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState | None = None
     ) -> tuple[Features, SequenceState]:
-        """Do the same from `state`, or from nothing, and return the state after the last position."""
+        """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) and `first` (B, T) bool.
+
+        Goes on from `state`, or from nothing, and returns the state after the last position too.
+        """
         state = self.initial_state(len(sample)) if state is None else state
         e, age = self.stem(sample, action), self._age(first, state.age)
         outputs, after = [], []
@@ -86,15 +97,13 @@ class SequenceModel(nn.Module):
             variation = y if isinstance(branch, GlobalMamba) else variation
         return Features(sum(outputs[1:], outputs[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
 
-    def step(
-        self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState
-    ) -> tuple[Features, SequenceState]:
-        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D)."""
-        outputs, state = self.prefill(sample[:, None], action[:, None], first[:, None], state)
-        return Features(outputs.h[:, 0], None if outputs.variation is None else outputs.variation[:, 0]), state
+    def step(self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState) -> tuple[Tensor, SequenceState]:
+        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D) and the state after it."""
+        features, state = self(sample[:, None], action[:, None], first[:, None], state)
+        return features.h[:, 0], state
 
     def initial_state(self, batch: int) -> SequenceState:
-        """Return the state in which nothing has been seen yet, on the model's device."""
+        """Return the state of B rows in which nothing has been seen yet, on the model's device."""
         like = self.stem.enter.weight.detach()
         age = torch.zeros(batch, dtype=torch.int64, device=like.device)
         return SequenceState(age, tuple(branch.initial_state(batch, like) for branch in self.branches))  # type: ignore[operator]
@@ -106,36 +115,3 @@ class SequenceModel(nn.Module):
             return index + before[:, None]
         opened = torch.where(first, index, -1).cummax(1).values
         return torch.where(opened < 0, index + before[:, None], index - opened)
-
-
-def _projection(config: ModelConfig) -> nn.Module:
-    return nn.Linear(config.width, config.width, bias=False)
-
-
-def _transformer(config: ModelConfig) -> Direct:
-    return Direct(TransformerStack(config), _projection(config))
-
-
-def _mamba(config: ModelConfig) -> Direct:
-    return Direct(MambaStack(config, config.global_layers), _projection(config))
-
-
-def _glam(config: ModelConfig) -> list[Branch]:
-    return [GlobalMamba(config), LocalMamba(config)]
-
-
-# The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
-# form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
-SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
-    "storm": lambda config: [Direct(TransformerStack(config), nn.Identity())],
-    "lmamba": lambda config: [LocalMamba(config)],
-    "double_transformer": lambda config: [_transformer(config), _transformer(config)],
-    "double_mamba": lambda config: [_mamba(config), _mamba(config)],
-    "glam": _glam,
-    "glam_no_variation": _glam,
-}
-
-
-def build_sequence(config: ModelConfig, actions: int) -> SequenceModel:
-    """Build the form that `config.sequence` names."""
-    return SequenceModel(config, actions, SEQUENCES[config.sequence](config), varies=config.sequence == "glam")

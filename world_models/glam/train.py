@@ -18,18 +18,10 @@ from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
-from world_models.glam.acting import (
-    ActingNoise,
-    PolicyScore,
-    build,
-    check_frames,
-    evaluate,
-    evaluate_run,
-    make_player,
-)
+from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, make_player
 from world_models.glam.config import TrainConfig
-from world_models.glam.engine import ModelBatch, Optimizers, RolloutInputs, make_execution, make_optimizers
-from world_models.glam.imagination import Noise, Rollouts, uniforms
+from world_models.glam.engine import Optimizers, make_execution, make_optimizers
+from world_models.glam.imagination import Noise, Rollouts
 from world_models.glam.replay import Replay
 from world_models.settings import EvalSetup
 
@@ -104,7 +96,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         if self.steps < collection.learning_starts:
             action = torch.randint(self.fleet.num_actions, (num_envs,), generator=self.acting, device=self.device)
         else:
-            action = self.act()  # (N,)
+            action = self.act()
         step = self.fleet.step(action)
 
         # store
@@ -118,46 +110,39 @@ class GlamTrainer(Trainer[TrainConfig]):
 
         # learn
         if self.replay.drawable(self.config.model.batch_length):
-            for _ in range(collection.model_updates(self.iterations, num_envs)):
+            for _ in range(collection.updates("model", self.iterations, self.iterations, num_envs)):
                 self.learn_model()
         if self.replay.drawable(self.longest):
-            for _ in range(collection.agent_updates(self.iterations, num_envs)):
-                self._learn_agent()
+            for _ in range(collection.updates("agent", self.iterations, self.iterations, num_envs)):
+                self.learn_agent(self.imagine())
 
     def act(self) -> Tensor:
         """Choose actions (N,) by the policy."""
-        noise = ActingNoise.draw(self.model, self.fleet.num_envs, self.fleet.num_actions, self.acting)
-        return self.player.act(self.observation, self.first, noise)
+        return self.player.act(self.observation, self.first, self.player.noise(self.acting))
 
     def learn_model(self) -> None:
         """Draw a batch and update the world model."""
-        config, length = self.config, self.config.model.batch_length
-        batch = self.replay.windows(self.replay.draw(config.learner.batch_size, length, self.drawing), length)
-        noise = self._latent_noise(config.learner.batch_size, length)
-        set_learning_rate(self.optimizers.model, config.learner.final_lr_fraction, self.steps / config.total_steps)
-        metrics = self.execution.learn_model(ModelBatch(**vars(batch), noise=noise))
+        config, length = self.config.learner, self.config.model.batch_length
+        batch = self.replay.windows(self.replay.draw(config.batch_size, length, self.drawing), length)
+        noise = self.model.noise((config.batch_size, length), self.dreaming)
+        set_learning_rate(self.optimizers.model, config.final_lr_fraction, self.steps / self.config.total_steps)
+        metrics = self.execution.learn_model(batch, noise)
         self.updates += 1
         self.stats.count_update(metrics, self.steps)
 
-    def _learn_agent(self) -> None:
-        progress = self.steps / self.config.total_steps
-        set_learning_rate(self.optimizers.agent, self.config.agent.final_lr_fraction, progress)
-        metrics = self.execution.learn_agent(self.imagine())
-        self.stats.agent.count_update(metrics, self.steps)
-
     def imagine(self) -> Rollouts:
         """Imagine rollouts from windows of the replay, as far ahead as the schedule says."""
-        config, rows, length = self.config, self.config.imagination.num_rollouts, self.context_length
+        rows, length = self.config.imagination.num_rollouts, self.context_length
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
-        encoding, horizon = self._latent_noise(rows, length), config.horizon.at(self.steps)
-        noise = Noise.draw(self.model, rows, horizon, self.fleet.num_actions, self.dreaming)
-        return self.execution.imagine(
-            RolloutInputs(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action)
-        )
+        encoding = self.model.noise((rows, length), self.dreaming)
+        noise = Noise.draw(self.model, rows, self.config.horizon.at(self.steps), self.dreaming)
+        return self.execution.imagine(seen, encoding, noise)
 
-    def _latent_noise(self, rows: int, length: int) -> Tensor:
-        model = self.config.model
-        return uniforms((rows, length, model.categoricals, model.classes), self.dreaming)
+    def learn_agent(self, rollouts: Rollouts) -> None:
+        """Update actor and critic by imagined rollouts."""
+        fraction = self.config.agent.final_lr_fraction
+        set_learning_rate(self.optimizers.agent, fraction, self.steps / self.config.total_steps)
+        self.stats.agent.count_update(self.execution.learn_agent(rollouts), self.steps)
 
     def scalars(self) -> dict[str, float]:
         """Return what a log line says; sums since the last line are cleared."""
