@@ -10,13 +10,12 @@ import torch
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.settings import read_config
 from world_models.glam.agent import Agent
-from world_models.glam.architecture import ModelConfig
-from world_models.glam.config import AgentConfig, Engine, LearnerConfig, TrainConfig
-from world_models.glam.engine import make_execution, make_optimizers
+from world_models.glam.config import AgentConfig, Engine, LearnerConfig, ModelConfig, TrainConfig
 from world_models.glam.imagination import Noise
-from world_models.glam.learner import losses
+from world_models.glam.learner import adam, losses
 from world_models.glam.model import WorldModel
 from world_models.glam.replay import Batch
+from world_models.glam.train import make_execution
 
 ACTIONS, SCREEN = 3, 8
 PRESETS = {name: read_config(TrainConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
@@ -70,7 +69,7 @@ def parts(engine: Engine = "eager", device: str = "cpu", **changes: Any) -> tupl
     """Model, agent, optimisers and execution, in float32."""
     net, actor = model(**changes).float().to(device), agent().float().to(device)
     config = LearnerConfig(learning_rate=1e-3)
-    optimizers = make_optimizers(engine, net, actor, config)
+    optimizers = [adam(net, config, engine == "cudagraph"), adam(actor, actor.config, engine == "cudagraph")]
     return net, actor, optimizers, make_execution(engine, net, actor, optimizers, config, "posterior")
 
 

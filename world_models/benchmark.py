@@ -18,7 +18,7 @@ from itertools import pairwise
 from operator import attrgetter, itemgetter
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
@@ -30,7 +30,7 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, from_record, parse, set_tf32
 from envs.machine import benchmark_facts
 from envs.tables import Table, origin, write_page
-from world_models.glam.architecture import MemoryKind
+from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
 from world_models.unizero.config import TrainConfig as UniZeroConfig
 from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
@@ -47,8 +47,6 @@ CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
 WARM_UP = 1024  # steps of a GLAM run before its first update
 # As configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, a last one of 5.
 ROUNDS, GAMES = 4 + 5, 20
-RATE_BAR = 30.0  # environment steps/s of the tiny preset on a CPU
-FACTS = ("command", "device", "cpu", "torch", "python", "threads", "revision", "dirty", "platform")  # of a whole run
 Row = dict[str, Any]
 
 
@@ -122,6 +120,21 @@ def parsed(model: str, case: Row, flags: str) -> Any:
     return parse(TRAINERS[model].config_class, words.split())
 
 
+def make_trainer(model: str, case: Row, flags: str) -> Any:
+    """Make a trainer before its first update, whose replay and histories random play has filled.
+
+    UniZero's heads are drawn: with the zeros that their last layers begin with all actions tie, and trees are flatter.
+    """
+    trainer = TRAINERS[model](parsed(model, case, flags))
+    for _ in range(COLUMNS if model == "unizero" else 2 * trainer.longest):
+        trainer.iterate()
+    generator = torch.Generator().manual_seed(0)
+    for head in trainer.model.heads.values() if model == "unizero" else ():
+        weight = head[-1].weight.data
+        weight.copy_(3 * torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
+    return trainer
+
+
 def bar(name: str, row: Row) -> float | None:
     """Look up a bar, which the full size on an accelerator has to pass."""
     barred = row["device"] == "cuda" and row["preset"] in ("full", "paper", "fast")
@@ -165,24 +178,9 @@ def tables(args: Args) -> Iterator[Table]:
 
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
-def unizero_trainer(case: Row, flags: str) -> UniZeroTrainer:
-    """Make a trainer before its first update, whose replay and histories random play has filled, with drawn heads.
-
-    With the zeros that the heads' last layers begin with all actions tie, and trees are flatter.
-    """
-    trainer = UniZeroTrainer(parsed("unizero", case, flags))
-    for _ in range(COLUMNS):
-        trainer.iterate()
-    generator, heads = torch.Generator().manual_seed(0), cast(dict[str, Any], trainer.model.heads)
-    for head in heads.values():
-        weight = head[-1].weight
-        weight.data.copy_(3 * torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
-    return trainer
-
-
 def unizero_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> Iterator[tuple[str, Row]]:
     """Measure an acting step beside a step of the games; an update, its batch, and a batch with new policies."""
-    trainer = unizero_trainer(case, flags)
+    trainer = make_trainer("unizero", case, flags)
     config, num_envs = trainer.config, trainer.fleet.num_envs
     no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
     draws = torch.Generator().manual_seed(0)
@@ -198,7 +196,7 @@ def unizero_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> 
         row = case | {"trees": config.search.backend, "query_per": config.search.query_per, "num_envs": num_envs}
         row |= {"simulations": config.search.simulations, **timed(timer, {"step": step, "games": games})}
         row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
-        yield "acting", row | {"steps_s_bar": RATE_BAR if case["preset"] == "tiny" else None}
+        yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
     # the trees have no part in learning, and reanalysis queries the model alike in all cases
     if {"learning", "projection"} & set(wanted) and flags == "--backend compiled":
         gather, reanalyse = (partial(trainer.sequences, reanalyse=again) for again in (False, True))
@@ -232,19 +230,11 @@ def horizons(case: Row) -> Counter[int]:
     return Counter(schedule.at(step) for step in range(WARM_UP, STEPS))
 
 
-def glam_trainer(case: Row, flags: str, horizon: int) -> GlamTrainer:
-    """Make a trainer before its first update that always imagines so many steps; its replay holds random play."""
-    trainer = GlamTrainer(parsed("glam", case, f"{flags} --start {horizon} --maximum {horizon} --growth 0"))
-    for _ in range(2 * trainer.longest):
-        trainer.iterate()
-    return trainer
-
-
 def glam_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> Iterator[tuple[str, Row]]:
     """Measure each phase at each horizon, and imagination with both memories by turns at the longest."""
-    reached = sorted(horizons(case))
+    reached, fixed = sorted(horizons(case)), f"{flags} --growth 0 --start {{0}} --maximum {{0}}".format
     for horizon in reached if {"phases", "projection"} & set(wanted) else ():
-        trainer = glam_trainer(case, flags, horizon)
+        trainer = make_trainer("glam", case, fixed(horizon))
         backend = None if trainer.backend is None else trainer.backend.name
         works: dict[str, Work] = {"act": trainer.act, "model": trainer.learn_model, "dream": trainer.imagine}
         works["agent"] = partial(trainer.learn_agent, trainer.imagine())
@@ -252,8 +242,10 @@ def glam_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> Ite
         row |= timed(timer, works)
         yield "phases", row | {"step_ms": sum(row[f"{name}_ms"] for name in works), "bar": bar("phases", row)}
     if "imagination" in wanted:
-        kinds: tuple[MemoryKind, ...] = get_args(MemoryKind)
-        trainers = {kind: glam_trainer(case, f"{flags} --imagination-memory {kind}", reached[-1]) for kind in kinds}
+        trainers = {
+            kind: make_trainer("glam", case, f"{fixed(reached[-1])} --imagination-memory {kind}")
+            for kind in get_args(MemoryKind)
+        }
         times = timer({form: trainer.imagine for form, trainer in trainers.items()})
         config = trainers["window"].config
         row = case | {"rows": config.imagination.num_rollouts, "context": config.model.context, "horizon": reached[-1]}
@@ -285,7 +277,7 @@ def run_section(model: str, path: Path, name: str = "") -> tuple[str, Row, list[
     """Read a run's log: the name of its section, what its speed depends on, its tables."""
     run, texts = Run.open(path, tensorboard=False), CASES["runs"]
     config = from_record(TRAINERS[model].config_class, run.config_toml, str(path / "config.toml"))
-    facts = {fact: run.environment.get(fact) for fact in FACTS}
+    facts = {fact: run.environment.get(fact) for fact in texts["facts"]}
     facts |= {key: attrgetter(where)(config) for key, where in texts["settings"][model].items()}
     lines = run.metrics()
     rows = {"phases": phase_rows(lines)} if model == "unizero" else {"speed": [speed_row(lines)]}

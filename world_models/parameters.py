@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,34 +28,21 @@ from envs.machine import describe_environment
 from envs.tables import Table, Value, origin, page, write_page
 from world_models.glam import acting
 from world_models.glam.agent import Agent
-from world_models.glam.architecture import FORMS
-from world_models.glam.branches import Direct, LocalMamba
-from world_models.glam.config import TrainConfig
+from world_models.glam.config import FORMS, TrainConfig
 from world_models.glam.layers import TransformerLayer
 from world_models.glam.learner import losses
 from world_models.glam.model import WorldModel as GlamModel
 from world_models.glam.replay import Batch
+from world_models.glam.sequences import Direct, LocalMamba
 from world_models.unizero import networks
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.networks import WorldModel
 
 MODULE = "world_models.parameters"
-TITLES = {"unizero": "The size and cost of UniZero", "glam": "The size of GLAM"}
-ACTIONS = {"unizero": 6, "glam": 18}  # Pong's, and all of Atari's
-GAMES = {"unizero": (3, 6, 8, 9, 18), "glam": (3, 4, 6, 9, 18)}  # numbers of actions for which totals are printed
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ATARI = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
 Row = dict[str, Value]
-Size = dict[str, int]  # elements by kind, see GLAM_NOTE
-
-FORMS_NOTE = (
-    "`encode`, `root`, `expand`, `train`: MFLOP of matrix products (two for each multiply-add) of one frame; a root "
-    "without history; an expansion without history (windows have one static shape, so a full one costs the same); "
-    "the forward pass of a training sequence of 10 steps. What the paper's Table 3 counted stands in table3.md."
-)
-GLAM_NOTE = (
-    "`trained` parameters get a gradient from the loss of a random sequence, `frozen` ones ask for none, and "
-    "`unreached` ones ask for a gradient that never comes. `buffers` are running statistics of batch normalisation."
-)
+Size = dict[str, int]  # elements by kind
 
 
 @dataclass(frozen=True)
@@ -94,16 +82,17 @@ def formula(build: Callable[[int], nn.Module]) -> str:
 def unizero_tables(actions: int) -> list[Table]:
     """Make all tables of UniZero's size."""
     build: Any = partial(networks.build, ModelConfig(), ATARI)
-    totals: Row = {f"A = {n}": total(build, n) for n in GAMES["unizero"]}
+    totals: Row = {f"A = {n}": total(build, n) for n in TEXTS["unizero"]["games"]}
     configs = [ModelConfig().with_prior(kind) for kind in PRIORS]
     configs += [ModelConfig(dynamics="recurrent"), ModelConfig(dynamics="gru")]
     forms = [unizero_row(networks.build(config, ATARI, actions).eval()) for config in configs]
     return [
         Table.from_records([totals], f"Parameters: {formula(build)}"),
-        Table.from_records(forms, "Every form of the model", FORMS_NOTE),
+        Table.from_records(forms, "Every form of the model", TEXTS["unizero"]["note"]),
     ]
 
 
+@torch.no_grad()
 def unizero_row(model: WorldModel) -> Row:
     """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
     config, dynamics = model.config, model.dynamics
@@ -118,17 +107,11 @@ def unizero_row(model: WorldModel) -> Row:
         "stack": count(dynamics) - embedding - positions,
         "learned_prior": sum(count(attention.prior) for attention in model.attentions()),
         "heads": count(model.heads),
-        "encode": f"{mflop(lambda: model.encode(frame)):.3f}",
-        "root": f"{mflop(lambda: model.root(window, latent[:, 0])):.3f}",
-        "expand": f"{mflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
-        "train": f"{mflop(lambda: model(latent, action)):.3f}",
+        "encode": f"{1e3 * gigaflop(lambda: model.encode(frame)):.3f}",
+        "root": f"{1e3 * gigaflop(lambda: model.root(window, latent[:, 0])):.3f}",
+        "expand": f"{1e3 * gigaflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
+        "train": f"{1e3 * gigaflop(lambda: model(latent, action)):.3f}",
     }  # fmt: skip
-
-
-@torch.no_grad()
-def mflop(work: Callable[[], object]) -> float:
-    """Count the millions of operations of the matrix products in `work`."""
-    return 1e3 * gigaflop(work)
 
 
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
@@ -138,19 +121,20 @@ def glam_tables(actions: int) -> list[Table]:
     paper, tables, totals = configs["paper"], list[Table](), list[Row]()
     for name, config in configs.items():
         make = partial(GlamModel, config.model)
-        tables.append(size_table(sizes(build(config, actions)[0]), f"Preset {name}: {formula(make)}", GLAM_NOTE))
-        totals.append({"preset": name} | {f"A = {n}": total(make, n) for n in GAMES["glam"]})
+        rows: list[Row] = [{"part": part, **row} for part, row in sizes(build(config, actions)[0]).items()]
+        tables.append(Table.from_records(rows, f"Preset {name}: {formula(make)}", TEXTS["glam"]["note"]))
+        totals.append({"preset": name} | {f"A = {n}": total(make, n) for n in TEXTS["glam"]["games"]})
     forms = [form_row(replace(paper, model=replace(paper.model, sequence=name)), actions) for name in FORMS]
     agent = build(paper, actions)[1]
     named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
+    agents: list[Row] = [{"part": name, **size(part)} for name, part in named.items()]
     title = f"Agent: {formula(lambda number: build(paper, number)[1])}"
     return [
         *tables,
         Table.from_records(totals, "Parameters by actions"),
         Table.from_records(forms, "Preset `paper` under every sequence form", "`reads`: what reads the features."),
-        size_table({name: size(part) for name, part in named.items()}, title,
-                   "The slow critic is an average of the critic and is not trained."),
-    ]  # fmt: skip
+        Table.from_records(agents, title, "The slow critic is an average of the critic and is not trained."),
+    ]
 
 
 def form_row(config: TrainConfig, actions: int) -> Row:
@@ -221,20 +205,15 @@ def size(module: nn.Module, without: Collection[int] = ()) -> Size:
     }  # fmt: skip
 
 
-def size_table(rows: Mapping[str, Size], title: str, note: str) -> Table:
-    """Make a row of each part."""
-    return Table.from_records([{"part": part, **row} for part, row in rows.items()], title, note)
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Count, write, print."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     check_numbers(args)
-    actions = args.actions or ACTIONS[args.model]
+    actions = args.actions or TEXTS[args.model]["actions"]
     tables = unizero_tables(actions) if args.model == "unizero" else glam_tables(actions)
-    machine, title = describe_environment(), TITLES[args.model]
+    machine, title = describe_environment(), TEXTS[args.model]["title"]
     facts = origin(MODULE, argv, actions=actions, revision=machine["revision"], dirty=machine["dirty"])
     if args.write:
         folder = Path(args.results or f"results/{args.model}")

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from world_models.glam.acting import Player
-from world_models.glam.imagination import choose
-from world_models.glam.memory import make_memory
+from world_models.glam.imagination import choose, make_memory
 
 ROWS, T, K = 3, 9, 4
 KINDS = pytest.mark.parametrize("kind", ["window", "carried"])
@@ -35,18 +34,24 @@ def make(model, kind, policy=None, rows=ROWS, blind=False):
     return Player(model, policy or glam_models.agent().policy, make_memory(model, kind, K), rows, blind)
 
 
+def source(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
 def noises(model, seed=0):
-    generator, player = torch.Generator().manual_seed(seed), make(model, "window")
-    return [player.noise(generator) for _ in range(T)]
+    """For the latent of each frame, the guess and the action of each of T steps."""
+    numbers = source(seed)
+    shapes = (ROWS, 3, 4), (ROWS, 3, 4), (ROWS, glam_models.ACTIONS)
+    return [tuple(torch.rand(shape, generator=numbers) for shape in shapes) for _ in range(T)]
 
 
 def played(model, kind, act_before_observing=False, greedy=False, seed=0):
     """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
     frames, *_ = glam_models.steps(ROWS, T, seed)
-    first, drawn, recorder = opened(seed), noises(model, seed), Recorder()
+    first, numbers, recorder = opened(seed), source(seed), Recorder()
     player = make(model, kind, recorder, ROWS, act_before_observing)
-    actions = [player.act(frames[:, t], first[:, t], drawn[t], greedy) for t in range(T)]
-    return torch.stack(recorder.shown), torch.stack(actions), frames, first, drawn
+    actions = [player.act(frames[:, t], first[:, t], numbers, greedy) for t in range(T)]
+    return torch.stack(recorder.shown), torch.stack(actions), frames, first, noises(model, seed)
 
 
 def memories(model, kind, sample, action, first):
@@ -66,8 +71,8 @@ def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(ki
     """Also a policy that acts blind takes the frame in afterwards."""
     model, policy = glam_models.model(sequence=sequence), glam_models.agent().policy
     shown, actions, frames, first, drawn = played(model, kind, blind, greedy)
-    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)])
-    guess = torch.stack([model.sample(model.prior(shown[t, :, 12:]), drawn[t].guess) for t in range(T)])
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)])
+    guess = torch.stack([model.sample(model.prior(shown[t, :, 12:]), drawn[t][1]) for t in range(T)])
     close = 0 if blind else 1e-7
     torch.testing.assert_close(shown[..., :12], guess if blind else sample, rtol=close, atol=close)
     expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
@@ -75,12 +80,11 @@ def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(ki
     if greedy and not blind:
         assert torch.equal(actions, policy(shown).argmax(-1))
     elif not blind:
-        assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t].action) for t in range(T)]))
+        assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t][2]) for t in range(T)]))
 
 
 def test_who_has_seen_nothing_acts_at_random_when_blind():
     model, rows = glam_models.model(), 6_000
-    noise = make(model, "carried", rows=rows).noise(torch.Generator().manual_seed(0))
     frames, first = torch.zeros(rows, 3, 8, 8, dtype=torch.uint8), torch.ones(rows, dtype=torch.bool)
 
     def biased(features):
@@ -88,9 +92,9 @@ def test_who_has_seen_nothing_acts_at_random_when_blind():
 
     for greedy in (False, True):
         player = make(model, "carried", biased, rows, blind=True)
-        counts = torch.bincount(player.act(frames, first, noise, greedy), minlength=3)
+        counts = torch.bincount(player.act(frames, first, source(), greedy), minlength=3)
         assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
-        assert (torch.bincount(player.act(frames, ~first, noise, greedy), minlength=3)[0]) > 5_900
+        assert (torch.bincount(player.act(frames, ~first, source(), greedy), minlength=3)[0]) > 5_900
 
 
 @KINDS
@@ -98,17 +102,17 @@ def test_who_has_seen_nothing_acts_at_random_when_blind():
 def test_a_saved_player_continues_exactly(kind, preset):
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
-    first, drawn = opened(), noises(model)
+    first = opened()
     whole, resumed, file = make(model, kind), make(model, kind), io.BytesIO()
     for t in range(4):
-        whole.act(frames[:, t], first[:, t], drawn[t])
+        whole.act(frames[:, t], first[:, t], source(t))
     torch.save(whole.state_dict(), file)
     file.seek(0)
     saved = whole.state_dict()
     kept = saved["h"].clone()
     resumed.load_state_dict(torch.load(file, weights_only=True))
     for t in range(4, T):
-        ours, theirs = (player.act(frames[:, t], first[:, t], drawn[t]) for player in (whole, resumed))
+        ours, theirs = (player.act(frames[:, t], first[:, t], source(t)) for player in (whole, resumed))
         assert torch.equal(ours, theirs)
         assert torch.equal(whole.h, resumed.h)
     assert torch.equal(saved["h"], kept)
@@ -119,7 +123,7 @@ def test_a_model_that_never_resets_remembers_earlier_episodes(kind):
     """And before it has seen K frames, its window is filled with the first one."""
     model = glam_models.model("code")
     shown, actions, frames, _, drawn = played(model, kind)
-    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t].latent) for t in range(T)], 1)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)], 1)
     never, past, done = torch.zeros(ROWS, T + K, dtype=torch.bool), sample, actions.T
     if kind == "window":
         past = torch.cat((sample[:, :1].expand(-1, K - 1, -1), sample), 1)
@@ -144,12 +148,12 @@ def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(kind, pr
     """Also with a model that never forgets on its own."""
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
-    drawn, recorder = noises(model), Recorder()
+    recorder = Recorder()
     player = make(model, kind, recorder)
     for t in range(T):
         player.reset()
-        action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), drawn[t])
+        action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), source(t))
         fresh = make(model, kind)
-        assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), drawn[t]))
+        assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), source(t)))
         assert torch.equal(player.h, fresh.h)
     assert not torch.stack(recorder.shown)[:, :, 12:].any()

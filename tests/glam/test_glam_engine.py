@@ -7,9 +7,8 @@ import torch
 from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
 from world_models.glam.config import LearnerConfig
-from world_models.glam.engine import make_optimizers
 from world_models.glam.imagination import encode_context, imagine
-from world_models.glam.learner import update
+from world_models.glam.learner import adam, update
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
 
@@ -18,10 +17,10 @@ def test_eager_execution_is_the_tested_functions():
     model, agent, _, execution = glam_models.parts()
     seen, encoding, noise = glam_models.rollout_inputs()
     begin = encode_context(model, seen.frames, seen.action, seen.first, encoding)
-    wanted, found = imagine(model, agent.policy, begin, 4, noise, "window"), execution.imagine(seen, encoding, noise)
+    wanted, found = imagine(model, agent.policy, begin, noise, "window"), execution.imagine(seen, encoding, noise)
     assert all(torch.equal(getattr(found, name), value) for name, value in vars(wanted).items())
     other, _, optimizers, _ = glam_models.parts()
-    said = update(other, optimizers.model, LearnerConfig(learning_rate=1e-3), *glam_models.model_batch())
+    said = update(other, optimizers[0], LearnerConfig(learning_rate=1e-3), *glam_models.model_batch())
     assert execution.learn_model(*glam_models.model_batch()) == said
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
@@ -43,7 +42,7 @@ def test_an_update_moves_what_it_should_and_nothing_else():
 def test_the_gradient_is_clipped_and_frozen_weights_stay():
     model = glam_models.model("code").float()
     config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
-    optimizer = make_optimizers("eager", model, glam_models.agent().float(), config).model
+    optimizer = adam(model, config)
     before = {name: p.clone() for name, p in model.named_parameters()}
     update(model, optimizer, config, *glam_models.model_batch())
     for name, parameter in model.named_parameters():

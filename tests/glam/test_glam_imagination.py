@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from world_models.glam.imagination import Context, Noise, choose, encode_context, imagine
-from world_models.glam.memory import WindowMemory
+from world_models.glam.imagination import Context, Noise, WindowMemory, choose, encode_context, imagine
 from world_models.glam.sequences import SEQUENCES
 
 ROWS, K, HORIZON = 3, 5, 6
@@ -18,7 +17,7 @@ def dream(model, form, start="posterior", opens=0.15, seed=0, horizon=HORIZON):
     begin = begun(model, start, opens, seed)
     noise = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(seed + 1))
     agent = glam_models.agent(seed)
-    return begin, imagine(model, agent.policy, begin, horizon, noise, form), noise
+    return begin, imagine(model, agent.policy, begin, Noise(noise.latent, noise.action[:horizon]), form), noise
 
 
 def begun(model, start="posterior", opens=0.15, seed=0):
@@ -102,7 +101,7 @@ def test_a_dream_begins_with_the_memory_of_all_frames_before_the_one_it_sees():
     assert guessed.newest is None
     drawn = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(0))
     for form in ("window", "carried"):
-        h, whole = (imagine(model, glam_models.agent().policy, s, HORIZON, drawn, form).h[0] for s in (seen, guessed))
+        h, whole = (imagine(model, glam_models.agent().policy, s, drawn, form).h[0] for s in (seen, guessed))
         sample = model.sample(model.encode(frames), noise)
         before = model.sequence(sample[:, :-1], action[:, :-1], first[:, :-1]).h[:, -1]
         torch.testing.assert_close(whole, before)
@@ -123,11 +122,11 @@ def test_rows_are_apart_and_noise_decides(form):
     model, agent = glam_models.model(), glam_models.agent()
     begin, imagined, noise = dream(model, form)
     one = Context(*(each[1:2] for each in (begin.sample, begin.action, begin.first, begin.newest, begin.opens)))
-    alone = imagine(model, agent.policy, one, HORIZON, Noise(noise.latent[:, 1:2], noise.action[:, 1:2]), form)
+    alone = imagine(model, agent.policy, one, Noise(noise.latent[:, 1:2], noise.action[:, 1:2]), form)
     torch.testing.assert_close(alone.h[:, 0], imagined.h[:, 1])
     assert torch.equal(alone.action[:, 0], imagined.action[:, 1])
     other = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(99))
-    assert not torch.equal(imagine(model, agent.policy, begin, HORIZON, other, form).sample, imagined.sample)
+    assert not torch.equal(imagine(model, agent.policy, begin, other, form).sample, imagined.sample)
 
 
 def test_dreams_use_running_statistics_no_gradient_and_never_decode(monkeypatch):

@@ -9,8 +9,7 @@ import torch
 from glam_models import TOLERANCE, batch, close, config, loss, model
 
 from world_models.distributions import cross_entropy, symlog_code, unimix
-from world_models.glam.architecture import LossConfig
-from world_models.glam.config import LearnerConfig
+from world_models.glam.config import LearnerConfig, LossConfig
 from world_models.glam.learner import adam, floored_kl, kl, mean, reconstruction, trained_positions, update
 
 GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import symlog_code
-from world_models.glam.architecture import FORMS, LossConfig, ModelConfig
+from world_models.glam.config import FORMS, LossConfig, ModelConfig
 from world_models.parameters import unreached
 
 
@@ -130,7 +130,7 @@ def test_presets_differ_in_the_named_options_alone():
         post_norm=False, chained=False, variation_head="own", variation_target="random_projection",
         reset_at_episode_start=False, burn_in=4, batch_length=68, context=8, loss=LossConfig(variation_free_bits=0.1),
     )  # fmt: skip
-    assert (paper.stages, paper.embedding, paper.latent) == (4, 4096, 1024)
+    assert (paper.maps, paper.embedding, paper.latent) == ([32, 64, 128, 256], 4096, 1024)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dqn_memory.blocks.mamba import Mamba
-from world_models.glam.architecture import FORMS
+from world_models.glam.config import FORMS
 from world_models.glam.layers import MambaLayer, last_of_window, mix
 from world_models.glam.sequences import SequenceModel
 

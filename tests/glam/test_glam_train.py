@@ -14,8 +14,7 @@ from run_folders import assert_equal, assert_same_run, metrics
 from dqn_memory.runs.settings import PRESETS as PRESETS_FOLDER
 from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
-from world_models.glam.architecture import FORMS, ModelConfig
-from world_models.glam.config import CollectionConfig, TrainConfig
+from world_models.glam.config import FORMS, CollectionConfig, ModelConfig, TrainConfig
 from world_models.glam.train import GlamTrainer, main
 
 refused = partial(run_folders.refused, script=main)

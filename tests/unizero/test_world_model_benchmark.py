@@ -45,7 +45,7 @@ def test_every_way_is_a_run_of_its_engine_and_precision():
 
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
-    trainer = benchmark.unizero_trainer(CASE, "--backend compiled")
+    trainer = benchmark.make_trainer("unizero", CASE, "--backend compiled")
     assert trainer.planner.window.count.tolist() == [trainer.config.model.pairs] * 2
     assert trainer.updates == 0 and trainer.sequences(reanalyse=False).mask.all()
     asked, expand = [], trainer.model.expand
@@ -60,7 +60,7 @@ def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkey
         return call(self, *args, **kwargs)
 
     # the columns come from the works they are named for
-    monkeypatch.setattr(benchmark, "unizero_trainer", lambda *_: trainer)
+    monkeypatch.setattr(benchmark, "make_trainer", lambda *_: trainer)
     monkeypatch.setattr(nn.Module, "__call__", sleepy)
     rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "--backend compiled", ("projection",), TIMER)
     (_, acting), (_, learning) = rows
@@ -103,7 +103,8 @@ def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
     assert phases["step_ms"] == pytest.approx(sum(phases[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
     assert phases["bar"] is None and phases["backend"] == "simd"
     window, carried = (
-        benchmark.glam_trainer(SMOKE, f"--imagination-memory {form}", 4).imagine() for form in ("window", "carried")
+        benchmark.make_trainer("glam", SMOKE, f"--imagination-memory {form}").imagine()
+        for form in ("window", "carried")
     )
     assert (window.sample[0] == carried.sample[0]).all() and not (window.h[-1] == carried.h[-1]).all()
 

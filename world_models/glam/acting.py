@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -26,18 +26,9 @@ from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig
 from world_models.glam.encoder import uniforms
-from world_models.glam.imagination import Policy, choose
-from world_models.glam.memory import Memory, make_memory
+from world_models.glam.imagination import Memory, Policy, choose, make_memory
 from world_models.glam.model import WorldModel
 from world_models.settings import EvalSetup
-
-
-class ActingNoise(NamedTuple):
-    """Uniforms from [0, 1) for one step of N environments."""
-
-    latent: Tensor  # (N, G, C), for the frame
-    guess: Tensor  # (N, G, C), for the predicted latent that a policy sees if it acts before observing
-    action: Tensor  # (N, A)
 
 
 class Player:
@@ -62,34 +53,30 @@ class Player:
         self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), has seen nothing at all
         self.state = self.memory.start(self.rows)
 
-    def noise(self, generator: torch.Generator) -> ActingNoise:
-        """Draw the uniforms of one step on the generator's device."""
-        latent, guess = (self.model.noise((self.rows,), generator) for _ in range(2))
-        return ActingNoise(latent, guess, uniforms((self.rows, self.model.actions), generator))
-
     @torch.no_grad()
-    def act(self, frame: Tensor, first: Tensor, noise: ActingNoise, greedy: bool = False) -> Tensor:
+    def act(self, frame: Tensor, first: Tensor, generator: torch.Generator, greedy: bool = False) -> Tensor:
         """Choose actions (N,) for frames (N, 3, S, S) uint8; `first` (N,) marks the first frames of episodes.
 
-        `greedy` takes the most probable action in place of a drawn one. Sets the model's evaluation mode.
+        Draws a latent of the frame, a guess of it and an action. `greedy` takes the most probable action in place of a
+        drawn one. Sets the model's evaluation mode.
         """
         self.model.eval()
-        sample = self.model.sample(self.model.encode(frame.unsqueeze(1)).squeeze(1), noise.latent)  # (N, Z)
+        latent, guess = (self.model.noise((self.rows,), generator) for _ in range(2))  # (N, G, C)
+        choice = uniforms((self.rows, self.model.actions), generator)
+        sample = self.model.sample(self.model.encode(frame.unsqueeze(1)).squeeze(1), latent)  # (N, Z)
         opens = self.new | (first & self.model.config.reset_at_episode_start)  # (N,)
         h = torch.where(opens.unsqueeze(1), 0, self.h)  # (N, D)
-        action = self._choose(sample, h, opens, noise, greedy)
+        if self.act_before_observing:
+            guessed = self.model.sample(self.model.prior(h), guess)
+            logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guessed, h), -1)))  # (N, A)
+        else:
+            logits = self.policy(torch.cat((sample, h), -1))
+        action = choose(logits, choice)
+        if greedy:
+            action = torch.where(opens & self.act_before_observing, action, logits.argmax(-1))
         self.h, self.state = self.memory.push(sample, action, opens, self.state)
         self.new = torch.zeros_like(self.new)
         return action
-
-    def _choose(self, sample: Tensor, h: Tensor, opens: Tensor, noise: ActingNoise, greedy: bool) -> Tensor:
-        if not self.act_before_observing:
-            logits = self.policy(torch.cat((sample, h), -1))  # (N, A)
-            return logits.argmax(-1) if greedy else choose(logits, noise.action)
-        guess = self.model.sample(self.model.prior(h), noise.guess)  # (N, Z)
-        logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guess, h), -1)))
-        drawn = choose(logits, noise.action)
-        return torch.where(opens, drawn, logits.argmax(-1)) if greedy else drawn
 
     def state_dict(self) -> dict[str, Any]:
         """Return what an exact continuation needs: tensors, and those of the memory's state by its fields."""
@@ -149,7 +136,7 @@ def play(
     while tally.open:
         if reset_memory:
             player.reset()
-        step = fleet.step(player.act(observation, first, player.noise(numbers), greedy))
+        step = fleet.step(player.act(observation, first, numbers, greedy))
         observation, first = step.observation, step.done
         tally.count(step)
     return tally

@@ -41,12 +41,6 @@ class Agent(nn.Module):
             logits = critic(features)
         return logits, self.code.decode(logits)
 
-    @torch.no_grad()
-    def update_slow_critic(self) -> None:
-        """Move the slow critic towards the critic by its moving average."""
-        slow: list[Tensor] = list(self.slow_critic.parameters())
-        torch._foreach_lerp_(slow, list(self.critic.parameters()), 1 - self.config.slow_decay)
-
     def _autocast(self, like: Tensor) -> torch.autocast:
         return torch.autocast(like.device.type, torch.bfloat16, enabled=self.config.bfloat16)
 
@@ -83,7 +77,9 @@ def update(agent: Agent, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -
     """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
     total, metrics = losses(agent, rollouts)
     norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
-    agent.update_slow_critic()
+    with torch.no_grad():  # the slow critic moves towards the critic by its moving average
+        slow: list[Tensor] = list(agent.slow_critic.parameters())
+        torch._foreach_lerp_(slow, list(agent.critic.parameters()), 1 - agent.config.slow_decay)
     return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
 
 
@@ -109,9 +105,6 @@ def lambda_return(
     return torch.stack(returns[::-1])
 
 
-LOW, HIGH = 0.05, 0.95  # the percentiles between which returns are measured
-
-
 def percentile(x: Tensor, share: float) -> Tensor:
     """Find the int(share n)-th smallest of all n entries, at least the first: an entry of x, not an interpolation."""
     x = x.flatten()
@@ -131,18 +124,13 @@ class ReturnScale(nn.Module):
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
         self.decay = decay
-        for name in ("low", "high"):
-            self.register_buffer(name, torch.zeros(()))
+        self.register_buffer("low", torch.zeros(()))
+        self.register_buffer("high", torch.zeros(()))
 
     @torch.no_grad()
     def update(self, returns: Tensor) -> Tensor:
         """Update both averages by returns of any shape; return the new scale, a scalar of at least 1."""
         returns = upcast(returns)
-        for average, share in ((self.low, LOW), (self.high, HIGH)):
+        for average, share in ((self.low, 0.05), (self.high, 0.95)):
             average.lerp_(percentile(returns, share).to(average.dtype), 1 - self.decay)
-        return self.value
-
-    @property
-    def value(self) -> Tensor:
-        """The current scale, a scalar."""
         return (self.high - self.low).clamp(min=1.0)

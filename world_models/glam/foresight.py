@@ -15,10 +15,9 @@ from dqn_memory.runs.seeding import Streams, generator
 from envs.tables import Table
 from world_models.distributions import upcast
 from world_models.glam.acting import Trained, make_player
-from world_models.glam.architecture import MemoryKind
-from world_models.glam.imagination import Context
+from world_models.glam.config import MemoryKind
+from world_models.glam.imagination import Context, make_memory
 from world_models.glam.learner import kl
-from world_models.glam.memory import make_memory
 from world_models.glam.model import WorldModel
 from world_models.settings import EvalSetup
 
@@ -52,18 +51,13 @@ class EpisodeRollout:
     imagined_reward: Array  # (H,)
     end: Array  # (H,) predicted probability that the step ends the episode
 
-    def __len__(self) -> int:
-        return len(self.reward)
-
     def errors(self) -> dict[str, float]:
         """Compute mean squared errors of frames and rewards, and those of an unchanged frame and a reward of 0."""
-        still = self.seen[-1:]
-        return {
-            "frame": float(np.square(self.imagined - self.real).mean()),
-            "frame_unchanged": float(np.square(still - self.real).mean()),
-            "reward": float(np.square(self.imagined_reward - self.reward).mean()),
-            "reward_zero": float(np.square(self.reward).mean()),
-        }
+        differences = {
+            "frame": self.imagined - self.real, "frame_unchanged": self.seen[-1:] - self.real,
+            "reward": self.imagined_reward - self.reward, "reward_zero": self.reward,
+        }  # fmt: skip
+        return {name: float(np.square(each).mean()) for name, each in differences.items()}
 
 
 def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Episode:
@@ -75,7 +69,7 @@ def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Epi
     frame, first = fleet.reset(), torch.ones(1, dtype=torch.bool, device=device)
     frames, actions, signals = [frame], [], []
     for _ in range(max_steps):
-        action = player.act(frame, first, player.noise(numbers), greedy)
+        action = player.act(frame, first, numbers, greedy)
         step = fleet.step(action)
         frame, first = step.final_observation, step.done
         frames.append(frame)
@@ -175,40 +169,25 @@ MEASURES = {
     "latent": "KL of the predicted latent from that of the real frame, in nats",
     "feature": "distance of the features from those that the same memory has on the real frames, over their norm",
 }
-APART = {"apart": "distance of the window's features from the carried ones, over their norm"}
+ABOUT = MEASURES | {"apart": "distance of the window's features from the carried ones, over their norm"}
 
 
-@dataclass(frozen=True)
-class MemoryComparison:
-    """Means over all rollouts, each an array over the steps ahead (H,)."""
-
-    rollouts: int
-    errors: dict[MemoryKind, dict[str, Array]]  # by kind, then by MEASURES
-    apart: Array  # see APART
-
-    def numbers(self) -> dict[str, Any]:
-        """Return the entries of inspect.json."""
-        found: dict[str, Any] = {"rollouts": self.rollouts, "measures": MEASURES | APART}
-        for kind, errors in self.errors.items():
-            found[kind] = {name: each.tolist() for name, each in errors.items()}
-        return found | {"apart": self.apart.tolist()}
-
-    def table(self) -> str:
-        """Return a few lines for people: 1, 2, 4, ... steps ahead, and the last."""
-        columns = {f"{measure} {kind}": self.errors[kind][measure] for measure in MEASURES for kind in KINDS}
-        columns["apart"] = self.apart
-        shown = sorted({2**power - 1 for power in range(len(self.apart).bit_length())} | {len(self.apart) - 1})
-        rows = [{"ahead": step + 1, **{name: float(each[step]) for name, each in columns.items()}} for step in shown]
-        title = f"both forms of imagination, {self.rollouts} rollouts under real actions"
-        notes = [f"{name}: {about}" for name, about in (MEASURES | APART).items()]
-        return "\n".join([Table.from_records(rows, title).text(), *notes])
+def table(forms: dict[str, Any]) -> str:
+    """Write what `compare_memories` found in a few lines for people: 1, 2, 4, ... steps ahead, and the last."""
+    columns = {f"{measure} {kind}": forms[kind][measure] for measure in MEASURES for kind in KINDS}
+    columns["apart"], horizon = forms["apart"], len(forms["apart"])
+    shown = sorted({2**power - 1 for power in range(horizon.bit_length())} | {horizon - 1})
+    rows = [{"ahead": step + 1, **{name: each[step] for name, each in columns.items()}} for step in shown]
+    title = f"both forms of imagination, {forms['rollouts']} rollouts under real actions"
+    return "\n".join([Table.from_records(rows, title).text(), *(f"{name}: {about}" for name, about in ABOUT.items())])
 
 
 @torch.no_grad()
-def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, seed: int) -> MemoryComparison:
+def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, seed: int) -> dict[str, Any]:
     """Imagine `horizon` steps from every such part of the episodes, in both kinds with the same chance.
 
-    A part begins where the model's context is full, or, in an episode too short for that, as late as it can.
+    A part begins where the model's context is full, or, in an episode too short for that, as late as it can. Returns
+    the entries of inspect.json: each measure by kind, and the distance of the two, over the steps ahead.
     """
     model, numbers = found.model.eval(), generator(seed, next(found.model.parameters()).device)
     parts = [(episode, starts(episode, model.config.context, horizon)) for episode in episodes]
@@ -216,9 +195,9 @@ def compare_memories(found: Trained, episodes: Sequence[Episode], horizon: int, 
     counts = [len(begins) for _, begins in parts if begins]
     if not errors:
         raise UserError(f"no episode has the --imagined {horizon} steps in which both forms are compared")
-    means = {name: np.average([each[name] for each in errors], axis=0, weights=counts) for name in errors[0]}
-    by_kind = {kind: {name: means[f"{kind}/{name}"] for name in MEASURES} for kind in KINDS}
-    return MemoryComparison(sum(counts), by_kind, means["apart"])
+    means = {name: np.average([each[name] for each in errors], axis=0, weights=counts).tolist() for name in errors[0]}
+    by_kind: Any = {kind: {name: means[f"{kind}/{name}"] for name in MEASURES} for kind in KINDS}
+    return {"rollouts": sum(counts), "measures": ABOUT, **by_kind, "apart": means["apart"]}
 
 
 def starts(episode: Episode, context: int, horizon: int) -> range:

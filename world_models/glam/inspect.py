@@ -24,10 +24,8 @@ from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import disk_errors, write_atomic
 from world_models.glam.acting import load
 from world_models.glam.config import ComputeConfig
-from world_models.glam.foresight import compare_memories, imagine_episode, play_episode
+from world_models.glam.foresight import compare_memories, imagine_episode, play_episode, table
 from world_models.glam.plots import rollout_strip, save_animation
-
-MOST = 16  # imagined steps by default
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     episodes = [play_episode(found, args.seed + i, args.max_episode_steps, args.greedy) for i in range(args.episodes)]
     episode = episodes[0]
     start = min(found.config.model.context, len(episode) - 1) if args.start is None else args.start
-    horizon = min(MOST, max(len(episode) - start, 1)) if args.imagined is None else args.imagined
+    horizon = min(16, max(len(episode) - start, 1)) if args.imagined is None else args.imagined
     foreseen = imagine_episode(found, episode, start, horizon, args.seed)
     forms = compare_memories(found, episodes, horizon, args.seed)
     env, sequence = found.config.environment.env, found.config.model.sequence
@@ -92,12 +90,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         "step": found.step, "env": env, "sequence": sequence, "seed": args.seed, **backend.facts(found.backend),
         "episode_return": episode.episode_return, "episodes": args.episodes, "start": start, "imagined": horizon,
         "errors": error, "reward": foreseen.reward.tolist(),
-        "imagined_reward": foreseen.imagined_reward.tolist(), "end": foreseen.end.tolist(), "forms": forms.numbers(),
+        "imagined_reward": foreseen.imagined_reward.tolist(), "end": foreseen.end.tolist(), "forms": forms,
     }  # fmt: skip
     write_atomic(folder / "inspect.json", json.dumps(facts, indent=1).encode())
     print(f"{run}: {about}, an episode of return {episode.episode_return:.2f}")
     print("\n".join(f"{name}: {value:.3g}" for name, value in error.items()))
-    print(forms.table())
+    print(table(forms))
     print("\n".join(f"wrote {folder / name}" for name in ("imagined.png", "imagined.gif", "inspect.json")))
 
 

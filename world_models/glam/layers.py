@@ -18,7 +18,7 @@ from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.positions import rotate
 from world_models.distributions import upcast
-from world_models.glam.architecture import ModelConfig
+from world_models.glam.config import ModelConfig
 
 EPSILON = 1e-6  # of the LayerNorms inside a layer; all others have PyTorch's 1e-5
 FORGETTING = 1e3  # exp(-1000) is 0 in float64

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from world_models.distributions import cross_entropy, symlog_code, upcast
-from world_models.glam.architecture import ModelConfig
-from world_models.glam.config import AgentConfig, LearnerConfig
+from world_models.glam.config import AgentConfig, LearnerConfig, ModelConfig
 from world_models.glam.model import Predictions, WorldModel
 from world_models.glam.replay import Batch
 
@@ -41,11 +40,13 @@ def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[T
     """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
     positions, pairs = trained_positions(batch.first, config)
     weights, code = config.loss, symlog_code(config.bins)
+    logit = upcast(predicted.termination)
+    ended = batch.terminated.to(logit.dtype)
     posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
     parts = {
         "reconstruction": reconstruction(predicted.images, predicted.targets, weights.reconstruction).mean(),
         "reward": mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
-        "termination": mean(termination_loss(predicted.termination, batch.terminated), positions),
+        "termination": mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
         "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
         "representation": floored_kl(posterior, prior.detach(), pairs, weights.free_bits),
     }
@@ -76,12 +77,6 @@ def reconstruction(images: Tensor, targets: Tensor, form: str) -> Tensor:
     """Compute the error of each image, (B, T): the sum of squares, or its root."""
     squares = (upcast(images) - upcast(targets)).square().flatten(2).sum(-1)
     return squares if form == "squared" else squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
-
-
-def termination_loss(logit: Tensor, terminated: Tensor) -> Tensor:
-    """Compute the binary cross-entropy (B, T)."""
-    logit = upcast(logit)
-    return F.binary_cross_entropy_with_logits(logit, terminated.to(logit.dtype), reduction="none")
 
 
 def kl(p: Tensor, q: Tensor) -> Tensor:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from world_models.distributions import symlog_code, unimix
-from world_models.glam.architecture import ModelConfig
-from world_models.glam.encoder import CategoricalHead, Decoder, Encoder, as_images, draw, mlp, prior_head, uniforms
+from world_models.glam.config import ModelConfig
+from world_models.glam.encoder import CategoricalHead, Decoder, Encoder, draw, mlp, prior_head, uniforms
 from world_models.glam.replay import Batch
 from world_models.glam.sequences import Features, SequenceModel
 
@@ -82,7 +82,7 @@ class WorldModel(nn.Module):
 
     def predictions(self, batch: Batch, noise: Tensor) -> Predictions:
         """Compute all that the losses compare, in one pass over the batch; `noise` are uniforms (B, T, G, C)."""
-        targets = as_images(batch.frames, next(self.parameters()))
+        targets = batch.frames.to(next(self.parameters()).dtype) / 255
         embedded = self.encoder(targets)  # (B, T, F)
         posterior = self.posterior_head(embedded)
         sample = self.sample(posterior, noise)

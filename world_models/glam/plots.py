@@ -42,7 +42,7 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     The frames before the rollout stand at the left; numbers are real and imagined rewards.
     """
     known = found.seen[-KNOWN:]
-    count = len(known) + len(found)
+    count = len(known) + len(found.reward)
     figure = Figure(figsize=(SIDE * count + 1.4, 3 * SIDE + 1.7), layout="constrained")
     panels = figure.subplots(3, count, squeeze=False)
     real = [*known, *found.real]
@@ -81,7 +81,7 @@ def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
 
 def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
     """Write real and imagined frames side by side, a page a step, as a GIF; a UserError where the disk refuses."""
-    pages = [_page(found, step, title) for step in range(len(found))]
+    pages = [_page(found, step, title) for step in range(len(found.reward))]
     durations = [STILL_MS] * (len(pages) - 1) + [LAST_MS]
     buffer = io.BytesIO()
     pages[0].save(buffer, "GIF", save_all=True, append_images=pages[1:], duration=durations, loop=0, disposal=1)
@@ -101,5 +101,5 @@ def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
     for panel, (word, picture) in zip(figure.subplots(1, 3), shown.items(), strict=True):
         _frame(panel, picture, [])
         panel.set_title(word)
-    figure.suptitle(f"step {found.start + 1 + step}, imagined {step + 1} of {len(found)} ahead   {title}")
+    figure.suptitle(f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead   {title}")
     return Image.open(io.BytesIO(png(figure)))
