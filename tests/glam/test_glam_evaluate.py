@@ -12,7 +12,7 @@ from trained import contents
 
 from dqn_memory.evaluate import main
 from dqn_memory.runs.settings import parse
-from world_models.glam.acting import Player, PolicyScore, build, evaluate, load, make_player, play
+from world_models.glam.acting import Player, PolicyScore, build, evaluate, load
 from world_models.glam.config import TrainConfig
 from world_models.settings import EvalSetup
 
@@ -53,31 +53,6 @@ def test_the_numbers_are_the_seed_s_and_sampling_is_not_greedy():
     assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
 
 
-def test_short_episodes_are_not_favoured():
-    """A world that ends quickly plays on without being counted, until the slowest has its quota."""
-
-    class Fleet:
-        num_envs, num_actions, device = 2, 3, torch.device("cpu")
-
-        def __init__(self):
-            self.time = torch.zeros(2, dtype=torch.int64)
-
-        def reset(self):
-            return torch.zeros(2, 3, 8, 8, dtype=torch.uint8)
-
-        def step(self, action):
-            self.time += 1
-            done = (self.time % torch.tensor([1, 5])) == 0
-            values = {"success": done, "done": done, "observation": self.reset()}
-            values |= {"episode_return": self.time.double(), "episode_length": self.time}
-            return type("Step", (), values)
-
-    config = tiny()
-    model, agent = build(config, 3, 0, torch.device("cpu"))
-    tally = play(Fleet(), make_player(model, agent, 2, False), 2, torch.Generator(), greedy=True)
-    assert tally.outcome[2].tolist() == [[1, 5], [2, 10]]
-
-
 def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch):
     fresh, act = [], Player.act
 
@@ -96,7 +71,8 @@ def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch
 
 
 def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
-    before = contents(run)
+    before, found = contents(run), load(run, torch.device("cpu"))
+    assert found.step == 40 and not found.model.training and found.model.actions == 3
     main([str(run), *SHORT])
     said = capsys.readouterr().out
     assert said.count("mamba runs on its simd backend on cpu") == 1
@@ -107,12 +83,6 @@ def test_the_script_says_both_policies_and_writes_nothing(run, capsys):
     assert err.count("mamba runs on its simd backend on cpu") == 1 and told["mamba_backend"] == "simd"
     assert told["greedy"]["episodes"] == 3 and "sampled" not in told and told["step"] == 40
     assert contents(run) == before
-
-
-def test_a_loaded_model_is_the_trained_one(run):
-    found = load(run, torch.device("cpu"))
-    assert found.step == 40 and found.config.environment.env == "Pixel/BlinkingCatch-v0"
-    assert found.backend.name == "simd" and not found.model.training and found.model.actions == 3
 
 
 def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):

@@ -112,12 +112,12 @@ def test_both_forms_are_compared_by_hand(found):
                 model.sequence(each[:, low:end], action[:, low:end], first[:, low:end]).h[:, -1]
                 for each in (seen, told)
             )
-            seen = torch.cat((seen, model.sample(model.prior(ours), noise[t]).unsqueeze(1)), 1)
+            seen = torch.cat((seen, model.sample(model.prior_head(ours), noise[t]).unsqueeze(1)), 1)
             h[form].append(ours.detach())
             expected = {
                 "reward": (model.reward(ours) - lived.reward[start + t]) ** 2,
                 "end": (model.termination(ours).sigmoid() - lived.terminated[start + t].double()) ** 2,
-                "latent": (posterior[:, t].exp() * (posterior[:, t] - model.prior(ours))).sum((-2, -1)),
+                "latent": (posterior[:, t].exp() * (posterior[:, t] - model.prior_head(ours))).sum((-2, -1)),
                 "feature": (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1),
             }
             for name, value in expected.items():

@@ -30,7 +30,7 @@ def test_the_prior_s_head_is_linear_or_an_mlp_and_reads_what_the_reward_s_does(l
         linear, norm = net.prior_head.hidden[3 * place], net.prior_head.hidden[3 * place + 1]
         x = F.layer_norm(x @ linear.weight.T, (8,), norm.weight, norm.bias).relu()
     logits = (x @ net.prior_head.linear.weight.T + net.prior_head.linear.bias).unflatten(-1, (3, 4))
-    torch.testing.assert_close(net.prior(h).exp(), 0.99 * logits.softmax(-1) + 0.01 / 4)
+    torch.testing.assert_close(net.prior_head(h).exp(), 0.99 * logits.softmax(-1) + 0.01 / 4)
     assert len(net.prior_head.hidden) == 3 * layers
     assert [type(part) for part in net.prior_head.hidden] == [type(part) for part in net.reward_head[: 3 * layers]]
 
@@ -43,13 +43,11 @@ def test_encoder_by_hand():
     torch.testing.assert_close(net.encoder(frames), x.relu().flatten(1).unflatten(0, (2, 3)))
 
 
-@pytest.mark.parametrize("screen", [8, 16, 64])
-def test_screens(screen):
-    net = model(screen=screen)
-    images = torch.rand(2, 3, 3, screen, screen, dtype=torch.float64)
-    assert net.encoder(images).shape == (2, 3, net.config.embedding)
-    assert net.decoder(torch.rand(2, 3, 12, dtype=torch.float64)).shape == images.shape
-    assert net.decoder(torch.rand(5, 12, dtype=torch.float64)).shape == (5, 3, screen, screen)
+def test_screens():
+    for screen in (8, 16, 64):
+        net, images = model(screen=screen), torch.rand(2, 3, 3, screen, screen, dtype=torch.float64)
+        assert net.encoder(images).shape == (2, 3, net.config.embedding)
+        assert net.decoder(torch.rand(2, 3, 12, dtype=torch.float64)).shape == images.shape
 
 
 def test_batch_statistics_in_updates_and_running_ones_when_acting():
@@ -64,23 +62,17 @@ def test_batch_statistics_in_updates_and_running_ones_when_acting():
     assert not any(torch.equal(a, b) for a, b in zip(before, net.encoder.buffers(), strict=True))
 
 
-def test_samples_follow_their_probabilities():
+def test_samples_follow_their_probabilities_and_their_gradient_is_straight_through():
     p = torch.tensor([0.1, 0.2, 0.7])
     noise = torch.rand(40_000, 1, 3, generator=torch.Generator().manual_seed(0))
     drawn = model().sample(p.log().expand(40_000, 1, 3), noise)
     assert torch.equal(drawn, drawn.round()) and torch.equal(drawn.sum(-1), torch.ones(40_000))
     torch.testing.assert_close(drawn.mean(0), p, rtol=0, atol=0.01)
-
-
-def test_samples_are_exact_and_their_gradient_is_straight_through():
-    logits = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
-    noise, weight = torch.rand(2, 3, 4, dtype=torch.float64), torch.randn(2, 12, dtype=torch.float64)
-    drawn = model().sample(logits.log_softmax(-1), noise)
-    assert set(drawn.flatten().tolist()) == {0.0, 1.0}
+    logits, weight = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True), torch.randn(2, 12).double()
+    drawn = model().sample(logits.log_softmax(-1), torch.zeros(2, 3, 4))  # the smallest uniforms there are
     (through,) = torch.autograd.grad((drawn * weight).sum(), logits)
     (soft,) = torch.autograd.grad((logits.softmax(-1).flatten(1) * weight).sum(), logits)
     torch.testing.assert_close(through, soft)
-    assert torch.isfinite(model().sample(logits.log_softmax(-1), torch.zeros_like(noise))).all()
 
 
 def test_stem_reads_samples_and_one_hot_actions():
@@ -116,11 +108,6 @@ def test_every_trained_parameter_gets_a_gradient(preset, name):
     assert unreached(model(preset, sequence=name, global_layers=2, local_layers=2, chained=True).float()) == set()
 
 
-def test_dead_layers_are_found():
-    silent = unreached(model("code", global_layers=2).float())
-    assert silent and all(name.startswith("sequence_model.branches.0.stack.layers.0.") for name in silent)
-
-
 def test_presets_differ_in_the_named_options_alone():
     paper, code, fast = (PRESETS[name] for name in ("paper", "code", "fast"))
     assert paper == ModelConfig(prior_head="mlp") and fast == replace(paper, imagination_memory="carried")
@@ -146,14 +133,8 @@ def test_impossible_models_are_one_sentence(changes, words):
         config(**changes).check()
 
 
-def test_same_seed_same_weights():
-    a, b, c = (model(seed=seed).state_dict() for seed in (1, 1, 2))
-    assert all(torch.equal(a[key], b[key]) for key in a)
-    assert not torch.equal(a["prior_head.linear.weight"], c["prior_head.linear.weight"])
-
-
-def test_copies_and_saved_weights_act_alike(tmp_path):
-    net, other, (data, noise) = model(seed=1), model(seed=2), batch()
-    torch.save(net.state_dict(), tmp_path / "weights")
-    other.load_state_dict(torch.load(tmp_path / "weights", weights_only=True))
-    assert torch.equal(loss(net, data, noise)[0], loss(other, data, noise)[0])
+def test_same_seed_same_weights_and_the_same_loss():
+    a, b, c = (model(seed=seed) for seed in (1, 1, 2))
+    assert all(torch.equal(value, b.state_dict()[key]) for key, value in a.state_dict().items())
+    first, again, other = (loss(net, *batch())[0] for net in (a, b, c))
+    assert first == again != other

@@ -17,12 +17,8 @@ VALUES = [(torch.float64, 1e-10, 1e-12), (torch.float32, 1e-4, 2e-3)]  # relativ
 
 @pytest.fixture(scope="module")
 def values() -> dict[str, np.ndarray]:
-    return dict(np.load(DATA / "value_transform.npz"))
-
-
-@pytest.fixture(scope="module")
-def norms() -> dict[str, np.ndarray]:
-    return dict(np.load(DATA / "simnorm.npz"))
+    norms = {"norm_x" if name == "x" else name: each for name, each in np.load(DATA / "simnorm.npz").items()}
+    return dict(np.load(DATA / "value_transform.npz")) | norms
 
 
 def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
@@ -46,18 +42,12 @@ def test_golden_value_transform(values, dtype, relative, floor):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
-def test_golden_cross_entropy(values, dtype, tolerance):
-    loss = d.cross_entropy(tensor(values["logits"], dtype), tensor(values["ce_target"], dtype))
-    torch.testing.assert_close(loss, tensor(values["ce_loss"], dtype), rtol=tolerance, atol=tolerance)
-
-
-@pytest.mark.parametrize(("dtype", "tolerance"), TOLERANCES)
-def test_golden_simnorm_and_group_kl(norms, dtype, tolerance):
-    assert int(norms["group"]) == 8 and float(norms["tau"]) == 1
-    y = d.simnorm(tensor(norms["x"], dtype))
-    torch.testing.assert_close(y, tensor(norms["y"], dtype), rtol=0, atol=tolerance)
-    loss = d.group_kl(tensor(norms["kl_pred"], dtype), tensor(norms["kl_target"], dtype))
-    torch.testing.assert_close(loss, tensor(norms["kl_loss"], dtype), rtol=tolerance, atol=tolerance)
+def test_golden_cross_entropy_simnorm_and_group_kl(values, dtype, tolerance):
+    close = {"rtol": tolerance, "atol": tolerance}
+    given = {name: tensor(values[name], dtype) for name in values if name not in ("group", "tau")}
+    torch.testing.assert_close(d.cross_entropy(given["logits"], given["ce_target"]), given["ce_loss"], **close)
+    torch.testing.assert_close(d.simnorm(given["norm_x"]), given["y"], rtol=0, atol=tolerance)
+    torch.testing.assert_close(d.group_kl(given["kl_pred"], given["kl_target"]), given["kl_loss"], **close)
 
 
 def test_temperature_sharpens():

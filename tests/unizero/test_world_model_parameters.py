@@ -134,13 +134,11 @@ def test_parts_hold_every_parameter_once(name):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("model", "words"), [("unizero", "20,771,312"), ("glam", "16,158,851 + 256 A")])
-def test_command_line(model, words, tmp_path):
-    command = [sys.executable, "-m", "world_models.parameters", model, "--no-write"]
-    for form in ("md", "json"):
-        done = subprocess.run([*command, "--format", form], capture_output=True, text=True, timeout=100, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert words in done.stdout if form == "md" else json.loads(done.stdout)
+@pytest.mark.parametrize("model", ["unizero", "glam"])
+def test_command_line(model, tmp_path):
+    command = [sys.executable, "-m", "world_models.parameters", model, "--no-write", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout), done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -67,7 +67,7 @@ class Player:
         opens = self.new | (first & self.model.config.reset_at_episode_start)  # (N,)
         h = torch.where(opens.unsqueeze(1), 0, self.h)  # (N, D)
         if self.act_before_observing:
-            guessed = self.model.sample(self.model.prior(h), guess)
+            guessed = self.model.sample(self.model.prior_head(h), guess)
             logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guessed, h), -1)))  # (N, A)
         else:
             logits = self.policy(torch.cat((sample, h), -1))

@@ -149,7 +149,7 @@ def unroll(
     samples, memories = [], []
     for step in range(action.shape[1]):
         h, state = memory.push(sample, action[:, step], opens, state)
-        sample = model.sample(model.prior(h), noise[step]) if real is None else real[:, step]
+        sample = model.sample(model.prior_head(h), noise[step]) if real is None else real[:, step]
         opens = torch.zeros_like(opens)
         samples.append(sample)
         memories.append(h)
@@ -224,7 +224,7 @@ def _errors(
         measured |= {
             f"{kind}/reward": (model.reward(h) - reward.mT).square(),
             f"{kind}/end": (upcast(model.termination(h)).sigmoid() - end.mT.to(h.dtype)).square(),
-            f"{kind}/latent": kl(posterior.transpose(0, 1), model.prior(h)),
+            f"{kind}/latent": kl(posterior.transpose(0, 1), model.prior_head(h)),
             f"{kind}/feature": _distance(h, unroll(model, context, action, noise, kind, real)[1]),
         }
     measured["apart"] = _distance(features["window"], features["carried"])

@@ -179,13 +179,13 @@ def imagine(model: WorldModel, policy: Policy, context: Context, noise: Noise, k
     h, state = memory.prefill(context.sample, context.action, context.first)  # (B, D)
     sample, opens = context.newest, context.opens
     if sample is None or opens is None:
-        sample, opens = model.sample(model.prior(h), noise.latent[0]), torch.zeros_like(context.first[:, 0])
+        sample, opens = model.sample(model.prior_head(h), noise.latent[0]), torch.zeros_like(context.first[:, 0])
     h = torch.where(opens.unsqueeze(1), 0, h)
     samples, memories, actions = [sample], [h], []
     for t in range(len(noise.action)):
         action = choose(policy(torch.cat((sample, h), -1)), noise.action[t])  # (B,)
         h, state = memory.push(sample, action, opens, state)
-        sample = model.sample(model.prior(h), noise.latent[t + 1])
+        sample = model.sample(model.prior_head(h), noise.latent[t + 1])
         opens = torch.zeros_like(opens)
         samples.append(sample)
         memories.append(h)

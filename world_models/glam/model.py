@@ -68,10 +68,6 @@ class WorldModel(nn.Module):
         """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) int64 and `first` (B, T) bool."""
         return self.sequence_model(sample, action, first)[0]
 
-    def prior(self, h: Tensor) -> Tensor:
-        """Predict log-probabilities (..., G, C) of the next latent, from features h (..., D)."""
-        return self.prior_head(h)
-
     def reward(self, h: Tensor) -> Tensor:
         """Predict rewards (...), float32 or wider."""
         return self.code.decode(self.reward_head(h))
@@ -91,7 +87,7 @@ class WorldModel(nn.Module):
             images=self.decoder(sample),
             targets=targets,
             posterior=posterior,
-            prior=self.prior(features.h),
+            prior=self.prior_head(features.h),
             reward=self.reward_head(features.h),
             termination=self.termination(features.h),
             variation=self._variation(features),
