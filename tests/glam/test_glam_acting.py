@@ -108,14 +108,11 @@ def test_a_saved_player_continues_exactly(kind, preset):
         whole.act(frames[:, t], first[:, t], source(t))
     torch.save(whole.state_dict(), file)
     file.seek(0)
-    saved = whole.state_dict()
-    kept = saved["h"].clone()
     resumed.load_state_dict(torch.load(file, weights_only=True))
     for t in range(4, T):
         ours, theirs = (player.act(frames[:, t], first[:, t], source(t)) for player in (whole, resumed))
         assert torch.equal(ours, theirs)
         assert torch.equal(whole.h, resumed.h)
-    assert torch.equal(saved["h"], kept)
 
 
 @KINDS

@@ -14,7 +14,7 @@ from world_models.distributions import symlog_code
 from world_models.glam.agent import ReturnScale, lambda_return, losses, percentile, update
 from world_models.glam.config import HorizonConfig
 from world_models.glam.imagination import Rollouts
-from world_models.glam.learner import adam, trainable
+from world_models.glam.learner import adam
 
 H, B, Z, D = 5, 40, 12, 8
 
@@ -80,19 +80,6 @@ def test_every_trained_parameter_gets_a_gradient_and_moves():
         torch.testing.assert_close(slow, 0.98 * old + 0.02 * fast)
     assert {"losses/agent", "grad/agent_norm", "agent/return_scale"} < set(metrics)
     assert all(each.ndim == 0 and not each.requires_grad for each in metrics.values())
-
-
-def test_long_gradients_are_clipped():
-    """Adam's first step does not depend on the length of a gradient, but its second moment does."""
-    norms = []
-    for clip in (1e-3, 100.0):
-        agent = glam_models.agent(max_grad_norm=clip)
-        optimizer = adam(agent, agent.config)
-        reported = float(update(agent, optimizer, imagined())["grad/agent_norm"])
-        seen = torch.cat([optimizer.state[p]["exp_avg"].flatten() for p in trainable(agent)])
-        norms.append((reported, float(seen.norm()) / 0.1))
-    assert norms[0][0] == norms[1][0] == pytest.approx(norms[1][1])
-    assert norms[0][1] == pytest.approx(1e-3, rel=1e-3)
 
 
 def test_bfloat16_networks_give_float32_numbers():

@@ -194,17 +194,6 @@ def test_the_way_out_of_a_window_stays_in_single_precision_under_autocast():
     torch.testing.assert_close(seen[1], seen[0] * (1 + 2**-10), rtol=1e-5, atol=0)
 
 
-def test_stacked_global_layers_chain_or_are_dead_as_released():
-    given = inputs()
-    for chained in (True, False):
-        core = form("glam", 2, chained=chained)
-        core(*given)[0].h.sum().backward()
-        reached = [any(p.grad is not None for p in layer.parameters()) for layer in core.branches[0].stack.layers]
-        assert reached == [chained, True]
-    chained, dead = form("glam", 2), form("glam", 2, chained=False)
-    assert not torch.allclose(chained(*given)[0].h, dead(*given)[0].h)
-
-
 def test_post_norm_is_eq_6():
     layer = MambaLayer(config()).double()
     x = torch.randn(2, 4, 8, dtype=torch.float64)

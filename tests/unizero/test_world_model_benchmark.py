@@ -9,7 +9,7 @@ from glam_runs import trained
 from run_folders import metrics, refused
 from torch import nn
 
-from dqn_memory.analysis.timing import BenchmarkConfig, mixing_work, prior_table
+from dqn_memory.analysis.timing import BenchmarkConfig, mixing_work
 from dqn_memory.runs.errors import UserError
 from world_models import benchmark
 from world_models.benchmark import main, parsed, speed_row, ways
@@ -78,14 +78,6 @@ def test_the_projection_of_unizero_adds_up():
                "evaluation_min": 11 * 2_000 * 15, "games_min": 12_500 + 22_000}  # fmt: skip
     assert {name: row[name] for name in minutes} == pytest.approx({k: v / 60_000 for k, v in minutes.items()})
     assert row["run_min"] == pytest.approx(sum(minutes.values()) / 60_000) and row["run_bar"] == 20
-
-
-def test_priors_are_compared_at_every_context_and_local_ones_twice():
-    table = prior_table(TIMER, (1, 2, 4), (64, 128), "cpu")
-    rows = {(row["prior"], row["tokens"]): row for row in table.records()}
-    assert len(rows) == len(table.rows) == 24
-    assert rows["causal", 128]["of_causal"] == 1 and rows["gaussian", 64]["of_causal"] > 0
-    assert rows["local", 64]["growth"] is None and rows["local, masked", 128]["growth"] > 0
 
 
 @pytest.mark.parametrize("kind", ["local", "gaussian", "adaptive_gate"])
