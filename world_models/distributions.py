@@ -117,9 +117,9 @@ def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
     return ((1 - share) * probabilities + share / logits.shape[-1]).log()
 
 
-def simnorm(x: Tensor, group: int = 8, temperature: float = 1.0) -> Tensor:
+def simnorm(x: Tensor, group: int = 8) -> Tensor:
     """Softmax inside groups of `group` neighbours (Hansen et al. 2024): (..., D) -> (..., D), D divisible by it."""
-    return (upcast(x).unflatten(-1, (-1, group)) / temperature).softmax(-1).flatten(-2)
+    return upcast(x).unflatten(-1, (-1, group)).softmax(-1).flatten(-2)
 
 
 def group_kl(prediction: Tensor, target: Tensor, group: int = 8) -> Tensor:

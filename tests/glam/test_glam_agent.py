@@ -92,19 +92,6 @@ def test_bfloat16_networks_give_float32_numbers():
     assert agent.values(narrow.features())[0].dtype == torch.bfloat16
 
 
-def test_an_agent_learns_which_action_pays():
-    """A bandit: action 2 pays 1 in every state; the horizon and the critic must not be in the way."""
-    agent = glam_models.agent(features=4, learning_rate=3e-3)
-    optimizer, generator = adam(agent, agent.config), torch.Generator().manual_seed(0)
-    states = torch.randn(H + 1, 64, 4, generator=generator, dtype=torch.float64)
-    for _ in range(60):
-        logits = agent.policy(states[:-1]).detach()
-        action = torch.multinomial(logits.softmax(-1).flatten(0, 1), 1, generator=generator).view(H, 64)
-        reward = (action == 2).double()
-        update(agent, optimizer, Rollouts(states, states[..., :0], action, reward, torch.zeros(H, 64).bool()))
-    assert float(agent.policy(states).detach().softmax(-1)[..., 2].mean()) > 0.9
-
-
 # Returns, their scale and the horizon
 
 GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")

@@ -1,11 +1,12 @@
-"""Imagined trajectories: both forms are the training form on what they saw, starts, noise, modes."""
+"""Imagining and acting: both memories are the training form on what they saw; starts, noise, modes, episodes."""
 
 import glam_models
 import pytest
 import torch
 from torch.nn import functional as F
 
-from world_models.glam.imagination import Context, Noise, WindowMemory, choose, encode_context, imagine
+from world_models.glam.acting import Player
+from world_models.glam.imagination import Noise, WindowMemory, choose, encode_context, imagine, make_memory
 from world_models.glam.sequences import SEQUENCES
 
 ROWS, K, HORIZON = 3, 5, 6
@@ -72,8 +73,6 @@ def test_a_window_behind_any_past_is_the_training_form_on_the_last_steps(sequenc
 def test_what_a_trajectory_says_is_what_the_heads_say(form, start):
     model, agent = glam_models.model(), glam_models.agent()
     begin, imagined, noise = dream(model, form, start)
-    assert imagined.sample.shape == (HORIZON + 1, ROWS, 12)
-    assert imagined.h.shape == (HORIZON + 1, ROWS, 8)
     first = begin.newest if start == "posterior" else model.sample(model.prior_head(imagined.h[0]), noise.latent[0])
     assert torch.equal(imagined.sample[0], first)
     assert torch.equal(imagined.sample[1:], model.sample(model.prior_head(imagined.h[1:]), noise.latent[1:]))
@@ -102,28 +101,15 @@ def test_a_dream_begins_with_the_memory_of_all_frames_before_the_one_it_sees():
         assert not h[1].any()  # an episode opens there: nothing was seen before
 
 
-@FORMS
-def test_rows_are_apart_and_noise_decides(form):
-    model, agent = glam_models.model(), glam_models.agent()
-    begin, imagined, noise = dream(model, form)
-    one = Context(*(each[1:2] for each in (begin.sample, begin.action, begin.first, begin.newest, begin.opens)))
-    alone = imagine(model, agent.policy, one, Noise(noise.latent[:, 1:2], noise.action[:, 1:2]), form)
-    torch.testing.assert_close(alone.h[:, 0], imagined.h[:, 1])
-    assert torch.equal(alone.action[:, 0], imagined.action[:, 1])
-    other = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(99))
-    assert not torch.equal(imagine(model, agent.policy, begin, other, form).sample, imagined.sample)
-
-
-def test_dreams_use_running_statistics_no_gradient_and_never_decode(monkeypatch):
-    model = glam_models.model().train()
-    before = {name: each.clone() for name, each in model.named_buffers()}
-    monkeypatch.setattr(model.decoder, "forward", lambda sample: pytest.fail("decoded"))
-    state = torch.random.get_rng_state()
-    _, imagined, _ = dream(model, "window")
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert not model.training
-    assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
-    assert not imagined.h.requires_grad and not imagined.reward.requires_grad
+def test_dreams_and_acting_use_running_statistics_no_gradient_and_never_decode(monkeypatch):
+    for act in (lambda model: dream(model, "window")[1].h, lambda model: played(model, "carried")[0]):
+        model = glam_models.model().train()
+        before = {name: each.clone() for name, each in model.named_buffers()}
+        monkeypatch.setattr(model.decoder, "forward", lambda sample: pytest.fail("decoded"))
+        state = torch.random.get_rng_state()
+        assert not act(model).requires_grad and not model.training
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
 
 
 def test_a_model_that_never_resets_knows_no_openings():
@@ -140,3 +126,124 @@ def test_actions_are_drawn_from_the_policy():
     noise[0] = 0.0  # the smallest uniform there is
     counts = torch.bincount(choose(logits.expand(40_000, 3), noise), minlength=3) / 40_000
     torch.testing.assert_close(counts, F.softmax(logits, -1), atol=0.01, rtol=0)
+
+
+T, W = 9, 4  # steps that are acted, and of the window
+KINDS = pytest.mark.parametrize("kind", ["window", "carried"])
+
+
+class Recorder:
+    """A policy that keeps what it was shown."""
+
+    def __init__(self):
+        self.agent, self.shown = glam_models.agent(), []
+
+    def __call__(self, features):
+        self.shown.append(features)
+        return self.agent.policy(features)
+
+
+def opened(seed=0):
+    first = torch.rand(ROWS, T, generator=torch.Generator().manual_seed(seed)) < 0.25
+    first[:, 0] = True
+    return first
+
+
+def make(model, kind, policy=None, rows=ROWS, blind=False):
+    return Player(model, policy or glam_models.agent().policy, make_memory(model, kind, W), rows, blind)
+
+
+def source(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def noises(model, seed=0):
+    """For the latent of each frame, the guess and the action of each of T steps."""
+    numbers = source(seed)
+    shapes = (ROWS, 3, 4), (ROWS, 3, 4), (ROWS, glam_models.ACTIONS)
+    return [tuple(torch.rand(shape, generator=numbers) for shape in shapes) for _ in range(T)]
+
+
+def played(model, kind, act_before_observing=False, greedy=False, seed=0):
+    """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
+    frames, *_ = glam_models.steps(ROWS, T, seed)
+    first, numbers, recorder = opened(seed), source(seed), Recorder()
+    player = make(model, kind, recorder, ROWS, act_before_observing)
+    actions = [player.act(frames[:, t], first[:, t], numbers, greedy) for t in range(T)]
+    return torch.stack(recorder.shown), torch.stack(actions), frames, first, noises(model, seed)
+
+
+def memories(model, kind, sample, action, first):
+    """h_{t-1} by the training form: of the whole past, or of the W steps before; 0 where an episode opens."""
+    expected = [torch.zeros(ROWS, 8, dtype=torch.float64)]
+    for t in range(1, T):
+        low = max(0, t - W) if kind == "window" else 0
+        h = model.sequence(sample[:, low:t], action[:, low:t], first[:, low:t]).h[:, -1]
+        expected.append(torch.where(first[:, t, None], 0, h))
+    return torch.stack(expected)
+
+
+@KINDS
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize(("sequence", "blind"), [("glam", False), ("storm", False), ("glam", True)])
+def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(kind, sequence, blind, greedy):
+    """Also a policy that acts blind takes the frame in afterwards."""
+    model, policy = glam_models.model(sequence=sequence), glam_models.agent().policy
+    shown, actions, frames, first, drawn = played(model, kind, blind, greedy)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)])
+    guess = torch.stack([model.sample(model.prior_head(shown[t, :, 12:]), drawn[t][1]) for t in range(T)])
+    close = 0 if blind else 1e-7
+    torch.testing.assert_close(shown[..., :12], guess if blind else sample, rtol=close, atol=close)
+    expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
+    torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
+    if greedy and not blind:
+        assert torch.equal(actions, policy(shown).argmax(-1))
+    elif not blind:
+        assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t][2]) for t in range(T)]))
+
+
+def test_who_has_seen_nothing_acts_at_random_when_blind():
+    model, rows = glam_models.model(), 6_000
+    frames, first = torch.zeros(rows, 3, 8, 8, dtype=torch.uint8), torch.ones(rows, dtype=torch.bool)
+
+    def biased(features):
+        return torch.tensor([9.0, 0.0, 0.0]).expand(len(features), 3)
+
+    for greedy in (False, True):
+        player = make(model, "carried", biased, rows, blind=True)
+        counts = torch.bincount(player.act(frames, first, source(), greedy), minlength=3)
+        assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
+        assert (torch.bincount(player.act(frames, ~first, source(), greedy), minlength=3)[0]) > 5_900
+
+
+@KINDS
+def test_a_model_that_never_resets_remembers_earlier_episodes(kind):
+    """And before it has seen W frames, its window is filled with the first one."""
+    model = glam_models.model("code")
+    shown, actions, frames, _, drawn = played(model, kind)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)], 1)
+    never, past, done = torch.zeros(ROWS, T + W, dtype=torch.bool), sample, actions.T
+    if kind == "window":
+        past = torch.cat((sample[:, :1].expand(-1, W - 1, -1), sample), 1)
+        done = torch.cat((done[:, :1].expand(-1, W - 1), done), 1)
+    for t in range(1, T):
+        steps = slice(t - 1, t - 1 + W) if kind == "window" else slice(0, t)
+        h = model.sequence(past[:, steps], done[:, steps], never[:, steps]).h[:, -1]
+        torch.testing.assert_close(shown[t, :, 12:], h, rtol=1e-9, atol=1e-9)
+
+
+@KINDS
+@pytest.mark.parametrize("preset", ["code", "fast"])
+def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(kind, preset):
+    """Also with a model that never forgets on its own."""
+    model = glam_models.model(preset)
+    frames, *_ = glam_models.steps(ROWS, T)
+    recorder = Recorder()
+    player = make(model, kind, recorder)
+    for t in range(T):
+        player.reset()
+        action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), source(t))
+        fresh = make(model, kind)
+        assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), source(t)))
+        assert torch.equal(player.h, fresh.h)
+    assert not torch.stack(recorder.shown)[:, :, 12:].any()

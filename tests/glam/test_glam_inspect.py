@@ -45,8 +45,12 @@ def found(run):
     return load(run, torch.device("cpu"))
 
 
-def test_a_lived_episode_is_the_world_s(found):
-    lived = play_episode(found, seed=0, max_steps=50, greedy=False)
+@pytest.fixture(scope="module")
+def lived(found):
+    return play_episode(found, seed=0, max_steps=50, greedy=False)
+
+
+def test_a_lived_episode_is_the_world_s(found, lived):
     assert len(lived) == 6 and lived.done and lived.frames.shape == (7, 3, 8, 8)
     assert lived.episode_return == lived.reward.sum() == lived.reward[[2, 5]].sum()
     again = play_episode(found, seed=0, max_steps=50, greedy=False)
@@ -55,8 +59,7 @@ def test_a_lived_episode_is_the_world_s(found):
     assert len(play_episode(found, 0, 4, False)) == 4
 
 
-def test_the_dream_sees_the_past_and_the_actions_only(found):
-    lived = play_episode(found, 0, 50, False)
+def test_the_dream_sees_the_past_and_the_actions_only(found, lived):
     said = imagine_episode(found, lived, start=2, horizon=4, seed=1)
     assert said.imagined.shape == said.real.shape == (4, 8, 8, 3) and len(said.seen) == 3
     assert np.allclose(said.real * 255, lived.frames[3:7].permute(0, 2, 3, 1).numpy(), atol=1e-4)
@@ -72,8 +75,7 @@ def test_the_dream_sees_the_past_and_the_actions_only(found):
     assert same.tolist() == [True, True, True, False]
 
 
-def test_a_dream_may_begin_at_the_first_frame_and_end_with_the_last(found):
-    lived = play_episode(found, 0, 50, False)
+def test_a_dream_may_begin_at_the_first_frame_and_end_with_the_last(found, lived):
     assert len(imagine_episode(found, lived, 0, 6, 0).reward) == 6
     with pytest.raises(UserError, match="the last start is 4"):
         imagine_episode(found, lived, 5, 2, 0)
@@ -94,9 +96,9 @@ def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
     assert list(starts(lived, 6, 20)) == [0] and not starts(lived, 6, 21)
 
 
-def test_both_forms_are_compared_by_hand(found):
+def test_both_forms_are_compared_by_hand(found, lived):
     """Each measure at each step ahead, from the training form on what had been seen and imagined until then."""
-    lived, horizon, seed, model = play_episode(found, 0, 50, False), 4, 7, copy.deepcopy(found.model).double()
+    horizon, seed, model = 4, 7, copy.deepcopy(found.model).double()
     set_scan(model, scan_torch)  # which alone computes in float64
     found = replace(found, model=model)
     said, context, (start,) = compare_memories(found, [lived], horizon, seed), found.config.model.context, [2]
@@ -132,8 +134,7 @@ def test_both_forms_are_compared_by_hand(found):
     assert said["window"]["feature"][0] == 0  # the newest frame is a real one
 
 
-def test_an_episode_that_is_too_short_is_not_compared(found):
-    lived = play_episode(found, 0, 50, False)
+def test_an_episode_that_is_too_short_is_not_compared(found, lived):
     short = play_episode(found, 1, 3, False)
     both, alone = compare_memories(found, [short, lived], 4, 0), compare_memories(found, [lived], 4, 0)
     assert both == alone and both["rollouts"] == 1

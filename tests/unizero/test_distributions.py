@@ -50,14 +50,8 @@ def test_golden_cross_entropy_simnorm_and_group_kl(values, dtype, tolerance):
     torch.testing.assert_close(d.group_kl(given["kl_pred"], given["kl_target"]), given["kl_loss"], **close)
 
 
-def test_temperature_sharpens():
-    x = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(d.simnorm(x, 8, 0.5), d.simnorm(2 * x, 8))
-
-
-@given(st.floats(-2300, 2300))
-def test_decoding_undoes_encoding(x):
-    code = d.value_code()
+@given(st.floats(-2300, 2300), st.sampled_from([d.value_code(), d.symlog_code()]))
+def test_decoding_undoes_encoding(x, code):
     logits = code.encode(torch.tensor(x, dtype=torch.float64)).clamp(min=1e-300).log()
     assert code.decode(logits).item() == pytest.approx(x, rel=1e-9, abs=1e-9)
 
@@ -76,13 +70,6 @@ def test_two_hot_has_at_most_two_weights_and_the_right_mean(x, bins):
     assert (weights > 0).sum() <= 2
     assert weights.sum().item() == pytest.approx(1, abs=1e-12)
     assert (weights @ points).item() == pytest.approx(min(max(x, -15), 15), abs=1e-11)
-
-
-def test_decoding_is_not_done_in_half_precision():
-    logits = torch.randn(6, 101, generator=torch.Generator().manual_seed(0)).bfloat16()
-    decoded = d.value_code().decode(logits)
-    assert decoded.dtype == torch.float32
-    torch.testing.assert_close(decoded, d.value_code().decode(logits.double()).float(), rtol=1e-4, atol=2e-3)
 
 
 def test_gradients_at_zero_are_finite():
