@@ -92,8 +92,6 @@ def test_bfloat16_networks_give_float32_numbers():
     assert agent.values(narrow.features())[0].dtype == torch.bfloat16
 
 
-# Returns, their scale and the horizon
-
 GOLDEN = np.load(Path(__file__).parent.parent / "data" / "glam" / "glam_losses.npz")
 GAMMA, LAM = 0.985, 0.95
 DTYPES = pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -129,7 +129,6 @@ def test_actions_are_drawn_from_the_policy():
 
 
 T, W = 9, 4  # steps that are acted, and of the window
-KINDS = pytest.mark.parametrize("kind", ["window", "carried"])
 
 
 class Recorder:
@@ -149,8 +148,8 @@ def opened(seed=0):
     return first
 
 
-def make(model, kind, policy=None, rows=ROWS, blind=False):
-    return Player(model, policy or glam_models.agent().policy, make_memory(model, kind, W), rows, blind)
+def make(model, form, policy=None, rows=ROWS, blind=False):
+    return Player(model, policy or glam_models.agent().policy, make_memory(model, form, W), rows, blind)
 
 
 def source(seed=0):
@@ -164,37 +163,37 @@ def noises(model, seed=0):
     return [tuple(torch.rand(shape, generator=numbers) for shape in shapes) for _ in range(T)]
 
 
-def played(model, kind, act_before_observing=False, greedy=False, seed=0):
+def played(model, form, act_before_observing=False, greedy=False, seed=0):
     """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
     frames, *_ = glam_models.steps(ROWS, T, seed)
     first, numbers, recorder = opened(seed), source(seed), Recorder()
-    player = make(model, kind, recorder, ROWS, act_before_observing)
+    player = make(model, form, recorder, ROWS, act_before_observing)
     actions = [player.act(frames[:, t], first[:, t], numbers, greedy) for t in range(T)]
     return torch.stack(recorder.shown), torch.stack(actions), frames, first, noises(model, seed)
 
 
-def memories(model, kind, sample, action, first):
+def memories(model, form, sample, action, first):
     """h_{t-1} by the training form: of the whole past, or of the W steps before; 0 where an episode opens."""
     expected = [torch.zeros(ROWS, 8, dtype=torch.float64)]
     for t in range(1, T):
-        low = max(0, t - W) if kind == "window" else 0
+        low = max(0, t - W) if form == "window" else 0
         h = model.sequence(sample[:, low:t], action[:, low:t], first[:, low:t]).h[:, -1]
         expected.append(torch.where(first[:, t, None], 0, h))
     return torch.stack(expected)
 
 
-@KINDS
+@FORMS
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize(("sequence", "blind"), [("glam", False), ("storm", False), ("glam", True)])
-def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(kind, sequence, blind, greedy):
+def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(form, sequence, blind, greedy):
     """Also a policy that acts blind takes the frame in afterwards."""
     model, policy = glam_models.model(sequence=sequence), glam_models.agent().policy
-    shown, actions, frames, first, drawn = played(model, kind, blind, greedy)
+    shown, actions, frames, first, drawn = played(model, form, blind, greedy)
     sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)])
     guess = torch.stack([model.sample(model.prior_head(shown[t, :, 12:]), drawn[t][1]) for t in range(T)])
     close = 0 if blind else 1e-7
     torch.testing.assert_close(shown[..., :12], guess if blind else sample, rtol=close, atol=close)
-    expected = memories(model, kind, sample.transpose(0, 1), actions.T, first)
+    expected = memories(model, form, sample.transpose(0, 1), actions.T, first)
     torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
     if greedy and not blind:
         assert torch.equal(actions, policy(shown).argmax(-1))
@@ -216,34 +215,34 @@ def test_who_has_seen_nothing_acts_at_random_when_blind():
         assert (torch.bincount(player.act(frames, ~first, source(), greedy), minlength=3)[0]) > 5_900
 
 
-@KINDS
-def test_a_model_that_never_resets_remembers_earlier_episodes(kind):
+@FORMS
+def test_a_model_that_never_resets_remembers_earlier_episodes(form):
     """And before it has seen W frames, its window is filled with the first one."""
     model = glam_models.model("code")
-    shown, actions, frames, _, drawn = played(model, kind)
+    shown, actions, frames, _, drawn = played(model, form)
     sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)], 1)
     never, past, done = torch.zeros(ROWS, T + W, dtype=torch.bool), sample, actions.T
-    if kind == "window":
+    if form == "window":
         past = torch.cat((sample[:, :1].expand(-1, W - 1, -1), sample), 1)
         done = torch.cat((done[:, :1].expand(-1, W - 1), done), 1)
     for t in range(1, T):
-        steps = slice(t - 1, t - 1 + W) if kind == "window" else slice(0, t)
+        steps = slice(t - 1, t - 1 + W) if form == "window" else slice(0, t)
         h = model.sequence(past[:, steps], done[:, steps], never[:, steps]).h[:, -1]
         torch.testing.assert_close(shown[t, :, 12:], h, rtol=1e-9, atol=1e-9)
 
 
-@KINDS
+@FORMS
 @pytest.mark.parametrize("preset", ["code", "fast"])
-def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(kind, preset):
+def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(form, preset):
     """Also with a model that never forgets on its own."""
     model = glam_models.model(preset)
     frames, *_ = glam_models.steps(ROWS, T)
     recorder = Recorder()
-    player = make(model, kind, recorder)
+    player = make(model, form, recorder)
     for t in range(T):
         player.reset()
         action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), source(t))
-        fresh = make(model, kind)
+        fresh = make(model, form)
         assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), source(t)))
         assert torch.equal(player.h, fresh.h)
     assert not torch.stack(recorder.shown)[:, :, 12:].any()
