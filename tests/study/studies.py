@@ -90,7 +90,7 @@ def kill_trainer(folder: Path) -> None:
 def at_work(folder: Path) -> list[str]:
     """Runs that are being trained."""
     locked = [path for path in sorted((folder / "locks").glob("*")) if path.name != "study.lock"]
-    return [path.name for path in locked if store.lock_holder(path)]
+    return [path.name for path in locked if store.lock_holder(path) is not None]
 
 
 def wait_for_lines(folder: Path, goal: int, process: subprocess.Popen[str]) -> None:

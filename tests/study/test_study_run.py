@@ -10,7 +10,7 @@ from dqn_memory import train
 from dqn_memory.runs.checkpoint import CheckpointFolder
 from dqn_memory.runs.folder import Run
 from dqn_memory.study.run import main
-from dqn_memory.study.runner import Devices
+from dqn_memory.study.runner import device_slots
 from dqn_memory.study.store import Study, finished
 
 FAST = TINY.replace("0.02", "0.0")
@@ -190,13 +190,8 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
 
 
 def test_shares_of_accelerators():
-    devices = Devices(["0", "1"], 0.5)
-    assert devices.slots() == 4
-    taken = [devices.take() for _ in range(4)]
-    assert sorted(taken) == ["0", "0", "1", "1"]
-    devices.give_back("1")
-    assert devices.take() == "1"
-    assert Devices(["0", "1", "2"], 2).slots() == 1 and Devices(["3", "4"], 2).take() == "3,4"
+    assert sorted(device_slots(["0", "1"], 0.5)) == ["0", "0", "1", "1"]
+    assert device_slots(["0", "1", "2"], 2) == ["0,1"] and device_slots(["0"], 2) == []
 
 
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):
