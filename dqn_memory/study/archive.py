@@ -38,9 +38,8 @@ from envs.files import disk_errors, sha256, write_atomic
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
-DEFINITION, CONFIG, ENVIRONMENT, SUMMARY, ATTENTION = (
-    "study.toml", "config.toml", "environment.json", "summary.json", "attention.json",
-)  # fmt: skip
+DEFINITION, CONFIG, ENVIRONMENT = "study.toml", "config.toml", "environment.json"
+SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics that are kept in full
 DIGITS = 8  # significant ones of a training line; float32 has seven
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
@@ -134,27 +133,24 @@ def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damag
 
 def _changed(folder: Path) -> list[str]:
     """Say which files of a run are not what they were when it was finished."""
-    path, before = folder / HASHES, {}
-    if path.is_file():
-        try:
-            before = read_file(path, lambda data: dict(json.loads(data)))
-        except UserError as error:
-            return [str(error)]
-    lost = [f"{folder / name} is missing" for name in RAW if name not in before and not (folder / name).is_file()]
-    meant = f" (if that was meant, delete {path})"
-    return lost + [problem + meant for problem in _problems(folder, before)]
+    path = folder / HASHES
+    try:
+        before = read_file(path, lambda data: dict(json.loads(data))) if path.is_file() else {}
+    except UserError as error:
+        return [str(error)]
+    return _problems(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
 
 
-def _problems(folder: Path, digests: Mapping[str, str]) -> list[str]:
-    """Say in what files differ from their SHA-256."""
+def _problems(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
+    """Say which files are missing, and which differ from their SHA-256, where that is known."""
     found = []
-    for path, digest in ((folder / name, digest) for name, digest in digests.items()):
+    for name, digest in digests.items():
         try:
-            if read_file(path, sha256) == digest:
-                continue
-            if path.name == METRICS:
-                read_metrics(path)
-            found.append(f"{path} was changed: it has another SHA-256")
+            if read_file(folder / name, sha256) != digest:
+                if name == METRICS:
+                    read_metrics(folder / name)  # which says where it is damaged
+                if digest is not None:
+                    raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
         except UserError as error:
             found.append(str(error))
     return found
@@ -162,13 +158,9 @@ def _problems(folder: Path, digests: Mapping[str, str]) -> list[str]:
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
-    for name in RAW:
-        if not (folder / name).is_file():
-            raise UserError(f"{folder / name} is missing: a run's folder holds it from the first evaluation on")
-    optional = {name: _json(folder / name) if (folder / name).is_file() else None for name in (SUMMARY, ATTENTION)}
     return RunRecord(
-        config=_toml(folder / CONFIG), environment=_json(folder / ENVIRONMENT),
-        metrics=read_metrics(folder / METRICS), summary=optional[SUMMARY], attention=optional[ATTENTION],
+        _toml(folder / CONFIG), _json(folder / ENVIRONMENT), read_metrics(folder / METRICS),
+        _json(folder / SUMMARY, optional=True), _json(folder / ATTENTION, optional=True),
     )  # fmt: skip
 
 
@@ -183,11 +175,15 @@ def unpack(record: RunRecord, folder: Path) -> None:
     files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
     files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
     files |= {} if record.attention is None else {ATTENTION: _compact(record.attention)}
+    _write(folder, files)
+    write_checksums(folder)
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_atomic(folder / name, text.encode())
-    write_checksums(folder)
 
 
 # ---------------------------------------------------------------- writing
@@ -210,21 +206,19 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
         records = {name: portable(record, source.folder, f"{HOME}/{source.name}") for name, record in records.items()}
     numbers = iter(sorted(set(range(1, len(records) + len(earlier) + 1)) - set(earlier.values())))
     ids = {name: earlier[name] if name in earlier else next(numbers) for name in records}
-    configs = {name: flat(record.config) for name, record in records.items()}
-    common = shared(list(configs.values()))
-    machines = _machines(records)
+    common = shared([flat(record.config) for record in records.values()])
+    machines: list[Tree] = []
+    for machine in (_machine(record.environment) for record in records.values()):
+        machines += [machine] if machine not in machines else []
     rows = [_run_row(run, records.get(run.name), ids.get(run.name), common, machines) for run in source.runs]
+    lines = [
+        {"run": ids[name], **row} for name in sorted(records, key=ids.__getitem__) for row in records[name].metrics
+    ]
     files = {
         DEFINITION: source.definition,
         CONFIG: tomli_w.dumps(nested(common)),
         RUNS: _csv(rows),
-        ROWS: _csv(
-            [
-                {"run": ids[name], **row}
-                for name in sorted(records, key=ids.__getitem__)
-                for row in records[name].metrics
-            ]
-        ),
+        ROWS: _csv(lines),
         MACHINES: json.dumps({str(n): facts for n, facts in enumerate(machines, 1)}, indent=1) + "\n",
     }
     maps = {name: record.attention for name, record in records.items() if record.attention is not None}
@@ -232,21 +226,15 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
         files[ATTENTION] = "{" + ",\n".join(f"{_compact(name)}:{_compact(maps[name])}" for name in maps) + "}\n"
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ATTENTION).unlink(missing_ok=True)
-    for name, text in files.items():
-        write_atomic(folder / name, text.encode())
-    write_atomic(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
+    (folder / ATTENTION).unlink(missing_ok=True)
+    _write(folder, files | {INDEX: json.dumps(index, indent=1) + "\n"})
 
 
 def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
     """Check that an archive may be written here; give the numbers that the runs of an earlier one have."""
-    if not folder.exists():
-        return {}
-    if not folder.is_dir() or (not is_archive(folder) and any(folder.iterdir())):
-        raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
     if not is_archive(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
         return {}
     before = _open_archive(folder)
     if before.name != source.name:
@@ -308,15 +296,6 @@ def _machine(environment: Tree) -> Tree:
     return {name: value for name, value in environment.items() if name not in PER_RUN}
 
 
-def _machines(records: Mapping[str, RunRecord]) -> list[Tree]:
-    found: list[Tree] = []
-    for record in records.values():
-        machine = _machine(record.environment)
-        if machine not in found:
-            found.append(machine)
-    return found
-
-
 def shared(configs: Sequence[Tree]) -> Tree:
     """Give the settings with one value in all runs."""
     first = configs[0] if configs else {}
@@ -357,7 +336,7 @@ def _open_archive(folder: Path) -> Source:
     damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
     rows, recorded = _rows(folder / RUNS), dict[str, RunRecord]()
     common, machines = flat(_toml(folder / CONFIG)), _json(folder / MACHINES)
-    maps = _json(folder / ATTENTION) if (folder / ATTENTION).is_file() else {}
+    maps = _json(folder / ATTENTION, optional=True) or {}
     metrics: dict[int, list[Tree]] = defaultdict(list)
     for row in _rows(folder / ROWS):
         metrics[row.pop("run")].append(row)
@@ -407,8 +386,8 @@ def _rows(path: Path) -> list[Tree]:
     return [{name: _value(cell) for name, cell in row.items() if cell} for row in rows]
 
 
-def _json(path: Path) -> Any:
-    return read_file(path, json.loads)
+def _json(path: Path, optional: bool = False) -> Any:
+    return None if optional and not path.is_file() else read_file(path, json.loads)
 
 
 def _toml(path: Path) -> Tree:

@@ -187,8 +187,6 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
     """Read a shipped study by its name, or any by its file; a UserError says what is wrong and where."""
     path = study_files().get(name, Path(name))
     if not path.is_file():
-        if path.suffix == ".toml" or path.exists():
-            raise UserError(f"{name}: no such study file")
         raise UserError(near_names("study", name, shipped()))
     return parse_definition(read_text(path, "the study "), str(path), path.stem, smoke)
 
@@ -244,14 +242,13 @@ def _known(name: str, names: Iterable[str], what: str, where: str = "") -> str:
     return name
 
 
-def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, tuple[Label, ...]]:
-    """Read one table of `skip`; its labels are the whole study's: a misspelt one would skip nothing."""
-    out: dict[str, tuple[Label, ...]] = {}
+def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, list[str]]:
+    """Read one table of `skip`, by labels as text, of the whole study: a misspelt one would skip nothing."""
+    out: dict[str, list[str]] = {}
     for axis, given in rule.items():
-        # a number may have been given as text
-        known = {str(value.label): value.label for value in axes[_known(axis, axes, "axis", "skip: ")]}
-        labels = [str(label) for label in (given if isinstance(given, list) else [given])]
-        out[axis] = tuple(known[_known(label, known, "value", f"skip.{axis}: ")] for label in labels)
+        known = {str(value.label) for value in axes[_known(axis, axes, "axis", "skip: ")]}
+        labels = given if isinstance(given, list) else [given]
+        out[axis] = [_known(str(label), known, "value", f"skip.{axis}: ") for label in labels]
     if not all(out.values()) or not out:
         raise UserError("skip: a table of it must name values of at least one axis, each at least one")
     return out
@@ -259,9 +256,10 @@ def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, tuple[Label, ...]]:
 
 def _axes(axes: Mapping[str, tuple[Any, ...]]) -> Axes:
     """Read the values of every axis."""
-    found: dict[str, tuple[Value, ...]] = {}
-    for axis, values in axes.items():
-        found[axis] = tuple(_value(axis, value, f"axes.{axis}[{index}]") for index, value in enumerate(values))
+    found = {
+        axis: tuple(_value(axis, value, f"axes.{axis}[{index}]") for index, value in enumerate(values))
+        for axis, values in axes.items()
+    }
     for seed in found.get("seed", ()):
         if not isinstance(seed.label, int):
             raise UserError(f"axes.seed holds {seed.label!r}, but a seed is a whole number without a name")
@@ -272,8 +270,7 @@ def _value(axis: str, value: Any, where: str) -> Value:
     if not isinstance(value, dict):
         return Value(value, {FLAGS.get(axis, axis): value})
     settings = {key: item for key, item in value.items() if key != "name"}
-    unnamed = "+".join(f"{key}-{item}" for key, item in settings.items() if key != PRESETS)
-    label = value.get("name", unnamed)
+    label = value.get("name", "+".join(f"{key}-{item}" for key, item in settings.items() if key != PRESETS))
     if not isinstance(label, str) or not label:
         raise UserError(f'{where} needs a name: name = "..."')
     return Value(label, _settings_table(settings, where))
@@ -308,7 +305,7 @@ def expand(definition: Definition) -> list[Planned]:
     for values in product(*definition.axes.values()):
         chosen = dict(zip(definition.axes, values, strict=True))
         labels = {axis: value.label for axis, value in chosen.items()}
-        if any(all(labels[axis] in left_out for axis, left_out in rule.items()) for rule in definition.skip):
+        if any(all(str(labels[axis]) in out for axis, out in rule.items()) for rule in definition.skip):
             continue
         name = run_name(labels)
         if name.lower() in planned:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sys
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -17,7 +17,6 @@ from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Literal
 
 import tyro
@@ -31,11 +30,9 @@ from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, home, named_definition
 from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, shipped
-from dqn_memory.study.import_runs import offered, take_over
-from dqn_memory.study.runner import Backend, Drive, Processes, open_runs
+from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
 
-START = 5.0  # seconds, roughly, until a run's process takes its first step, on one core
 Say = Callable[[str], object]
 FEW = 40  # runs that are all shown without being asked for
 STYLES: dict[State, str] = {
@@ -84,12 +81,11 @@ class Args:
         check_numbers(self)
         if self.address is not None and self.backend == "processes":
             raise UserError("--address is for Ray: leave out --backend processes")
-        if self.all and not self.status:
-            raise UserError("--all is for --status, which shows every run with it; give both or neither")
 
     def make_backend(self, resources: Resources) -> Backend:
         """Start what the runs will be carried out by; a UserError where Ray is asked for and missing."""
-        wants_ray, has_ray = self.backend == "ray" or self.address is not None, find_spec("ray") is not None
+        wants_ray = self.backend == "ray" or self.address is not None
+        has_ray = find_spec("ray") is not None
         if wants_ray and not has_ray:
             raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
         if self.backend == "processes" or not has_ray:
@@ -101,9 +97,8 @@ class Args:
     def definition(self) -> Definition:
         """Read the study's file, with this machine's --cpus and --gpus."""
         definition = named_definition(self.study, self.smoke)
-        resources = definition.resources
-        cpus = resources.cpus if self.cpus is None else self.cpus
-        resources = replace(resources, cpus=cpus, gpus=resources.gpus if self.gpus is None else self.gpus)
+        given = {name: value for name in ("cpus", "gpus") if (value := getattr(self, name)) is not None}
+        resources = replace(definition.resources, **given)
         resources.check(definition.source)
         return replace(definition, resources=resources)
 
@@ -118,8 +113,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     say = partial(_say, console)
     if args.status:
         folder = args.folder or (home(args.definition()) if args.smoke else find_study(Path(args.study)))
-        console.print(overview(Study.open(folder), args.all))
-        return
+        return console.print(overview(Study.open(folder), args.all))
     definition = args.definition()
     folder = args.folder or home(definition)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
@@ -127,8 +121,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         planned = expand(definition)
         store.check_study_folder(folder, definition, planned)
         if args.dry_run:
-            show_plan(args, definition, folder, planned, say)
-            return
+            return show_plan(args, definition, folder, planned, say)
         study = carry_out(args, definition, folder, planned, say)
     except KeyboardInterrupt:
         console.print("\nstopped; the same command continues", highlight=False)
@@ -196,43 +189,27 @@ def announce(definition: Definition, folder: Path, runs: Sequence[RunState], tot
     axes += f", less {skipped} that it skips" if skipped else ""
     axes += f", of which --only chose {len(runs)}" if len(runs) < total else ""
     say(f"{definition.title}\n{folder}: {counts(runs)} = {axes}")
-    cost = estimate(runs, definition.resources)
-    time_left = "time unknown" if cost.seconds is None else f"about {in_words(cost.seconds)} of one worker"
-    disk = "unknown" if cost.megabytes is None else f"{cost.megabytes:,.3g} MB"
+    seconds, megabytes = estimate(runs, definition.resources)
+    disk = "unknown" if megabytes is None else f"{megabytes:,.0f} MB"
     there = folder.absolute()
     free = shutil.disk_usage(next(path for path in (there, *there.parents) if path.exists())).free / 1e6
-    short = " (too small)" if cost.megabytes is not None and cost.megabytes > free else ""
-    say(f"left to do: {time_left}; disk {disk} of {free:,.3g} MB free{short}{cost.source and f' ({cost.source})'}")
+    short = " (too small)" if megabytes is not None and megabytes > free else ""
+    say(f"left to do: {in_words(seconds)} of one worker; disk {disk} of {free:,.0f} MB free{short}")
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """`seconds` of workers' time that is left, and the disk that all runs take; None: nothing is known."""
+def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | None, float | None]:
+    """Estimate the seconds of workers' time that are left and the megabytes of all runs; None: the study says nothing.
 
-    seconds: float | None
-    megabytes: float | None
-    source: str
-
-
-def estimate(runs: Sequence[RunState], resources: Resources) -> Estimate:
-    """Estimate what is left to do, from the study's own finished runs where there are any, else from its file.
-
-    Runs of one architecture in one environment are taken to cost the same.
+    Runs of a study that has finished some are taken to go on at the pace, and to be of the size, of those.
     """
     known = [run for run in runs if run.state == "finished" and run.seconds]
-    left = [run for run in runs if run.state != "finished"]
-    steps = {run.name: max(0, run.steps - last_step(run.folder)) for run in left}
+    left = sum(max(0, run.steps - last_step(run.folder)) for run in runs if run.state != "finished")
     if not known:
         pace, size = resources.steps_per_second, resources.megabytes
-        seconds = None if pace is None else sum(START + number / pace for number in steps.values())
-        return Estimate(seconds, None if size is None else size * len(runs), resources.measured)
-    paces: dict[tuple[str, str], list[float]] = defaultdict(list)  # seconds a step, the start included
-    for run in known:
-        paces[run.world, run.architecture].append((run.seconds or 0.0) / max(1, run.steps))
-    others = [pace for alike in paces.values() for pace in alike]
-    seconds = sum(steps[run.name] * fmean(paces.get((run.world, run.architecture), others)) for run in left)
-    sizes = [sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file()) / 1e6 for run in known]
-    return Estimate(seconds, fmean(sizes) * len(runs), "from the finished runs")
+        return None if pace is None else left / pace, None if size is None else size * len(runs)
+    seconds = left * sum(run.seconds or 0.0 for run in known) / sum(run.steps for run in known)
+    bytes_known = sum(path.stat().st_size for run in known for path in run.folder.rglob("*") if path.is_file())
+    return seconds, bytes_known / 1e6 / len(known) * len(runs)
 
 
 # How far a study is, as tables for a terminal; labels are Text since they may have what rich reads as its markup
@@ -243,10 +220,8 @@ def overview(study: Study, everything: bool = False) -> Group:
     runs = shown = study.runs()
     at_work = "study.run is at work" if study.lives else "study.run is not at work"
     parts: list[RenderableType] = [Text(f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}")]
-    if len(runs) > FEW:
-        parts.append(_grid(runs))
-        if not everything:
-            shown = [run for run in runs if run.state not in ("finished", "waiting")]
+    if len(runs) > FEW and not everything:
+        shown = [run for run in runs if run.state not in ("finished", "waiting")]
     if shown:
         parts.append(_table(study, shown))
     for run in runs:
@@ -260,20 +235,6 @@ def counts(runs: Sequence[RunState]) -> str:
     """Say `12 runs: 3 finished, 2 running, 7 waiting`."""
     number = Counter(run.state for run in runs)
     return f"{len(runs)} runs: {', '.join(f'{number[state]} {state}' for state in STYLES if number[state])}"
-
-
-def _grid(runs: Sequence[RunState]) -> Table:
-    """Show finished runs of all runs, by environment and architecture."""
-    architectures = list(dict.fromkeys(run.architecture for run in runs))
-    table = Table("finished", *(Column(Text(name)) for name in architectures), box=SIMPLE)
-    for world in dict.fromkeys(run.world for run in runs):
-        cells = [Text(world)]
-        for architecture in architectures:
-            number = Counter(run.state for run in runs if (run.world, run.architecture) == (world, architecture))
-            failed = f" {number['failed']} failed" if number["failed"] else ""
-            cells.append(Text.assemble(f"{number['finished']}/{number.total()}", (failed, "red")))
-        table.add_row(*cells)
-    return table
 
 
 def _table(study: Study, runs: Sequence[RunState]) -> Table:

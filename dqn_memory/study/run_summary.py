@@ -48,10 +48,6 @@ class Reached:
     steps: int | None
     budget: int
 
-    @property
-    def censored(self) -> bool:
-        return self.steps is None
-
     def __str__(self) -> str:
         return f"> {self.budget:,}" if self.steps is None else f"{self.steps:,}"
 
@@ -83,15 +79,12 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
     steps, values = zip(*points, strict=True)
     if any(later <= earlier for earlier, later in pairwise(steps)):
         raise UserError(f"{source} is damaged: the steps of its evaluations do not ascend")
-    if not all(_is_score(value, success) for value in (*values, *([] if final is None else [final]))):
-        words = "a success rate is not a number from 0 to 1" if success else "a return is not a number"
-        raise UserError(f"{source} is damaged: {words}")
+    for value in (*values, *([] if final is None else [final])):
+        if value is None or not math.isfinite(value) or (success and not 0 <= value <= 1):
+            words = "success rate is not a number from 0 to 1" if success else "return is not a number"
+            raise UserError(f"{source} is damaged: a {words}")
     trained = max(line["step"] for line in lines)
     return Curve(np.array(steps), np.array(values, np.float64), trained, final)
-
-
-def _is_score(value: Any, success: bool) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and (not success or 0 <= value <= 1)
 
 
 def summarise(curve: Curve) -> RunSummary:

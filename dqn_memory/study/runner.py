@@ -1,10 +1,12 @@
 """Carries out the runs of a study: a worker for each, plain processes of this machine, and the drive over all of them.
 
-A worker starts the trainer's script anew or from its last checkpoint. Ray is in dqn_memory/study/cluster.py.
+A worker starts the trainer's script anew or from its last checkpoint; Ray is in dqn_memory/study/cluster.py. Runs that
+another study, or an archive, has finished with the very same settings and seed are taken over.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shlex
@@ -16,23 +18,28 @@ import threading
 import time
 import tomllib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import tomli_w
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of
+from dqn_memory.runs.toml import from_record, to_toml
 from dqn_memory.study import child, store
-from dqn_memory.study.definition import Resources
+from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
+from dqn_memory.study.definition import Planned, Resources
 from dqn_memory.study.store import RunState, Study, checkpoint, final_metrics, finished
-from envs.registry import WORLDS
+from envs.files import disk_errors, read_text
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
+PATIENCE = 5.0  # seconds that a trainer has to end when it is told to
 Process = subprocess.Popen[bytes]
 
 
@@ -113,16 +120,6 @@ def _judge(run: RunState, code: int, began: int) -> Outcome:
     return Outcome("finished")
 
 
-def stop(process: Process, patience: float = 5.0) -> None:
-    """End a trainer, which has nothing to tidy up: whatever it was writing is whole or absent."""
-    process.terminate()
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 # Where workers are
 
 
@@ -144,13 +141,11 @@ class Backend(Protocol):
 def visible_devices() -> list[str]:
     """Name this machine's accelerators, as CUDA_VISIBLE_DEVICES takes them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
-    try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [str(index) for index, _ in enumerate(listed.stdout.splitlines())]
+    if given is None:
+        import torch  # which a worker goes without
+
+        return [str(index) for index in range(torch.cuda.device_count())]
+    return [name.strip() for name in given.split(",") if name.strip()]
 
 
 def device_slots(devices: Sequence[str], share: float) -> list[str]:
@@ -188,10 +183,13 @@ class Processes:
         with self._guard:
             self._closing = True
             running = [process for process in self._trainers if process.poll() is None]
+        for process in running:  # which have nothing to tidy up: whatever they were writing is whole or absent
+            process.terminate()
         for process in running:
-            process.terminate()  # all at once, since each may take a moment
-        for process in running:
-            stop(process)
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
         self._pool.shutdown(cancel_futures=True)
 
     def _work(self, order: Order) -> Outcome:
@@ -219,30 +217,28 @@ def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
     left = []
     for run in study.runs():
         try:
-            done = finished(run.folder)
+            done = final_metrics(run.folder)
         except UserError as error:
             study.mark(run.name, "failed", str(error))
             left.append(run)
             continue
-        if done and run.state != "finished":
-            note_finished(study, run, keep_replay)
-        elif not done:
+        if done is None:
             left.append(run)
             if run.state != "waiting":
                 study.mark(run.name, "stopped" if checkpoint(run.folder) else "waiting")
+        elif run.state != "finished":
+            note_finished(study, run, done, keep_replay)
     return left
 
 
-def note_finished(study: Study, run: RunState, keep_replay: bool) -> float | None:
-    """Tidy a finished run up, then note it; returns its time in seconds."""
+def note_finished(study: Study, run: RunState, final: dict[str, Any], keep_replay: bool) -> None:
+    """Tidy a finished run up, then note it."""
     if not keep_replay and checkpoint(run.folder) is not None:
         from dqn_memory.runs.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
 
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
-    seconds: float | None = (final_metrics(run.folder) or {}).get("time/elapsed")
     store.write_checksums(run.folder)
-    study.mark(run.name, "finished", seconds=seconds)
-    return seconds
+    study.mark(run.name, "finished", seconds=final.get("time/elapsed"))
 
 
 class Drive:
@@ -284,10 +280,11 @@ class Drive:
         except Exception as error:  # the study goes on, and says which run met a defect of ours
             outcome = Outcome("failed", f"{type(error).__name__}: {error}")
         if outcome.result == "finished":
-            seconds = note_finished(self.study, run, self.resources.keep_replay)
+            final = final_metrics(run.folder) or {}
+            note_finished(self.study, run, final, self.resources.keep_replay)
             states = [each.state for each in self.study.runs()]
-            time_taken = "" if seconds is None else f" in {store.in_words(seconds)}"
-            self.say(f"finished {run.name}{time_taken} ({states.count('finished')} of {len(states)}){_score(run)}")
+            count, taken = f"{states.count('finished')} of {len(states)}", store.in_words(final.get("time/elapsed"))
+            self.say(f"finished {run.name} in {taken} ({count})")
         elif outcome.result == "killed" and self._worth_another(run):
             self.study.mark(run.name, "stopped", outcome.error)
             self.waiting.append(run)
@@ -306,12 +303,75 @@ class Drive:
         return self._vain[run.name][1] <= self.retries
 
 
-def _score(run: RunState) -> str:
-    """Say what its last evaluation gave, as the report will read it: success only of environments that report it."""
-    final = final_metrics(run.folder) or {}
-    config = tomllib.loads((run.folder / "config.toml").read_text(encoding="utf-8"))
-    env = str((config.get("environment") or config["world"])["env"])  # which a config of schema 1 calls world
-    named = {"success": "final/success_rate"} if env.removeprefix("envs:") in WORLDS else {}
-    named["return"] = "final/episodic_return"
-    said = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]
-    return f": {', '.join(said)}" if said else ""
+# Runs that others have finished. Those of an archive come without their checkpoints, which no report needs, so that a
+# study goes on where only its numbers were kept.
+
+Offer = tuple[str, RunState | None, Source, str]
+
+
+def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:
+    """Copy into `study` each planned run that has no folder there yet and is finished in a source.
+
+    A source must have the same trainer to give any; a UserError where one is no study at all. Damaged runs are named
+    and not taken.
+    """
+    for name, run, source, problem in offered(study.folder, study.kind, planned, sources):
+        if run is None or problem:
+            say(f"not taken {name}: {problem}")
+        else:
+            _copy(run, store.run_folder(study.folder, name), source)
+            say(f"took     {name} from {run.folder}")
+
+
+def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> Iterator[Offer]:
+    """Yield the name of each planned run that a source has finished, that run, its source and why it is no good.
+
+    Runs of a source that cannot be compared come with their name there and without a run.
+    """
+    for path in sources:
+        source = open_source(find_study(path))
+        if source.folder.resolve() == folder.resolve():
+            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
+        missing = [run for run in planned if not store.run_folder(folder, run.name).exists()]
+        if source.kind != kind or not missing:
+            continue
+        held: dict[str, RunState] = {}
+        for run in source.runs:
+            try:
+                if (config := _finished_config(source, run, type(missing[0].config))) is not None:
+                    held[config] = run
+            except UserError as error:
+                yield run.name, None, source, str(error)
+        for wanted in missing:
+            if (found := held.get(wanted.toml)) is not None:
+                yield wanted.name, found, source, next(iter(source.damage.get(found.name, ())), "")
+
+
+def _finished_config(source: Source, run: RunState, config_class: type) -> str | None:
+    """Give the complete config of a source's run, as this version writes it; None where it is not finished."""
+    if run.state != "finished" or (source.recorded is None and not finished(run.folder)):
+        return None
+    path = store.config_file(source.folder, run.name)
+    text = read_text(path) if source.recorded is None else source.record(run).config_toml
+    config: Any = from_record(config_class, text, str(path))
+    return to_toml(replace(config, output=replace(config.output, run=None)))
+
+
+def _copy(run: RunState, folder: Path, source: Source) -> None:
+    """Copy a run whole or not at all. Its config names its new folder; its command stays that of the run it was."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    config, environment = partial / CONFIG, partial / ENVIRONMENT
+    with disk_errors(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        if source.recorded is not None:
+            unpack(source.record(run), partial)
+        else:
+            shutil.copytree(run.folder, partial)
+        values = tomllib.loads(read_text(config))
+        output = values.get("output", {}) | {"run": str(folder.resolve())}
+        config.write_text(tomli_w.dumps(values | {"output": output}), encoding="utf-8")
+        if environment.is_file():
+            facts = placeless(store.read_file(environment, json.loads), source.folder, f"{store.HOME}/{source.name}")
+            environment.write_text(json.dumps(facts, indent=1))
+        store.write_checksums(partial)
+        partial.replace(folder)

@@ -372,6 +372,6 @@ def _lock(descriptor: int, kind: int) -> bool:
     return True
 
 
-def in_words(seconds: float) -> str:
+def in_words(seconds: float | None) -> str:
     """Say a time: 0:03:20, or 2 days, 4:00:00."""
-    return str(timedelta(seconds=round(seconds)))
+    return "unknown time" if seconds is None else str(timedelta(seconds=round(seconds)))

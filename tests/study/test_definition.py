@@ -238,6 +238,6 @@ def test_a_definition_of_schema_1_is_read_with_its_names():
 
 
 def test_an_unknown_study_names_the_near_one():
-    for name, words in (("tabel1", "did you mean 'table1'"), ("nothing.toml", "no such study file")):
+    for name, words in (("tabel1", "did you mean 'table1'"), ("nothing.toml", "unknown study 'nothing.toml'")):
         with pytest.raises(UserError, match=words):
             read_definition(name)

@@ -17,11 +17,10 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import find_study, open_source, rounded
 from dqn_memory.study.collect import collect
 from dqn_memory.study.definition import Planned, expand, read_definition
-from dqn_memory.study.import_runs import take_over
 from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
-from dqn_memory.study.runner import open_runs
+from dqn_memory.study.runner import open_runs, take_over
 from dqn_memory.study.store import Study, prepare, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
@@ -191,7 +190,7 @@ def test_what_names_no_study_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
     Path("mine.toml").write_text('title = "Mine"')
     with pytest.raises(UserError, match=r"mine\.toml: the key 'kind' is missing"):
         find_study(Path("mine.toml"))
-    with pytest.raises(UserError, match="no such study file"):
+    with pytest.raises(UserError, match="unknown study"):
         find_study(Path("nothing.toml"))
     assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
     Path("runs/studies/folder").mkdir(parents=True)
