@@ -22,7 +22,7 @@ import json
 import shlex
 import tomllib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -341,7 +341,13 @@ def _open_archive(folder: Path) -> Source:
     for row in _rows(folder / ROWS):
         metrics[row.pop("run")].append(row)
     try:
-        runs = tuple(_run_state(folder, row, index["study"]["axes"]) for row in rows)
+        runs = tuple(
+            RunState(
+                row["name"], _part(row, "axes."), row["state"], folder / RUNS, row["steps"], row["attempts"],
+                row.get("seconds"), row.get("error", ""),
+            )
+            for row in rows
+        )  # fmt: skip
         for row in (row for row in rows if "run" in row):
             name, environment = row["name"], machines[str(row["machine"])]
             record = recorded[name] = RunRecord(
@@ -367,13 +373,6 @@ def _read_index(folder: Path) -> Tree:
 def _parse_index(data: bytes) -> Tree:
     index = json.loads(data)
     return {name: index[name] for name in ("format", "files", "report")} | {"study": read_facts(index["study"])}
-
-
-def _run_state(folder: Path, row: Tree, axes: Iterable[str]) -> RunState:
-    return RunState(
-        row["name"], {axis: row[f"axes.{axis}"] for axis in axes}, row["state"], folder / RUNS,
-        row["steps"], row["attempts"], row.get("seconds"), row.get("error", ""),
-    )  # fmt: skip
 
 
 def _part(row: Tree, prefix: str) -> Tree:

@@ -296,7 +296,8 @@ def slug(label: Label) -> str:
 def expand(definition: Definition) -> list[Planned]:
     """List all runs, in the order of the file with the last axis fastest.
 
-    A run has as many CPU threads as the study's resources say, unless a setting says otherwise.
+    A run is named by environment and architecture, then every other axis as axis-value, the seed last. It has as many
+    CPU threads as the study's resources say, unless a setting says otherwise.
 
     Raises:
         UserError: the first run that cannot work.
@@ -307,7 +308,9 @@ def expand(definition: Definition) -> list[Planned]:
         labels = {axis: value.label for axis, value in chosen.items()}
         if any(all(str(labels[axis]) in out for axis, out in rule.items()) for rule in definition.skip):
             continue
-        name = run_name(labels)
+        others = (f"{slug(axis)}-{slug(label)}" for axis, label in labels.items() if axis not in AXES)
+        ends = slug(labels["world"]), slug(labels["architecture"]), f"seed-{slug(labels['seed'])}"
+        name = "__".join([*ends[:2], *others, ends[2]])
         if name.lower() in planned:
             raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
         with named_source(f"{definition.source}: run {name}"):
@@ -315,15 +318,6 @@ def expand(definition: Definition) -> list[Planned]:
     if not planned:
         raise UserError(f"{definition.source}: no run is left; give each axis a value, and skip less")
     return list(planned.values())
-
-
-def run_name(labels: Mapping[str, Label]) -> str:
-    """Name a run by environment and architecture, then every other axis as axis-value, the seed last."""
-    others = [axis for axis in labels if axis not in AXES]
-    return "__".join([
-        slug(labels["world"]), slug(labels["architecture"]),
-        *(f"{slug(axis)}-{slug(labels[axis])}" for axis in (*others, "seed")),
-    ])  # fmt: skip
 
 
 def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:

@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     args.check()
     console = Console()
-    say = partial(_say, console)
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if args.status:
         folder = args.folder or (home(args.definition()) if args.smoke else find_study(Path(args.study)))
         return console.print(overview(Study.open(folder), args.all))
@@ -144,10 +144,6 @@ def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequenc
             say(f"backend {backend.describes}")
             Drive(study, backend, definition.resources, args.retries, say).run(left)
     return study
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:

@@ -269,9 +269,9 @@ class Drive:
     def _begin(self, run: RunState) -> None:
         run = replace(run, attempts=run.attempts + 1)
         self.study.mark(run.name, "running", begun=True)
-        absolute = replace(run, folder=run.folder.resolve())
         folder, script = self.study.folder.resolve(), script_of(self.study.kind)
-        self.running[self.backend.submit(Order(absolute, script, folder, Path.cwd(), self.resources.cpus))] = run
+        there = replace(run, folder=store.run_folder(folder, run.name))
+        self.running[self.backend.submit(Order(there, script, folder, Path.cwd(), self.resources.cpus))] = run
         self.say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
 
     def _end(self, run: RunState, future: Future[Outcome]) -> None:

@@ -253,12 +253,11 @@ def _check_same(path: Path, run: Planned) -> None:
     """Refuse a run whose config is not the one it was made with, and name the first line that differs."""
     made = from_record(type(run.config), path.read_text(encoding="utf-8"), str(path))
     if made != run.config:
-        ours, theirs = run.toml.splitlines(), Planned(run.name, run.axes, made).toml.splitlines()
-        pairs = ((old, new) for old, new in zip(theirs, ours, strict=False) if old != new)
-        old, new = next(pairs, (f"{len(theirs)} lines", f"{len(ours)} lines"))
+        before = Planned(run.name, run.axes, made).toml.splitlines()
+        new = next((line for line in run.toml.splitlines() if line not in before), "one is gone")
         raise UserError(
-            f"the study in {path.parent.parent} was made with other settings of {run.name} ({old}, now {new}); "
-            "give another --folder, or the definition it was made with"
+            f"the study in {path.parent.parent} was made with other settings of {run.name} (now {new}); give another "
+            "--folder, or the definition it was made with"
         )
 
 

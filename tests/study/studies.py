@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -37,18 +36,18 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
 
 
-def start(study: Path, folder: Path, *flags: str, backend: str = "processes") -> subprocess.Popen[str]:
+def start(study: Path | str, folder: Path, *flags: str) -> subprocess.Popen[str]:
     """`study.run` in a process of its own, in the background; Ctrl-C reaches it even where these tests ignore it."""
     return subprocess.Popen(
-        [*COMMAND, str(study), "--folder", str(folder), "--backend", backend, *flags],
+        [*COMMAND, str(study), "--folder", str(folder), "--backend", "processes", *flags],
         env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
     )  # fmt: skip
 
 
-def carry_out(study: Path, folder: Path, *flags: str, backend: str = "processes", code: int = 0) -> str:
+def carry_out(study: Path | str, folder: Path, *flags: str, code: int = 0) -> str:
     """`study.run` to its end; returns what it said."""
-    process = start(study, folder, *flags, backend=backend)
+    process = start(study, folder, *flags)
     said = process.communicate(timeout=100)[0]
     assert process.returncode == code, said
     return said
@@ -72,11 +71,9 @@ def wait_for(condition: Any, seconds: float = 30.0) -> None:
 
 
 def kill_trainers(folder: Path, most: int) -> None:
-    """End up to `most` tiny trainers of a study that are at work."""
+    """End up to `most` trainers of a study that are at work."""
     for name in at_work(folder)[:most]:
-        pid = re.findall(r"^process (\d+)", (folder / "logs" / f"{name}.log").read_text(), re.MULTILINE)
-        with suppress(ProcessLookupError, IndexError):  # it may just have ended, or not yet have said its name
-            os.kill(int(pid[-1]), signal.SIGKILL)
+        kill_trainer(folder / "runs" / name)
 
 
 def kill_trainer(folder: Path) -> None:

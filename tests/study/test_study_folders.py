@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reported import make_study
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import find_study, open_source, rounded
@@ -146,15 +145,6 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     assert end.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1 and words in said
     after = {path: data for path, data in held(tmp_path).items() if path.parent.name != "locks" or data}
     assert {path: data for path, data in after.items() if path.name != "study.lock"} == before
-
-
-def test_studies_of_one_title_with_other_runs_are_told_apart(tmp_path: Path) -> None:
-    make_study(tmp_path / "one", ["POMDP/Hallway-v0"], '["dtqn4"]', [1])
-    definition = read_definition(str(tmp_path / "one.toml"))
-    prepare(tmp_path / "one", definition, expand(definition))  # its own runs, and now their configs
-    (tmp_path / "one.toml").write_text(definition.text.replace('["dtqn4"]', '["dtqn4", "dgfqn"]'))
-    more = read_definition(str(tmp_path / "one.toml"))
-    assert len(prepare(tmp_path / "one", more, expand(more)).runs()) == 2
 
 
 @pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
