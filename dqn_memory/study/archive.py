@@ -42,6 +42,7 @@ DEFINITION, CONFIG, ENVIRONMENT = "study.toml", "config.toml", "environment.json
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics that are kept in full
 DIGITS = 8  # significant ones of a training line; float32 has seven
+PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
 Damage = Mapping[str, Sequence[str]]
 Tree = dict[str, Any]
@@ -271,12 +272,10 @@ def placeless(value: Any, folder: Path, place: str) -> Any:
 
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
     """Write one row of runs.csv; of an error the last line is kept."""
-    error = "".join(run.error.strip().splitlines()[-1:])
+    state = vars(run) | {"error": "".join(run.error.strip().splitlines()[-1:])}
     row: Tree = {} if number is None else {"run": number}
     row |= {"name": run.name} | {f"axes.{axis}": label for axis, label in run.axes.items()}
-    row |= {"state": run.state, "steps": run.steps, "attempts": run.attempts}
-    row |= {} if run.seconds is None else {"seconds": run.seconds}
-    row |= {"error": error} if error else {}
+    row |= {name: state[name] for name in PROGRESS if state[name] not in (None, "")}
     if record is not None:
         environment = record.environment
         row |= {f"summary.{name}": value for name, value in (record.summary or {}).items()}
@@ -334,20 +333,16 @@ def _value(cell: str) -> Any:
 def _open_archive(folder: Path) -> Source:
     index = _read_index(folder)
     damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
-    rows, recorded = _rows(folder / RUNS), dict[str, RunRecord]()
+    rows, runs, recorded = _rows(folder / RUNS), list[RunState](), dict[str, RunRecord]()
     common, machines = flat(_toml(folder / CONFIG)), _json(folder / MACHINES)
     maps = _json(folder / ATTENTION, optional=True) or {}
     metrics: dict[int, list[Tree]] = defaultdict(list)
-    for row in _rows(folder / ROWS):
-        metrics[row.pop("run")].append(row)
     try:
-        runs = tuple(
-            RunState(
-                row["name"], _part(row, "axes."), row["state"], folder / RUNS, row["steps"], row["attempts"],
-                row.get("seconds"), row.get("error", ""),
-            )
-            for row in rows
-        )  # fmt: skip
+        for row in _rows(folder / ROWS):
+            metrics[row.pop("run")].append(row)
+        for row in rows:
+            progress = {name: row[name] for name in PROGRESS if name in row}
+            runs.append(RunState(row["name"], _part(row, "axes."), folder=folder / RUNS, **progress))
         for row in (row for row in rows if "run" in row):
             name, environment = row["name"], machines[str(row["machine"])]
             record = recorded[name] = RunRecord(
@@ -360,7 +355,7 @@ def _open_archive(folder: Path) -> Source:
                 damage[name] = [problem]
     except (KeyError, TypeError) as error:
         raise UserError(f"{folder / RUNS} is damaged: {error!r}") from None
-    return _source(index["study"], folder, runs, damage, recorded=recorded, shown=index["report"])
+    return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
 
 
 def _read_index(folder: Path) -> Tree:

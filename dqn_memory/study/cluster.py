@@ -27,7 +27,14 @@ class Cluster:
 
         self._ray = ray
         self._cpus, self._gpus, self._workers = cpus, gpus, workers
-        _connect(ray, address, workers, cpus)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        local = {"num_cpus": None if workers is None else workers * cpus, "include_dashboard": False}
+        more = {"object_store_memory": STORE, **local} if address is None else {}
+        try:
+            ray.init(address or "local", log_to_driver=False, logging_level="error", **more)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(carry_out)
         self._running: set[Any] = set()
         if self.slots() < 1:
@@ -40,7 +47,11 @@ class Cluster:
         self.describes = f"ray: Ray on {where}, {len(self._nodes())} node(s), {self.slots()} runs at once"
 
     def slots(self) -> int:
-        slots = sum(self._slots_of(node["Resources"]) for node in self._nodes())
+        slots = 0
+        for node in self._nodes():
+            fit = int(node.get("CPU", 0.0) / self._cpus)
+            devices = ["gpu"] * int(node.get("GPU", 0.0))
+            slots += min(fit, len(device_slots(devices, self._gpus))) if self._gpus else fit
         return slots if self._workers is None else min(slots, self._workers)
 
     def submit(self, order: Order) -> Future[Outcome]:
@@ -65,24 +76,6 @@ class Cluster:
                 return Outcome("failed", str(error))
             return Outcome("killed", f"its worker was lost ({type(error).__name__})")
 
-    def _nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
-
-    def _slots_of(self, resources: dict[str, float]) -> int:
-        slots = int(resources.get("CPU", 0.0) / self._cpus)
-        if not self._gpus:
-            return slots
-        return min(slots, len(device_slots(["gpu"] * int(resources.get("GPU", 0.0)), self._gpus)))
-
-
-def _connect(ray: Any, address: str | None, workers: int | None, cpus: int) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"log_to_driver": False, "logging_level": "error"}
-    if address is None:
-        slots = None if workers is None else workers * cpus
-        ray.init("local", num_cpus=slots, include_dashboard=False, object_store_memory=STORE, **quiet)
-        return
-    try:
-        ray.init(address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"--address {address}: no Ray cluster answers there ({' '.join(str(error).split())})") from None
+    def _nodes(self) -> list[dict[str, float]]:
+        """List the resources of the nodes that are alive."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]

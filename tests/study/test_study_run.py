@@ -1,35 +1,117 @@
 """Studies on plain processes and on Ray: killed anywhere they end as if undisturbed; a failure stops nothing else."""
 
+from __future__ import annotations
+
+import importlib
+import json
 import os
 import random
 import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from studies import (
-    TINY,
-    at_work,
-    carry_out,
-    environment,
-    kill_trainers,
-    logged,
-    results,
-    start,
-    wait_for,
-    wait_for_lines,
-)
 
 from dqn_memory import train
 from dqn_memory.runs.checkpoint import CheckpointFolder
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.study import store
+from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
 from dqn_memory.study.runner import Processes, device_slots
-from dqn_memory.study.store import Study, finished
+from dqn_memory.study.store import Study, finished, last_step
 
+TESTS = Path(__file__).resolve().parent
+VOLATILE = ("time/", "charts/SPS")
+TINY = """
+title = "Tiny"
+kind = "tiny_trainer"
+[base]
+pause = 0.02
+[axes]
+world = ["POMDP/Hallway-v0", "POMDP/HeavenHell-v0"]
+architecture = ["a", "bb"]
+seed = [1, 2]
+"""
 FAST = TINY.replace("0.02", "0.0")
-TIMES = ("time/", "charts/SPS")
+
+
+# ---------------------------------------------------------------- studies of tiny trainers, as commands to be killed
+
+
+def environment() -> dict[str, str]:
+    """The tiny trainer is a distribution of its own: the command and its workers find it through its entry point."""
+    path = os.pathsep.join([str(TESTS / "tiny"), str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+
+
+def start(study: Path | str, folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """`study.run` in a process of its own, in the background; Ctrl-C reaches it even where these tests ignore it."""
+    command = [sys.executable, "-m", "dqn_memory.study.run", str(study), "--folder", str(folder)]
+    return subprocess.Popen(
+        [*command, "--backend", "processes", *flags],
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
+
+
+def carry_out(study: Path | str, folder: Path, *flags: str, code: int = 0) -> str:
+    """`study.run` to its end; returns what it said."""
+    process = start(study, folder, *flags)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == code, said
+    return said
+
+
+def results(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Metrics of all runs, but for times."""
+    found = {}
+    for path in sorted((folder / "runs").glob("*/metrics.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[path.parent.name] = [{k: v for k, v in x.items() if not k.startswith(VOLATILE)} for x in lines]
+    return found
+
+
+def wait_for(condition: Any, seconds: float = 30.0) -> None:
+    """Until `condition()` is true."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.02)
+
+
+def kill_trainers(folder: Path, names: Sequence[str]) -> None:
+    """End the processes that train these runs of a study, whose command lines name their folders."""
+    folders = {str(folder / "runs" / name).encode() for name in names}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if not folders.isdisjoint((process / "cmdline").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def at_work(folder: Path) -> list[str]:
+    """Runs that are being trained."""
+    locked = [path for path in sorted((folder / "locks").glob("*")) if path.name != "study.lock"]
+    return [path.name for path in locked if store.lock_holder(path) is not None]
+
+
+def wait_for_lines(folder: Path, goal: int, process: subprocess.Popen[str]) -> None:
+    """Until the runs have logged so many lines, or the study has ended."""
+    wait_for(lambda: logged(folder) >= goal or process.poll() is not None)
+
+
+def logged(folder: Path) -> int:
+    """Metric lines of all runs so far."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("runs/*/metrics.jsonl"))
 
 
 @pytest.fixture
@@ -121,7 +203,7 @@ def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path,
     for _ in range(4):
         goal = logged(folder) + chance.randrange(15, 40)
         wait_for_lines(folder, goal, process)
-        kill_trainers(folder, most=1)
+        kill_trainers(folder, at_work(folder)[:1])
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0 and "ended by SIGKILL; it continues from its last checkpoint" in said
     assert results(folder) == undisturbed
@@ -153,7 +235,7 @@ def test_workers_and_a_node_of_ray_are_killed_and_the_results_are_the_same(study
             cluster.remove_node(cluster.list_all_nodes()[1], allow_graceful=False)  # a machine is lost
             cluster.add_node(num_cpus=2)
         elif turn == 3:
-            kill_trainers(folder, most=2)
+            kill_trainers(folder, at_work(folder)[:2])
         else:  # who holds a run's lock is one of Ray's workers
             held = [store.lock_holder(folder / "locks" / name) for name in at_work(folder)]
             for who in [who for who in held if who][: chance.randrange(1, 3)]:
@@ -251,7 +333,7 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
     train.main(["--resume", str(tmp_path / "cut")])
     assert finished(tmp_path / "cut") and finished(tmp_path / "whole")
     whole, cut = (Run.open(tmp_path / name).metrics()[-1] for name in ("whole", "cut"))
-    assert all(cut[name] == value for name, value in whole.items() if not name.startswith(TIMES))
+    assert all(cut[name] == value for name, value in whole.items() if not name.startswith(VOLATILE))
     with pytest.raises(SystemExit):
         train.main(["--resume", str(tmp_path / "cut")])
     assert "is complete at 120 steps" in capsys.readouterr().err
@@ -286,3 +368,39 @@ def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp
             assert results(second)[run.name] == undisturbed[run.name.replace("named-otherwise", "bb")]
             assert str(first) not in (run.folder / "config.toml").read_text()
     assert "took" not in carry_out(other, second, "--take-from", str(first))  # nothing is taken twice
+
+
+# ---------------------------------------------------------------- the cuts of shipped studies, by the real trainers
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds the trainer to kill in /proc")
+@pytest.mark.parametrize("name, moment", [("first_evidence", 160), ("thesis_table1", 120)])
+def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alone(name, moment, tmp_path):
+    definition, whole = read_definition(name, smoke=True), tmp_path / "whole"
+    train = importlib.import_module(script_of(definition.kind)).main
+    for run in expand(definition):
+        (tmp_path / "config.toml").write_text(run.toml)
+        train(["--config", str(tmp_path / "config.toml"), "--run", str(whole / "runs" / run.name)])
+    folder, process = tmp_path / "study", start(name, tmp_path / "study", "--smoke", "--workers", "2")
+    wait_for(lambda: last_step(folder / "runs" / run.name) >= moment or process.poll() is not None, seconds=200)
+    kill_trainers(folder, [run.name])
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    assert f"lost     {run.name}: its process was ended by SIGKILL; it continues from its last checkpoint" in said
+    assert results(folder) == results(whole) and len(results(whole)) == 2
+    assert {run.state for run in Study.open(folder).runs()} == {"finished"}
+
+
+@pytest.mark.long
+def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
+    folder, kept = tmp_path / "study", tmp_path / "kept"
+    carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
+    report([str(folder), "--archive", str(kept)])
+    report([str(folder)])
+    report([str(kept)])
+    pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
+    assert pages[0] == pages[1]
+    assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]
+    pictures = {path.stem for path in (kept / "report" / "pictures").glob("attention-*.png")}
+    assert pictures == {"attention-cartpole-v1-causal-seed-1"}  # the recurrent form has no attention
