@@ -308,9 +308,8 @@ def expand(definition: Definition) -> list[Planned]:
         labels = {axis: value.label for axis, value in chosen.items()}
         if any(all(str(labels[axis]) in out for axis, out in rule.items()) for rule in definition.skip):
             continue
-        others = (f"{slug(axis)}-{slug(label)}" for axis, label in labels.items() if axis not in AXES)
-        ends = slug(labels["world"]), slug(labels["architecture"]), f"seed-{slug(labels['seed'])}"
-        name = "__".join([*ends[:2], *others, ends[2]])
+        others = [f"{slug(axis)}-{slug(label)}" for axis, label in labels.items() if axis not in AXES]
+        name = "__".join([slug(labels["world"]), slug(labels["architecture"]), *others, f"seed-{labels['seed']}"])
         if name.lower() in planned:
             raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
         with named_source(f"{definition.source}: run {name}"):
