@@ -227,7 +227,8 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
         files[ATTENTION] = "{" + ",\n".join(f"{_compact(name)}:{_compact(maps[name])}" for name in maps) + "}\n"
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
-    (folder / ATTENTION).unlink(missing_ok=True)
+    with disk_errors(folder):
+        (folder / ATTENTION).unlink(missing_ok=True)
     _write(folder, files | {INDEX: json.dumps(index, indent=1) + "\n"})
 
 
