@@ -19,14 +19,14 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.study.archive import INDEX, Source, open_source, write_archive
+from dqn_memory.study.archive import Source, find_study, open_source, write_archive
 from dqn_memory.study.collect import HEADLINE, PREFERRED, Data, collect, kept_record, meaning
-from dqn_memory.study.find import find_study
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import MADE, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import attention, environments, priors, runs, scores
 from dqn_memory.study.sections.published import published_section
+from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.files import write_atomic
 from envs.tables import remake_page
