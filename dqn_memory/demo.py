@@ -77,7 +77,7 @@ def learning_curve(run: Run, title: str) -> Figure:
 
 def find_decision(network: QNetwork, episode: Episode) -> int:
     """Find the step whose action draws most on earlier observations, by the gradient of its Q-values."""
-    past = [1 - float(sensitivity(network, *window_at(network, episode, step))[-1]) for step in range(len(episode))]
+    past = [float(sensitivity(network, *window_at(network, episode, step))[:-1].sum()) for step in range(len(episode))]
     return int(np.argmax(past))
 
 
