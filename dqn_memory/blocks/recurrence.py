@@ -132,7 +132,7 @@ class DarqnLSTM(Stateful):
     it reads a_t alone, as the published DTQN code does. 11 D^2 + 10 D parameters.
     """
 
-    def __init__(self, width: int, replace: bool = False, dropout: float = 0.0, projection: bool = False) -> None:
+    def __init__(self, replace: bool, width: int, dropout: float = 0.0, projection: bool = False) -> None:
         super().__init__(width, parts=2)
         self.replace = replace
         self.from_input = nn.Linear(width, width)  # W1
