@@ -341,14 +341,10 @@ class QNetwork(nn.Module):
 
     def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position, (B, T, A)."""
-        return self.head(self.encode(observation, previous_action, lengths))
-
-    def encode(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Compute what the head reads, (B, T, D)."""
         x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
         for layer in self.layers:
             x = layer(x, lengths)
-        return self.norm(x)
+        return self.head(self.norm(x))
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""

@@ -1,5 +1,6 @@
 """The update: targets by hand, masks, buckets, and the agreement of training with acting."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -12,8 +13,9 @@ from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import set_tf32
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
-from dqn_memory.train import average_parameters, make_optimizer, sample, td_loss, update
+from dqn_memory.train import QTrainer, average_parameters, make_optimizer, make_update, sample, td_loss, update
 
 CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
 K = 6
@@ -297,3 +299,54 @@ def test_loaded_step_sizes_are_where_a_graph_reads_them():
         group["params"] = [torch.nn.Parameter(each.detach().to("meta")) for each in group["params"]]
     restore_optimizer(optimizer, saved)
     assert {group["lr"].device.type for group in optimizer.param_groups} == {"meta"}
+
+
+# ---- the engines compute the same function
+
+
+def steps(engine, architecture, device="cpu", updates=3, **changes):
+    """Losses and last parameters of a few updates on the same batches."""
+    net, target = (each.float().to(device) for each in pair(architecture, **changes))
+    config = replace(CONFIG, n_step=2, batch_size=8, learning_rate=1e-2)
+    optimizer = make_optimizer(net, config, capturable=device == "cuda")
+    update = make_update(engine, net, target, optimizer, config)
+    replay, generator = filled_replay([[9, 7], [4, 12]]), torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(updates):
+        batch = sample(replay, config, 6, config.contexts_per_window(net), generator)
+        moved = {name: value.to(device) for name, value in vars(batch).items()}
+        losses.append(float(update(replace(copy.copy(batch), **moved))["losses/td_loss"]))
+    return losses, [p.detach().cpu() for p in net.parameters()]
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4)
+    torch.testing.assert_close(ours[1], theirs[1], atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.long
+def test_compiled_updates_equal_eager_ones():
+    assert_same(steps("compile", "dtqn4", layers=1), steps("eager", "dtqn4", layers=1))
+
+
+@pytest.mark.parametrize("architecture", ["dtqn4", "gtrxl"])
+def test_the_compiler_sees_the_loss_in_one_piece(architecture):
+    net, target = (each.float() for each in pair(architecture))
+    batch = batches(CONFIG, CONFIG.contexts_per_window(net), ((9, 7), (4, 12)))
+    whole = torch.compile(td_loss, backend="eager", fullgraph=True)  # a break would raise
+    assert torch.equal(whole(net, target, batch, CONFIG)[0], td_loss(net, target, batch, CONFIG)[0])
+
+
+def test_training_computes_in_full_float32():
+    torch.backends.cudnn.allow_tf32 = True  # torch's own choice for recurrent layers and convolutions
+    QTrainer.configure(["--env", "POMDP/CarFlag-v0"]).compute.start()
+    assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn", "dbgfqn", "drqn", "gtrxl"])
+def test_captured_updates_equal_eager_ones(architecture):
+    set_tf32(False)  # as training does
+    eager, captured = (steps(engine, architecture, "cuda", 6) for engine in ("eager", "cudagraph"))
+    assert_same(captured, eager)
+    assert_same(eager, steps("eager", architecture, "cpu", 6))
