@@ -73,7 +73,7 @@ class Block(nn.Module, ABC):
 def constrained(module: nn.Module) -> Iterator[Any]:
     """Find the outermost blocks and priors inside a module, which say what is penalised or constrained in them."""
     for part in module.children():
-        yield from [part] if hasattr(part, "regularisation") else constrained(part)
+        yield from [part] if hasattr(type(part), "regularisation") else constrained(part)
 
 
 def penalty(module: nn.Module) -> Tensor:
