@@ -123,6 +123,13 @@ def test_padding_does_not_reach_the_masked_loss():
         assert (plain == pytest.approx(spoiled, rel=1e-9)) is config.mask_padding
 
 
+def test_the_observation_after_the_last_step_is_no_padding():
+    (net, target), windows, seen = pair(), batches(CONFIG, trim=False), []
+    net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
+    td_loss(net, target, windows, replace(CONFIG, loss_positions="all"))
+    assert torch.equal(seen[0], (windows.lengths + 1).clamp(max=K)) and (windows.lengths < K).any()
+
+
 @pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn"])
 def test_every_position_row_that_a_target_reads_also_receives_gradient(architecture):
     net, target = pair(architecture)
