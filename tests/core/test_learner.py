@@ -46,12 +46,14 @@ def acting_value(net, target, windows, row, end, config):
     ("architecture", "weight", "tails"),
     [
         ("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5), ("dbgfqn", 1.0, 0.25),
-        ("dblfqn", 7.0, 1.0),
+        ("dblfqn", 7.0, 1.0), ("adrqn", 1.0, 1.0),
     ],
 )  # fmt: skip
 def test_targets_are_the_values_that_acting_would_compute(architecture, weight, tails, double, n_step):
     config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tail_fraction=tails)
-    changes = {"layers": 1} if architecture in ("dbgfqn", "dblfqn") else {}  # so that all positions are trained
+    changes = {"layers": 1}  # so that all positions are trained
+    if architecture == "adrqn":
+        changes |= {"action_embedding": 2, "initialisation": "torch"}  # so large that an action shows
     net, target = pair(architecture, **changes)
     assert config.contexts_per_window(net) is None
     windows = batches(config, trim=False)
