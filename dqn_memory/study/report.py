@@ -18,16 +18,16 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.study.archive import INDEX, Source, open_source, write_archive
+from dqn_memory.study.archive import Source, find_study, open_source, write_archive
 from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
-from dqn_memory.study.find import find_study
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import environments, learned, scores
+from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.files import write_atomic
-from envs.tables import is_page, remake_page
+from envs.tables import remake_page
 
 FEW = 6  # pictures of an archive's report
 CLAIMS = "python -m dqn_memory.study.claims"
@@ -104,7 +104,8 @@ def remake_all(folder: Path) -> list[str]:
     """Make everything that is made from tables in a folder of results again; return what is damaged."""
     archives = [path.parent for path in sorted(folder.rglob(INDEX))]
     bad = [name for archive in archives for name in write(collect(open_source(archive)), archive, FEW)]
-    pages = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json")) if is_page(path)}
+    made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
+    pages = {path: text for path, text in made.items() if text is not None}
     known = folder / "baselines.json"
     if known.is_file():
         rows = baselines.read(known)

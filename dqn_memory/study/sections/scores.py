@@ -90,7 +90,7 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
 
 
 def _steps(reached: Sequence[Reached]) -> str:
-    count = sum(not each.censored for each in reached)
+    count = sum(each.steps is not None for each in reached)
     some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
     try:
         return f"{median_steps(reached)}{some}"
