@@ -102,7 +102,6 @@ class Data:
         runs, line = self.of(world), self.source.lines.get(world)
         if line is None:
             return scale_of(runs[0]) if runs else None
-        assert line.random is not None and line.best is not None  # read_lines has seen to it
         if any(run.success for run in runs) and not (line.random >= 0 and line.best <= 1):
             raise UserError(
                 f"{self.source.folder / DEFINITION}: lines.{world}: random {line.random} and best {line.best} must lie "
