@@ -1,4 +1,4 @@
-"""`tree.select` and `tree.expand` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
+"""`tree.Walker` as scalar loops over the same arrays, compiled by numba, for trees on a CPU.
 
 They follow the rules of the search step by step: walk down by the best score, attach a node, walk up adding returns.
 numba caches the machine code beside this file, so only the first run on a machine waits for the compiler. The cache is
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -19,12 +18,7 @@ from torch import Tensor
 from world_models.unizero.config import TreeConfig
 from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
 
-
-def compiled(function: Callable) -> Callable:
-    """Compile to machine code, without Python objects and without reordering float arithmetic."""
-    return numba.njit(cache=True)(function)
-
-
+compiled = numba.njit(cache=True)  # to machine code, without reordering float arithmetic
 Arrays = namedtuple(
     "Arrays",
     "parent action depth path child prior reward visits total low high margin history taken remembered",
@@ -40,17 +34,17 @@ class Walker:
         self.rule = (config.c1, config.c2, config.first_visit == "prior", SMALLEST_RANGE, TIE)
 
     def select(self, simulation: int, numbers: Tensor, forced: Tensor) -> Tensor:
-        """As `tree.select`."""
+        """As `tree.Walker.select`."""
         order = torch.empty(len(forced), 2 * self.arrays.taken.shape[2] + 3, dtype=torch.int64)
         _select(self.arrays, self.discount, self.rule, numbers.numpy(), forced.numpy(), order.numpy())
         return order
 
     def expand(self, simulation: int, order: Tensor, found: Tensor) -> None:
-        """As `tree.expand`."""
+        """As `tree.Walker.expand`."""
         _expand(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
 
 
-class NodeRunner:
+class NodeRunner(Walker):
     """Trees that advance on their own, where one query of the network covers all actions of a node.
 
     A tree waits when it tries an action of a node that was not queried yet; `advance` returns when every tree waits or
@@ -60,12 +54,12 @@ class NodeRunner:
 
     def __init__(self, tree: Tree, config: TreeConfig, ties: Tensor) -> None:
         batch, nodes, actions = tree.child.shape
-        self.walker, self.ties, self.rounds = Walker(tree, config), ties.numpy(), 0
+        super().__init__(tree, config)
+        self.ties, self.rounds = ties.numpy(), 0
         self.made = np.zeros(batch, np.int64)  # simulations
         self.round = np.full((batch, nodes), -1)  # in which a node was queried
-        self.number = torch.zeros(
-            batch, nodes, dtype=torch.int64
-        )  # of a node's latent: 0 = the root's, then as queried
+        # of a node's latent: 0 = the root's, then as queried
+        self.number = torch.zeros(batch, nodes, dtype=torch.int64)
         self.found = np.empty((batch, nodes - 1, actions, 2 + actions))
         self.waiting = np.zeros(batch, np.int64)  # at which node, or -1
         self.forced = np.full((batch, nodes - 1), -1)
@@ -81,10 +75,8 @@ class NodeRunner:
         until = begin + forced.shape[1]
         self.forced[:, begin:until] = forced.numpy()
         state = (self.made, self.round, self.number.numpy(), self.found, self.waiting)
-        walker = self.walker
-        waits = _run(
-            walker.arrays, walker.discount, walker.rule, self.ties, self.forced, until, state, self.order.numpy()
-        )
+        order = self.order.numpy()
+        waits = _run(self.arrays, self.discount, self.rule, self.ties, self.forced, until, state, order)
         return self.order if waits else None
 
     def record(self, found: Tensor) -> None:
@@ -98,7 +90,7 @@ class NodeRunner:
 @compiled
 def _run(tree, discount, rule, ties, forced, until, state, order):  # type: ignore[no-untyped-def]
     made, queried, number, found, waiting = state
-    actions, waits = found.shape[2], 0
+    actions, pairs, waits = found.shape[2], tree.taken.shape[2], 0
     for b in range(len(made)):
         waiting[b] = -1
         while made[b] < until:
@@ -106,7 +98,10 @@ def _run(tree, discount, rule, ties, forced, until, state, order):  # type: igno
             parent, action = _descend(tree, b, discount, rule, ties[b, s], forced[b, s])
             if queried[b, parent] < 0:
                 _write_order(tree, b, parent, action, order)
-                _renumber(number, b, tree.taken.shape[2], order)
+                for w in range(pairs):
+                    if order[b, w] >= pairs:  # a node's, not one of the history before the root
+                        order[b, w] = pairs + number[b, order[b, w] - pairs]
+                order[b, 2 * pairs + 1] = number[b, parent]
                 waiting[b] = parent
                 waits += 1
                 break
@@ -116,14 +111,6 @@ def _run(tree, discount, rule, ties, forced, until, state, order):  # type: igno
             _back_up(tree, b, node, found[b, row, action, 1], discount)
             made[b] = s + 1
     return waits
-
-
-@compiled
-def _renumber(number, b, pairs, order):  # type: ignore[no-untyped-def]
-    for w in range(pairs):
-        if order[b, w] >= pairs:  # a node's, not one of the history before the root
-            order[b, w] = pairs + number[b, order[b, w] - pairs]
-    order[b, 2 * pairs + 1] = number[b, order[b, 2 * pairs + 1]]
 
 
 @compiled

@@ -11,6 +11,8 @@ memory is what `read` computed for `extend`.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -26,54 +28,81 @@ from world_models.unizero.branches import Columns, Reach, attend
 from world_models.unizero.config import ModelConfig
 
 
-class AttentionLayer(nn.Module):
-    """Pre-LN transformer layer: x = gate(x, Attention(LN x)), then x = gate(x, FeedForward(LN x))."""
+class Layer(nn.Module):
+    """Pre-LN layer: x = gate(x, Mix(LN x)), then x = gate(x, FeedForward(LN x)).
+
+    Args:
+        config: the model's.
+        mixer: the block that mixes tokens, under its name in a checkpoint.
+    """
+
+    def __init__(self, config: ModelConfig, **mixer: Block) -> None:
+        super().__init__()
+        for name, block in mixer.items():
+            self.add_module(name, block)
+        self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
+        self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
+        self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
+
+    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.gates[0](x, y)
+        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
+
+
+class AttentionLayer(Layer):
+    """A layer of a transformer."""
+
+    attention: Attention
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        width, dropout = config.width, config.dropout
         prior = config.prior.build(config.heads, 2 * config.horizon)
-        self.attention = Attention(width, config.heads, prior, dropout, config.rotary)
-        self.feed_forward = FeedForward(width, 4, dropout, Gelu())
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.gates = nn.ModuleList(GATES[config.gate](width) for _ in range(2))
-        self.dropout = nn.Dropout(dropout)  # of the attention's output; the feed-forward block has its own
+        super().__init__(config, attention=Attention(config.width, config.heads, prior, config.dropout, config.rotary))
+        self.dropout = nn.Dropout(config.dropout)  # of the attention's output; the feed-forward block has its own
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, S, D)."""
-        return self._leave(x, self.attention(self.norms[0](x), lengths))
+        return self._leave(x, self.dropout(self.attention(self.norms[0](x), lengths)))
 
     def last(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Compute the last real position alone, (B, D)."""
         y, index = self.attention(self.norms[0](x), lengths), lengths - 1
-        return self._leave(select(x, index)[:, None], select(y, index)[:, None])[:, 0]
+        return self._leave(select(x, index)[:, None], self.dropout(select(y, index)[:, None]))[:, 0]
 
     def branch(self, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int) -> tuple[Tensor, KeysValues]:
         """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
         y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
-        return self._leave(x[:, -queries:], y), memory
-
-    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.gates[0](x, self.dropout(y))
-        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
+        return self._leave(x[:, -queries:], self.dropout(y)), memory
 
 
-class AttentionStack(nn.Module):
-    """Transformer layers and a last LayerNorm."""
+class RecurrentLayer(Layer):
+    """A layer with a GRU in the place of attention."""
+
+    memory: Recurrence
 
     def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, memory=Recurrence("gru", config.width, config.dropout))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Encode x (B, S, D)."""
+        return self._leave(x, self.memory(self.norms[0](x)))
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode one position x (B, D) from state (B, D); returns the new state too."""
+        never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        y, (state,) = self.memory.step(self.norms[0](x), (state,), never)
+        return self._leave(x[:, None], y[:, None])[:, 0], state
+
+
+class Stack(nn.Module, ABC):
+    """Layers and a last LayerNorm."""
+
+    causal = True
+    """Whether no token sees a later one."""
+
+    def __init__(self, layers: Iterable[Layer], width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(AttentionLayer(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-
-    @property
-    def causal(self) -> bool:
-        """Tell whether no token sees a later one, which depends on the prior."""
-        return all(layer.attention.causal for layer in self.attention_layers())
-
-    def attention_layers(self) -> list[AttentionLayer]:
-        """List the layers, with their type."""
-        return cast(list[AttentionLayer], list(self.layers))
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, S, D)."""
@@ -81,8 +110,28 @@ class AttentionStack(nn.Module):
             x = layer(x, lengths)
         return self.norm(x)
 
+    @abstractmethod
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """Compute the outputs of K branches at one token after the trunk, and the memory for `extend`."""
+
+    @abstractmethod
+    def extend(self, memory: Any, following: Tensor) -> Tensor:
+        """Compute the outputs one token further in each branch."""
+
+
+class AttentionStack(Stack):
+    """Transformer layers; the prior decides whether they are causal."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__((AttentionLayer(config) for _ in range(config.layers)), config.width)
+        self.causal = all(layer.attention.causal for layer in self.attention_layers())
+
+    def attention_layers(self) -> list[AttentionLayer]:
+        """List the layers, with their type."""
+        return cast(list[AttentionLayer], list(self.layers))
+
+    def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
+        """Attend to the trunk once for all branches."""
         branches = new.shape[1]
         if not self.causal:
             tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
@@ -96,7 +145,7 @@ class AttentionStack(nn.Module):
         return self.norm(x), (columns, index, memories)
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
-        """Compute the outputs one token further in each branch."""
+        """Attend to the keys and values of `read`."""
         known, index, memories = memory
         branches = following.shape[1]
         if not self.causal:
@@ -113,56 +162,22 @@ class AttentionStack(nn.Module):
         """
         branches = new.shape[1]
         end = index.repeat_interleave(branches)  # (B K,)
-        x = tokens = place(F.pad(tokens, (0, 0, 0, 1)), new.flatten(0, 1), end)
+        here = torch.arange(tokens.shape[1] + 1, device=end.device) == end[:, None]  # (B K, S+1)
+        x = tokens = torch.where(here[..., None], new.flatten(0, 1)[:, None], F.pad(tokens, (0, 0, 0, 1)))
         *first, last = self.attention_layers()
         for layer in first:
             x = layer(x, end + 1)
         return self.norm(last.last(x, end + 1)).view_as(new), (tokens, index, None)
 
 
-class RecurrentLayer(nn.Module):
-    """x = x + GRU(LN x), then x = x + FeedForward(LN x)."""
+class RecurrentStack(Stack):
+    """Recurrent layers, in the place of the transformer."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.memory = Recurrence("gru", config.width, config.dropout)
-        self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
-        self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
-        self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode x (B, S, D)."""
-        return self._leave(x, self.memory(self.norms[0](x)))
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode one position x (B, D) from state (B, D); returns the new state too."""
-        never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        y, (state,) = self.memory.step(self.norms[0](x), (state,), never)
-        return self._leave(x[:, None], y[:, None])[:, 0], state
-
-    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.gates[0](x, y)
-        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
-
-
-class RecurrentStack(nn.Module):
-    """Recurrent layers and a last LayerNorm, in the place of the transformer."""
-
-    causal = True
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(RecurrentLayer(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Encode x (B, S, D)."""
-        for layer in self.layers:
-            x = layer(x)
-        return self.norm(x)
+        super().__init__((RecurrentLayer(config) for _ in range(config.layers)), config.width)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Compute the outputs of K branches at one token after the trunk, and their states; a loop over tokens."""
+        """Step through the trunk; the memory are the states of all branches."""
         states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
         for position, token in enumerate(trunk.unbind(1)):
             real = (position < index)[:, None]
@@ -171,7 +186,7 @@ class RecurrentStack(nn.Module):
         return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
-        """Compute the outputs one token further in each branch."""
+        """Take one more step in every branch."""
         return self._branch(following, memory)[0]
 
     def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
@@ -202,9 +217,3 @@ class FeedForwardStack(nn.Module):
         for block, norm in zip(self.blocks, self.norms, strict=True):
             x = x + block(norm(x)[:, None])[:, 0]
         return self.norm(x)
-
-
-def place(x: Tensor, new: Tensor, index: Tensor) -> Tensor:
-    """Replace position `index` (B,) in each row of tokens x (B, S, D) by new (B, D)."""
-    here = torch.arange(x.shape[1], device=x.device) == index[:, None]  # (B, S)
-    return torch.where(here[..., None], new[:, None], x)

@@ -9,13 +9,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.settings import Engine
 from world_models.distributions import cross_entropy, entropy, group_kl
 from world_models.unizero.config import GROUP, LearnerConfig, LossConfig
-from world_models.unizero.networks import Predictions, WorldModel
+from world_models.unizero.networks import WorldModel
 from world_models.unizero.replay import Sequences
 
 Metrics = dict[str, Tensor]
@@ -55,15 +58,8 @@ def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossC
     """
     latent = model.encode(batch.observation)  # (B, T, D)
     predicted = model(latent, batch.action, batch.mask.sum(-1))
-    return prediction_losses(model, predicted, batch, target_latent, config)
-
-
-def prediction_losses(
-    model: WorldModel, predicted: Predictions, batch: Batch, target_latent: Tensor, config: LossConfig
-) -> tuple[Tensor, Metrics]:
-    """Compute the losses of given predictions. The last step has no next latent to be compared with."""
     code, real = model.code, batch.mask
-    parts = {
+    parts = {  # the last step has no next latent to be compared with
         "latent": _mean(group_kl(predicted.next_latent[:, :-1], target_latent[:, 1:], GROUP), real[:, 1:]),
         "reward": _mean(cross_entropy(predicted.reward, code.encode(batch.reward)), real),
         "value": _mean(cross_entropy(predicted.value, code.encode(batch.value)), real),
@@ -94,12 +90,8 @@ def learn(
     config: LearnerConfig, loss: Loss = losses,
 ) -> Metrics:  # fmt: skip
     """Update the model on sequences from the replay; the target network supplies the bootstrap values first."""
-
-    def values(observation: Tensor, action: Tensor, lengths: Tensor) -> Tensor:
-        return target_values(target, observation, action, lengths)
-
     with _autocast(sequences.action, config):
-        batch = make_batch(sequences, values, config.gamma, config.n_step)
+        batch = make_batch(sequences, partial(target_values, target), config.gamma, config.n_step)
     return update(model, target, optimizer, batch, config, loss)
 
 
@@ -125,6 +117,19 @@ def update(
     return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
 
 
+def make_learn(
+    engine: Engine, model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig,
+    backend: str = "inductor",
+) -> Callable[[Sequences], Metrics]:  # fmt: skip
+    """Execute `learn` by the chosen engine, as all of them compute it; `cudagraph` needs a capturable optimiser."""
+    loss = torch.compile(losses, dynamic=False, backend=backend) if engine == "compile" else losses
+
+    def work(sequences: Sequences) -> Metrics:
+        return learn(model, target, optimizer, sequences, config, loss)
+
+    return Captured(work, (model, target), optimizer) if engine == "cudagraph" else work
+
+
 def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
     return torch.autocast(like.device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
 
@@ -133,13 +138,12 @@ def make_optimizer(model: WorldModel, config: LearnerConfig, capturable: bool = 
     """Make AdamW. Tensors of two dimensions or more decay; priors with a learning rate of their own are a group."""
     priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
     apart = priors if config.prior_learning_rate is not None else set()
-    others = [p for p in model.parameters() if id(p) not in apart]
+    own, others = ([p for p in model.parameters() if (id(p) in apart) == inside] for inside in (True, False))
     groups = [
         {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
         {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
     ]
-    if priors and config.prior_learning_rate is not None:
-        own = [p for p in model.parameters() if id(p) in priors]
+    if own:
         groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_learning_rate})
     return torch.optim.AdamW(
         groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True, capturable=capturable
@@ -183,7 +187,7 @@ def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengt
 
 # ---- value targets ---------------------------------------------------------------------------------------------------
 # UniZero bootstraps every target anew from the target network, in one teacher-forced pass over the T observations that
-# begin n' steps after the sequence does.
+# begin n' = min(n, max(1, left)) steps after the sequence does.
 
 
 def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> Batch:
@@ -200,15 +204,10 @@ def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int
     )
 
 
-def step_count(left: Tensor, n: int) -> Tensor:
-    """Count the rewards n' = min(n, max(1, left)) that a target sums: one number for each sequence, (B,)."""
-    return left.clamp(1, n)
-
-
 def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:
     """Estimate values (B, T) of the observations n' .. n' + T - 1 steps after each sequence's first, in one call."""
     steps = sequences.mask.shape[1]
-    count = step_count(sequences.left, n)
+    count = sequences.left.clamp(1, n)  # (B,), the rewards n' that a target sums
     index = count.unsqueeze(1) + torch.arange(steps, device=count.device)  # (B, T), below T + n
     row = torch.arange(len(count), device=count.device).unsqueeze(1)
     available = sequences.left + sequences.truncated  # observations of the episode, a final one included
@@ -232,7 +231,7 @@ def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: T
         n: steps of reward before the bootstrap.
     """
     steps = bootstrap.shape[1]
-    count, left = step_count(left, n).unsqueeze(1), left.unsqueeze(1)  # (B, 1)
+    count, left = left.clamp(1, n).unsqueeze(1), left.unsqueeze(1)  # (B, 1)
     index = torch.arange(reward.shape[1], device=reward.device)
     power = torch.arange(n, device=reward.device)
     window = torch.where(index < left, reward, 0.0).unfold(1, n, 1)[:, :steps]  # (B, T, n)

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.settings import Engine
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.gumbel import Halving
-from world_models.unizero.networks import Expansion
+from world_models.unizero.networks import Window, WorldModel
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
-from world_models.unizero.window import Window
 
 MANY = 96  # actions times roots from which on a CPU gains hardly anything by querying whole nodes
 FEW = 64  # roots up to which a CPU walks all trees before an accelerator has launched the tensor operations
@@ -33,10 +34,6 @@ class SearchNumbers:
     ties: Tensor  # (B, S, S) uniforms in [0, 1) that break ties, by simulation and depth
     noise: Tensor | None  # (B, A) Dirichlet for pUCT roots, Gumbel for Gumbel roots; None in evaluation
     action: Tensor  # (B,) uniforms that choose the played action
-
-    def rows(self, index: Tensor) -> SearchNumbers:
-        """Select the numbers of some roots."""
-        return SearchNumbers(self.ties[index], None if self.noise is None else self.noise[index], self.action[index])
 
     def to(self, device: torch.device) -> SearchNumbers:
         """Copy the numbers to another device."""
@@ -79,25 +76,25 @@ def draw(
 
 @torch.no_grad()
 def search(
-    model: SearchModel | Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
+    functions: Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
 ) -> SearchResult:
     """Search from the latents (B, D) of B current observations, each with its own history.
 
     Shapes are static, and the torch backend copies nothing to the host.
     """
-    functions = model if isinstance(model, Functions) else Functions.of(model)
     logits, predicted = functions.root(history, latent)
     on_host = _on_host(config, latent)
     device = torch.device("cpu") if on_host else latent.device  # of the trees
     prior = _root_prior(logits, numbers, config)
     grown = init_tree(prior.to(device), config.simulations, history.action.to(device), history.count.to(device))
-    halving = _halving(logits, numbers, config, device)
-    work = Simulations(grown, config.tree, numbers.ties.to(device), halving, history.latent, latent)
+    numbers = numbers.to(device)
+    halving = None if config.root == "puct" else Halving(grown, logits.to(device), numbers.noise, config)
+    work = Simulations(grown, config.tree, numbers.ties, halving, history.latent, latent)
     if on_host and _queries_nodes(config, functions, prior):
         latents = work.by_node(functions)
     else:
         latents = work.by_action(functions, on_host)
-    return _result(grown, latents, predicted, halving, config)
+    return _result(grown, latents, predicted, halving, config.tree.discount)
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
@@ -140,22 +137,12 @@ def _queries_nodes(config: SearchConfig, functions: Functions, prior: Tensor) ->
     return config.query_per == "node" or (config.query_per == "auto" and functions.shares and few)
 
 
-def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, device: torch.device) -> Halving | None:
-    if config.root == "puct":
-        return None
-    noise = None if numbers.noise is None else numbers.noise.to(device)
-    return Halving(logits.to(device), noise, config.simulations, config.gumbel)
-
-
-def _result(
-    grown: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, config: SearchConfig
-) -> SearchResult:
-    visits, _ = root_children(grown, config.tree.discount)
+def _result(grown: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, discount: float) -> SearchResult:
+    visits, _ = root_children(grown, discount)
     if halving is None:
         policy, action = visits / visits.sum(1, keepdim=True).double(), visits.argmax(1)
     else:
-        policy = halving.improved(grown, predicted.to(visits.device).double(), config.tree)
-        action = halving.best(grown, config.tree)
+        policy, action = halving.improved(predicted.to(visits.device).double()), halving.best()
     return SearchResult(
         visits=visits.to(latents.device), policy=policy.to(latents.device),
         value=grown.value[:, 0].to(latents.device), action=action.to(latents.device),
@@ -163,35 +150,30 @@ def _result(
     )  # fmt: skip
 
 
-class SearchModel(Protocol):
-    """What a search needs from a world model in evaluation mode; see WorldModel."""
-
-    def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate roots: policy logits (B, A) and values (B,)."""
-        ...
-
-    def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
-        """Predict the outcome of actions (B,) at latents (B, D) with their history."""
-        ...
-
-
-Outcome = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # of latents, order and action, see `outcome`
-
-
 class Functions(NamedTuple):
-    """The queries of a search, as functions of tensors: a model's `root`, and `outcome` with the model bound to it."""
+    """What planning asks of a model in evaluation mode, as functions of tensors."""
 
-    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]
-    outcome: Outcome
-    shares: bool = False  # whether one query of K actions (B, K) reads their common history only once
-
-    @classmethod
-    def of(cls, model: SearchModel) -> Functions:
-        """Execute a model eagerly; `engine` has other ways."""
-        return cls(model.root, partial(outcome, model))
+    encode: Callable[[Tensor], Tensor]  # observations (B, ...) -> latents (B, D)
+    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
+    outcome: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `outcome`
+    shares: bool  # whether one query of K actions (B, K) reads their common history only once
 
 
-def outcome(model: SearchModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor") -> Functions:
+    """Execute a model's functions eagerly, compiled or as captured CUDA graphs; they follow its weights.
+
+    The loop over simulations and the choices inside trees stay where `SearchConfig.backend` puts them.
+    """
+
+    def ask(latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return outcome(model, latents, order, action)
+
+    compiled = partial(torch.compile, dynamic=False, backend=backend)
+    wrap: Any = {"eager": lambda function: function, "compile": compiled, "cudagraph": Captured}[engine]
+    return Functions(wrap(model.encode), wrap(model.root), wrap(ask), model.causal)
+
+
+def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
 
     Returns:
@@ -233,7 +215,7 @@ class Simulations(NamedTuple):
             if self.halving is None:
                 forced = torch.full((len(self.latent), size), -1, device=self.ties.device)
             else:
-                forced = self.halving.phase(begin, self.tree, self.config)
+                forced = self.halving.phase(begin)
             yield begin, forced
             begin += forced.shape[1]
 

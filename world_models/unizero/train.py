@@ -7,6 +7,7 @@ shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,14 +20,14 @@ from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer
-from world_models.unizero.acting import EvalSetup, Planner, evaluate, evaluate_run, is_due, reanalysed, search_again
+from world_models.settings import EvalSetup
+from world_models.unizero.acting import Planner, evaluate, evaluate_run, search_again
 from world_models.unizero.config import TrainConfig
-from world_models.unizero.engine import make_learn, make_planning
-from world_models.unizero.learner import make_optimizer, make_target, move_target
+from world_models.unizero.learner import make_learn, make_optimizer, make_target, move_target
 from world_models.unizero.networks import WorldModel, build
-from world_models.unizero.phases import ACTING, EVALUATION, LEARNING, SEARCH, Stopwatch
+from world_models.unizero.phases import ACTING, BETWEEN, EVALUATION, LEARNING, SEARCH, Stopwatch
 from world_models.unizero.replay import Replay, Sequences
-from world_models.unizero.search import draw, play
+from world_models.unizero.search import draw, make_functions, play
 
 
 class UniZeroTrainer(Trainer[TrainConfig]):
@@ -52,40 +53,31 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         self.stats, self.stopwatch = RunStats(self.device, "losses/total"), Stopwatch(self.device)
         streams, rows = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
-        self.model = self._build(streams.network)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.network)
+            self.model = build(config.model, self.spec, self.num_actions).to(self.device)
         self.target = make_target(self.model)
         engine = config.compute.engine
         self.optimizer = make_optimizer(self.model, config.learner, capturable=engine == "cudagraph")
         self.optimizers = [self.optimizer]
-        self.planning = make_planning(engine, self.model)
+        self.functions = make_functions(engine, self.model)
         self.learn = make_learn(engine, self.model, self.target, self.optimizer, config.learner)
         self.replay = Replay(
             config.replay, self.spec, self.num_actions, rows, self.device,
             horizon=config.model.horizon, lookahead=config.learner.n_step, history=config.model.pairs,
         )  # fmt: skip
-        self.planner = self._planner()
         self.numbers = generator(streams.exploration, self.device)  # Dirichlet noise, ties and actions of the searches
         self.drawing = generator(streams.replay)  # sequences, and the numbers of reanalysis
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.begin()
 
-    def _build(self, seed: int) -> WorldModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return build(self.config.model, self.spec, self.num_actions).to(self.device)
-
-    def _planner(self) -> Planner:
-        config = self.config
-        rows, reset_history = config.environment.num_envs, config.collection.reset_history
-        return Planner(self.model, rows, self.device, config.search, reset_history, self.planning)
-
     def begin(self) -> None:
         """Start episodes in all environments, with empty search histories."""
+        config, num_envs = self.config, self.fleet.num_envs
         self.observation = self.fleet.reset()  # (N, ...)
-        self.time = torch.zeros(
-            self.config.environment.num_envs, dtype=torch.int64, device=self.device
-        )  # index in the episode
-        self.planner = self._planner()
+        self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
+        reset_history = config.collection.reset_history
+        self.planner = Planner(self.model, num_envs, self.device, config.search, reset_history, self.functions)
 
     def iterate(self) -> None:
         """Take one step in every environment, then this iteration's updates."""
@@ -114,7 +106,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         if self.replay.drawable:
             for _ in range(self.config.collection.updates_due(self.iterations, self.config.environment.num_envs)):
                 self._learn()
-        self.stopwatch.stop()
+        self.stopwatch.begin(BETWEEN)
 
     def plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
@@ -132,9 +124,10 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return action, policy, self.planner.encode(self.observation)
 
     def _learn(self) -> None:
-        metrics = self.learn(self.sequences(is_due(self.updates, self.config.collection.reanalyse_fraction)))
+        metrics = self.learn(self.sequences(self.config.collection.reanalyses(self.updates)))
         self.updates += 1
-        if self.config.learner.copies_after(self.updates):
+        copy_every = self.config.learner.target_update_every
+        if copy_every and self.updates % copy_every == 0:
             move_target(self.model, self.target, 1.0)
         self.stats.count_update(metrics, self.steps)
 
@@ -146,7 +139,8 @@ class UniZeroTrainer(Trainer[TrainConfig]):
             return sequences
         contexts, search = self.replay.contexts(drawn), self.config.search
         numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing).to(self.device)
-        return reanalysed(sequences, search_again(self.model, contexts, numbers, search, self.planning))
+        policy = search_again(self.model, contexts, numbers, search, self.functions)  # (B, T, A)
+        return replace(sequences, policy=policy.to(sequences.policy.dtype))
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
@@ -157,9 +151,9 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         config, setup = self.config.evaluation, EvalSetup.of(self.config, self.device, reset_memory)
         quota = config.final_episodes_per_env if final else config.episodes_per_env
         self.stopwatch.begin(EVALUATION)
-        seed = self.evaluation_seed(final)
-        score = evaluate(self.model, setup, config.num_eval_envs, quota, seed, self.planning)
-        self.stopwatch.stop()
+        search, rows, seed = self.config.search, config.num_eval_envs, self.evaluation_seed(final)
+        score = evaluate(self.model, setup, search, rows, quota, seed, self.functions)
+        self.stopwatch.begin(BETWEEN)
         return score
 
     def networks(self) -> dict[str, WorldModel]:
