@@ -1,4 +1,4 @@
-"""Acting: plan in N environments at once, reanalyse stored steps, evaluate a model, load one from a run folder."""
+"""Acting: plan in N environments at once, evaluate a model, load one from a run folder."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from dqn_memory.runs.settings import from_record, load_plugins
 from world_models.settings import EvalSetup
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
-from world_models.unizero.replay import Contexts
-from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions
-from world_models.unizero.search import search as search_trees
+from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions, search
 
 KIND = "unizero"  # what a checkpoint's header says
 
@@ -39,25 +37,17 @@ class Planner:
     """A world model with a history window for each environment.
 
     The window keeps latents as they were encoded at their step: an update between two steps changes later latents
-    alone, as in the reference.
-
-    Args:
-        model: the world model.
-        num_envs: environments N.
-        device: of the model.
-        config: how to search.
-        reset_history: when histories are emptied, see CollectionConfig.
-        functions: how the model is executed (None: eagerly).
+    alone, as in the reference. For `reset_history` see CollectionConfig; `functions` execute the model (None: eagerly).
     """
 
     def __init__(
-        self, model: WorldModel, num_envs: int, device: torch.device, config: SearchConfig,
+        self, model: WorldModel, num_envs: int, config: SearchConfig,
         reset_history: Literal["episode", "released"] = "episode", functions: Functions | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.reset_history = model, config, reset_history
         self.functions = make_functions("eager", model) if functions is None else functions
-        self.window = model.window(num_envs, device)
-        self.ended = torch.zeros(num_envs, dtype=torch.bool, device=device)  # in this round; for `released` only
+        self.window = model.window(num_envs)
+        self.ended = torch.zeros_like(self.window.count, dtype=torch.bool)  # in this round; for `released` only
 
     @torch.no_grad()
     def encode(self, observation: Tensor) -> Tensor:
@@ -69,7 +59,7 @@ class Planner:
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> Plan:
         """Search from observations (N, ...) with one row of numbers each; sets the model's evaluation mode."""
         latent = self.encode(observation)
-        return Plan(search_trees(self.functions, self.window, latent, numbers, self.config), latent)
+        return Plan(search(self.functions, self.window, latent, numbers, self.config), latent)
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append latents (N, D) and actions (N,) to the histories; empty those whose episode ended, done (N,)."""
@@ -95,7 +85,7 @@ class Planner:
 
 
 def evaluate(
-    model: WorldModel, setup: EvalSetup, search: SearchConfig, num_envs: int, episodes_per_env: int, seed: int,
+    model: WorldModel, setup: EvalSetup, config: SearchConfig, num_envs: int, episodes_per_env: int, seed: int,
     functions: Functions | None = None,
 ) -> Score:  # fmt: skip
     """Play the first `episodes_per_env` episodes of each environment, always with the most visited action.
@@ -103,12 +93,12 @@ def evaluate(
     `functions` execute the model (None: eagerly).
     """
     training, streams = model.training, Streams.spawn(seed)
-    planner = Planner(model, num_envs, setup.device, search, functions=functions)
+    planner = Planner(model, num_envs, config, functions=functions)
     random, tally = generator(streams.exploration, setup.device), Tally(episodes_per_env, num_envs)
     with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
         observation = fleet.reset()
         while tally.open:
-            numbers = draw(search, num_envs, fleet.num_actions, random, evaluation=True)
+            numbers = draw(config, num_envs, fleet.num_actions, random, evaluation=True)
             plan = planner.plan(observation, numbers)
             step = fleet.step(plan.found.action)
             planner.remember(plan.latent, plan.found.action, step.done | setup.reset_memory)
@@ -142,9 +132,10 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     """Play without noise, always the most visited action, with the model of a run's latest checkpoint."""
     device = ComputeConfig(options.device, options.threads).start()
     model, config, step = load_model(run, device)
-    setup, search = make_setup(options, config, model, device), with_simulations(config, options.simulations).search
-    score = evaluate(model, setup, search, options.num_eval_envs or 20, options.episodes_per_env or 5, options.seed)
-    form, prior, simulations = config.model.dynamics, config.model.prior.kind, search.simulations
+    setup, config = make_setup(options, config, model, device), with_simulations(config, options.simulations)
+    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
+    score = evaluate(model, setup, config.search, num_envs, episodes, options.seed)
+    form, prior, simulations = config.model.dynamics, config.model.prior.kind, config.search.simulations
     agent = f"{form} dynamics, {prior} prior, {simulations} simulations"
     facts = {"dynamics": form, "prior": prior, "simulations": simulations}
     return Evaluation(step, agent, setup.env, setup.env_kwargs, {"": score}, facts)
@@ -171,31 +162,3 @@ def make_setup(options: EvaluationOptions, config: TrainConfig, model: WorldMode
             f"model was trained in {env} with {model.spec.kind} ones of {model.spec.shape} and {model.num_actions}"
         )
     return setup
-
-
-def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
-    """Turn latents (B, W + T, D) into the roots of a search at every step: B x T histories and current latents."""
-    batch, steps = contexts.count.shape
-    pairs = latent.shape[1] - steps
-    count = contexts.count.flatten()  # (B T,)
-    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
-    # entries after `count` are padding; the clamp only keeps them inside the tensor
-    index = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
-    row = torch.arange(batch, device=count.device).repeat_interleave(steps)
-    rows = row.unsqueeze(1)
-    return Window(latent[rows, index], contexts.action[rows, index], count), latent[:, pairs:].flatten(0, 1)
-
-
-@torch.no_grad()
-def search_again(
-    model: WorldModel, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig,
-    functions: Functions | None = None,
-) -> Tensor:  # fmt: skip
-    """Search B x T roots at once for new policy targets (B, T, A); `numbers` has a row for each; sets evaluation mode.
-
-    `functions` execute the model (None: eagerly).
-    """
-    model.eval()
-    functions = make_functions("eager", model) if functions is None else functions
-    history, latent = windows(contexts, functions.encode(contexts.observation))
-    return search_trees(functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)

@@ -143,7 +143,7 @@ def play(
     """
     streams = Streams.spawn(seed)
     fleet = setup.fleet(1, streams.worlds)
-    planner, numbers = Planner(model, 1, setup.device, config.search), generator(streams.exploration, setup.device)
+    planner, numbers = Planner(model, 1, config.search), generator(streams.exploration, setup.device)
     observation, moments, frames = fleet.reset(), list[dict[str, Tensor]](), list[Array]()
     while len(moments) < max_steps and not (moments and bool(moments[-1]["done"])):
         frames += [_frame(fleet, setup)] if pictures else []

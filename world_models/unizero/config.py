@@ -130,17 +130,15 @@ class ModelConfig:
         """
         if self.dynamics == "transformer":
             return
-        where, remedy = f"changes nothing in --dynamics {self.dynamics}", "leave it out, or use --dynamics transformer"
         unused = {
             f"--prior {self.prior.kind}": self.prior.kind != PriorConfig.kind,
             "--rotary": self.rotary,
             f"--span-diversity {self.span_diversity}": self.span_diversity > 0,
+            f"--gate {self.gate}": self.dynamics == "recurrent" and self.gate != ModelConfig.gate,
         }
-        for option, given in unused.items():
-            if given:
-                raise UserError(f"{option} {where}, which has no attention; {remedy}")
-        if self.dynamics == "recurrent" and self.gate != ModelConfig.gate:
-            raise UserError(f"--gate {self.gate} {where}, whose layers have no gates; {remedy} or gru")
+        for option in (name for name, given in unused.items() if given):
+            why = f"{option} changes nothing in --dynamics {self.dynamics}, which has no such part"
+            raise UserError(f"{why}; leave it out, or use --dynamics transformer")
 
     def _check_attention(self) -> None:
         if self.width % self.heads:

@@ -32,14 +32,7 @@ def schedule(considered: int, simulations: int) -> list[list[int]]:
 
 
 class Halving:
-    """Sequential halving at B roots in one search.
-
-    Args:
-        tree: that the search grows.
-        logits: (B, A).
-        noise: (B, A) Gumbel numbers g, or None for a search without noise.
-        config: of the search.
-    """
+    """Sequential halving at B roots of a search: logits (B, A), and Gumbel numbers g (B, A) unless it has no noise."""
 
     def __init__(self, tree: Tree, logits: Tensor, noise: Tensor | None, config: SearchConfig) -> None:
         self.tree, self.config = tree, config.gumbel

@@ -97,13 +97,11 @@ class WorldModel(nn.Module):
         reward, value = self.code.decode(logits)
         return Expansion(reward, following, self.heads["policy"](at_latent), value)
 
-    def window(self, batch: int, device: torch.device | str | None = None) -> Window:
+    def window(self, batch: int) -> Window:
         """Make an empty history of B rows."""
-        parameter = next(self.parameters())
-        return Window.empty(
-            batch, self.config.pairs, self.config.width, device or parameter.device,
-            torch.promote_types(parameter.dtype, torch.float32),
-        )  # fmt: skip
+        like = next(self.parameters())
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        return Window.empty(batch, self.config.pairs, self.config.width, like.device, dtype)
 
     def predict(self, at_action: Tensor) -> Tensor:
         """Predict next latents (..., D) from features at actions (..., D)."""

@@ -43,8 +43,7 @@ def trajectory(shown: Trajectory, title: str, names: Sequence[str], caption: str
         panel.set_ylabel(f"{word} policy")
     figure.colorbar(image, ax=panels[-2:], label="probability", aspect=18, pad=0.01)
     panels[-1].set_xlabel("step of the episode (the framed action was taken)")
-    panels[-1].set_xticks(range(first_step, first_step + steps))
-    panels[-1].set_xlim(first_step - 0.5, first_step + steps - 0.5)
+    panels[-1].set(xticks=range(first_step, first_step + steps), xlim=(first_step - 0.5, first_step + steps - 0.5))
     figure.suptitle(title)
     return figure
 
@@ -70,12 +69,9 @@ def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float, m
         panel.imshow(frame, extent=(middle - half, middle + half, 0, 1), aspect="auto", interpolation="nearest")
         edge: Any = {"edgecolor": MARK, "linewidth": 2} if index in marked else {"edgecolor": FAINT, "linewidth": 0.6}
         panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, fill=False, clip_on=False, **edge))
-    panel.set_xlim(first_step - 0.5, first_step + len(frames) - 0.5)
-    panel.set_ylim(0, 1)
-    panel.set_yticks([])
+    panel.set(xlim=(first_step - 0.5, first_step + len(frames) - 0.5), ylim=(0, 1), yticks=[])
     panel.tick_params(length=0)
-    for spine in panel.spines.values():
-        spine.set_visible(False)
+    panel.spines[:].set_visible(False)
 
 
 def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], first_step: int) -> AxesImage:
@@ -116,8 +112,7 @@ def link(
     film.set_xticks([])
     image = map_panel(panel, weights, first_step)
     panel.set_aspect("auto")
-    panel.set_xlabel("key: step of the episode (latent, then action)")
-    panel.set_ylabel("query: step of the episode")
+    panel.set(xlabel="key: step of the episode (latent, then action)", ylabel="query: step of the episode")
     figure.colorbar(image, ax=panel, location="bottom", label="attention weight", aspect=40, shrink=0.7)
     corner = (first_step + key / 2, first_step + query / 2)
     panel.add_patch(Rectangle(corner, 0.5, 0.5, fill=False, edgecolor=MARK, linewidth=2.2))
@@ -126,10 +121,8 @@ def link(
         seen = f"what was seen at step {first_step + step}"
         words = f"the action at step {first_step + step} ({actions[step]})" if token % 2 else seen
         other.imshow(frames[step], interpolation="nearest")
-        other.set_title(f"{role}: {words}")
-        other.set(xticks=[], yticks=[])
-        for spine in other.spines.values():
-            spine.set(visible=True, edgecolor=MARK, linewidth=1.6)
+        other.set(title=f"{role}: {words}", xticks=[], yticks=[])
+        other.spines[:].set(visible=True, edgecolor=MARK, linewidth=1.6)
         ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
         line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
         figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))
