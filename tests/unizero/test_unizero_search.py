@@ -5,6 +5,7 @@ all actions of a node at once.
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -366,12 +367,6 @@ def test_dirichlet_noise_has_its_mean_and_variance():
     assert numbers.noise.var(0).sub(variance).abs().max() < 0.05 * variance
 
 
-def result_with(visits):
-    rows, actions = visits.shape
-    found = searched(random_model(rows, actions, 1, 0), silent(rows, 1), SearchConfig(1))
-    return replace(found, visits=visits)
-
-
 @given(
     visits=st.lists(st.integers(0, 50), min_size=1, max_size=18).filter(any),
     number=st.sampled_from([0.0, 0.3, 0.999, float(np.nextafter(1.0, 0.0))]),
@@ -379,9 +374,8 @@ def result_with(visits):
 )
 @settings(deadline=None, max_examples=60)
 def test_only_tried_actions_are_played(visits, number, temperature):
-    result = result_with(torch.tensor([visits]))
     numbers = replace(silent(1, 1), action=torch.tensor([number], dtype=DOUBLE))
-    action = int(play(result, numbers, SearchConfig(1), temperature))
+    action = int(play(SimpleNamespace(visits=torch.tensor([visits])), numbers, SearchConfig(1), temperature))
     assert visits[action] > 0
     if temperature == 0:
         assert action == visits.index(max(visits))
@@ -389,10 +383,8 @@ def test_only_tried_actions_are_played(visits, number, temperature):
 
 def test_actions_are_played_by_visits_to_the_fourth_power():
     rows = 20_000
-    visits = torch.tensor([[3, 4, 0, 1]])
-    number = torch.rand(rows, generator=torch.Generator().manual_seed(0), dtype=DOUBLE)
-    numbers = replace(silent(rows, 1), action=number)
-    played = play(result_with(visits.expand(rows, -1)), numbers, SearchConfig(1), 0.25)
+    found = SimpleNamespace(visits=torch.tensor([[3, 4, 0, 1]]).expand(rows, -1))
+    played = play(found, drawn(SearchConfig(1), rows), SearchConfig(1), 0.25)
     share = torch.bincount(played, minlength=4) / rows
     expected = torch.tensor([81.0, 256.0, 0.0, 1.0]) / 338
     assert (share - expected).abs().max() < 0.02

@@ -61,7 +61,9 @@ def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
 class Encoder(nn.Module, ABC):
     """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
 
-    dimensions: int  # of one observation
+    def __init__(self, spec: ObservationSpec) -> None:
+        super().__init__()
+        self.dimensions = len(spec.shape)
 
     def forward(self, observation: Tensor) -> Tensor:
         leading = observation.shape[: observation.ndim - self.dimensions]
@@ -80,10 +82,8 @@ class ImageEncoder(Encoder):
         UserError: images have another size.
     """
 
-    dimensions = 3
-
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
-        super().__init__()
+        super().__init__(spec)
         self.channels_last = spec.shape[-1] <= spec.shape[0]
         height, image_width, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
         if (height, image_width) != (SIDE, SIDE):
@@ -102,10 +102,8 @@ class ImageEncoder(Encoder):
 class VectorEncoder(Encoder):
     """Encodes real vectors by `perceptron`."""
 
-    dimensions = 1
-
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
-        super().__init__()
+        super().__init__(spec)
         self.layers = perceptron(spec.shape[0], width, config)
 
     def features(self, observation: Tensor) -> Tensor:
@@ -115,11 +113,10 @@ class VectorEncoder(Encoder):
 class TokenEncoder(Encoder):
     """Encodes discrete components: each has its own rows of one embedding table, whose output a `perceptron` reads."""
 
-    dimensions = 1
     offset: Tensor
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
-        super().__init__()
+        super().__init__(spec)
         components = spec.shape[0]
         self.table = nn.Embedding(components * spec.vocabulary, config.token_width)
         self.register_buffer("offset", torch.arange(components) * spec.vocabulary, persistent=False)

@@ -58,7 +58,7 @@ def draw(
     config: SearchConfig, batch: int, actions: int, generator: torch.Generator, evaluation: bool = False
 ) -> SearchNumbers:
     """Draw all random numbers of one search, on the generator's device."""
-    device, size = generator.device, config.simulations
+    device, size, tiny = generator.device, config.simulations, torch.finfo(torch.float64).tiny
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(batch, *shape, generator=generator, dtype=torch.float64, device=device)
@@ -67,10 +67,9 @@ def draw(
     if evaluation:
         return SearchNumbers(ties, None, action)
     if config.root == "gumbel":
-        smallest = torch.finfo(torch.float64).tiny
-        return SearchNumbers(ties, -(-uniform(actions).clamp(min=smallest).log()).log(), action)
+        return SearchNumbers(ties, -(-uniform(actions).clamp(min=tiny).log()).log(), action)
     alpha = torch.full((batch, actions), config.dirichlet_alpha, dtype=torch.float64, device=device)
-    gamma = torch._standard_gamma(alpha, generator=generator).clamp(min=torch.finfo(torch.float64).tiny)
+    gamma = torch._standard_gamma(alpha, generator=generator).clamp(min=tiny)
     return SearchNumbers(ties, gamma / gamma.sum(1, keepdim=True), action)
 
 
@@ -85,7 +84,9 @@ def search(
     logits, predicted = functions.root(history, latent)
     on_host = _on_host(config, latent)
     device = torch.device("cpu") if on_host else latent.device  # of the trees
-    prior = _root_prior(logits, numbers, config)
+    prior = logits.double().softmax(-1)
+    if numbers.noise is not None and config.root == "puct":
+        prior = (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
     grown = init_tree(prior.to(device), config.simulations, history.action.to(device), history.count.to(device))
     numbers = numbers.to(device)
     halving = None if config.root == "puct" else Halving(grown, logits.to(device), numbers.noise, config)
@@ -116,13 +117,6 @@ def play(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, tem
     reached = probabilities(result.visits, temperature).cumsum(1)
     number = numbers.action.unsqueeze(1) * reached[:, -1:]  # below the last one, as the uniform is below 1
     return (reached <= number).sum(1)
-
-
-def _root_prior(logits: Tensor, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
-    prior = logits.double().softmax(-1)
-    if numbers.noise is None or config.root == "gumbel":
-        return prior
-    return (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
 
 
 def _on_host(config: SearchConfig, latent: Tensor) -> bool:
@@ -210,12 +204,10 @@ class Simulations(NamedTuple):
 
         Ask for the next ones when these n simulations are done.
         """
-        size, begin = self.ties.shape[1], 0
+        batch, size, _ = self.ties.shape
+        begin, free = 0, torch.full((batch, size), -1, device=self.ties.device)
         while begin < size:
-            if self.halving is None:
-                forced = torch.full((len(self.latent), size), -1, device=self.ties.device)
-            else:
-                forced = self.halving.phase(begin)
+            forced = free if self.halving is None else self.halving.phase(begin)
             yield begin, forced
             begin += forced.shape[1]
 
