@@ -169,7 +169,8 @@ def random_model(batch, actions, simulations, seed, coarse=False, scale=1.0, jit
 def searched(model, numbers, config, history=None):
     """Search with a recorded model, by default without a history of three steps; a root's latent is (0, its row)."""
     batch = len(numbers.action)
-    history = Window.empty(batch, 3, WIDTH, "cpu", DOUBLE) if history is None else history
+    none = torch.zeros(batch, dtype=torch.int64)
+    history = history or Window(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
     latent = torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)
     return search(Functions(None, model.root, partial(outcome, model), False), history, latent, numbers, config)
 

@@ -58,6 +58,8 @@ def batch(net, rows=4, steps=5, lengths=None, seed=0):
         value=5 * torch.randn(rows, steps, generator=g, dtype=dtype),
         policy=(9 * torch.rand(rows, steps, ACTIONS, generator=g, dtype=dtype)).softmax(-1),
         mask=torch.arange(steps) < lengths[:, None],
+        left=lengths,
+        truncated=lengths < 0,
     )
 
 
@@ -79,6 +81,7 @@ def test_losses_by_hand():
         observation=torch.zeros(1, 3, 4), action=torch.zeros(1, 3, dtype=torch.int64),
         reward=double(0.0, -1.0, 9.0), value=double(1.5, 50.0, 9.0),
         policy=double([0.6, 0.4, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]), mask=torch.tensor([[True, True, False]]),
+        left=torch.tensor([2]), truncated=torch.tensor([False]),
     )  # fmt: skip
     target = torch.zeros(1, 3, 16, dtype=torch.float64)
     target[0, 1] = torch.tensor([1.0] + [0] * 7 + [0.5, 0.5] + [0] * 6)
@@ -116,11 +119,11 @@ def test_padding_teaches_nothing(prior):
     net = model(prior)
     data, target = batch(net, lengths=[5, 2, 1, 0]), simplex(4, 5)
     hidden = ~data.mask
-    other = Batch(
-        observation=torch.where(hidden[..., None], torch.full_like(data.observation, 9.0), data.observation),
+    other = replace(
+        data, observation=torch.where(hidden[..., None], torch.full_like(data.observation, 9.0), data.observation),
         action=torch.where(hidden, (data.action + 1) % ACTIONS, data.action),
         reward=torch.where(hidden, 1e9, data.reward), value=torch.where(hidden, 1e9, data.value),
-        policy=torch.where(hidden[..., None], 1e3, data.policy), mask=data.mask,
+        policy=torch.where(hidden[..., None], 1e3, data.policy),
     )  # fmt: skip
     grads = []
     for this, latents in ((data, target), (other, torch.where(hidden[..., None], 1e3, target))):

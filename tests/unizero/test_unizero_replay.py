@@ -13,7 +13,6 @@ from run_folders import assert_goes_on_exactly
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
-from world_models.unizero.networks import Window
 from world_models.unizero.replay import Replay
 from world_models.unizero.search import SearchNumbers, draw, make_functions, search
 from world_models.unizero.train import search_again, windows
@@ -242,7 +241,7 @@ def test_searching_again_finds_what_acting_found():
     actions, found = replay.cells["action"][:40, 0].long(), {}
     for at in range(30):
         if at % 9 == 0:
-            history = Window.empty(1, 3, 16, CPU, torch.float64)
+            history = model.window(1)
         found[at] = history
         history = history.push(latents[at : at + 1], actions[at : at + 1])
     for row, first in enumerate(drawn.tolist()):

@@ -23,8 +23,6 @@ from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
 from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions, search
 
-KIND = "unizero"  # what a checkpoint's header says
-
 
 class Plan(NamedTuple):
     """The result of a search at N observations, and the latents that `Planner.remember` needs."""
@@ -118,7 +116,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     """
     path = Path(run)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint, KIND)
+    check_kind(path, checkpoint, "unizero")
     config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
     fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, 0)

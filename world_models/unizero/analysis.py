@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.analysis.attention import Maps
+from dqn_memory.analysis.attention import Array, Maps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet
@@ -27,7 +27,6 @@ from world_models.unizero.layers import AttentionStack
 from world_models.unizero.networks import WorldModel
 from world_models.unizero.search import SearchNumbers, draw
 
-Array = np.ndarray[Any, np.dtype[Any]]
 MOST_STEPS = 200  # after which an episode is cut that nobody asked to be longer
 
 

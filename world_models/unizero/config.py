@@ -120,8 +120,24 @@ class ModelConfig:
                 f"--context {self.context} tokens do not fit: training sequences of --horizon {self.horizon} steps "
                 f"have {2 * self.horizon} tokens, and later positions would be untrained"
             )
-        if self.dynamics == "transformer":
-            self._check_attention()
+        if self.dynamics != "transformer":
+            return
+        if self.width % self.heads:
+            raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
+        if self.rotary and self.width // self.heads % 2:
+            raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
+        prior, tokens = self.prior, 2 * self.horizon
+        if prior.regulariser_weight < 0:
+            raise UserError(f"--regulariser-weight {prior.regulariser_weight} must not be negative")
+        used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
+        used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
+        used |= {"span": prior.span} if "adaptive" in prior.kind else {}
+        for name, value in used.items():
+            if value >= tokens:
+                raise UserError(
+                    f"--{name} {value} of the {prior.kind} prior does not fit: it must be below the {tokens} tokens "
+                    f"of --horizon {self.horizon} steps"
+                )
 
     def check_used(self) -> None:
         """Raise UserError for an option that these dynamics never read.
@@ -139,24 +155,6 @@ class ModelConfig:
         for option in (name for name, given in unused.items() if given):
             why = f"{option} changes nothing in --dynamics {self.dynamics}, which has no such part"
             raise UserError(f"{why}; leave it out, or use --dynamics transformer")
-
-    def _check_attention(self) -> None:
-        if self.width % self.heads:
-            raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
-        if self.rotary and self.width // self.heads % 2:
-            raise UserError(f"--rotary needs heads of even width, but --width / --heads is {self.width // self.heads}")
-        prior, tokens = self.prior, 2 * self.horizon
-        if prior.regulariser_weight < 0:
-            raise UserError(f"--regulariser-weight {prior.regulariser_weight} must not be negative")
-        used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
-        used |= {"mu": prior.mu} if "gaussian" in prior.kind else {}
-        used |= {"span": prior.span} if "adaptive" in prior.kind else {}
-        for name, value in used.items():
-            if value >= tokens:
-                raise UserError(
-                    f"--{name} {value} of the {prior.kind} prior does not fit: it must be below the {tokens} tokens "
-                    f"of --horizon {self.horizon} steps"
-                )
 
 
 @dataclass(frozen=True)
@@ -208,7 +206,6 @@ class LearnerConfig:
 
     def check(self) -> None:
         """Raise UserError for a value that cannot work."""
-        check_numbers(self)
         if self.target_update_rate == self.target_update_every == 0:
             raise UserError(
                 "--target-update-rate 0 and --target-update-every 0 never change the target; give one of them"
@@ -283,7 +280,6 @@ class SearchConfig:
 
     def check(self) -> None:
         """Raise UserError for a value that cannot be searched with."""
-        check_numbers(self)
         if self.backend == "torch" and self.query_per == "node":
             raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
 
@@ -387,10 +383,8 @@ class TrainConfig:
     def earlier(cls) -> TrainConfig:
         """Give the values that were fixed in the code before a key existed, for config files of old runs."""
         now = cls()
-        encoder = replace(now.model.encoder, activation="gelu")
-        return replace(
-            now, model=replace(now.model, encoder=encoder), evaluation=replace(now.evaluation, evaluate_from=0)
-        )
+        model = replace(now.model, encoder=replace(now.model.encoder, activation="gelu"))
+        return replace(now, model=model, evaluation=replace(now.evaluation, evaluate_from=0))
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
@@ -412,10 +406,6 @@ class TrainConfig:
                 f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "
                 "targets must be the same number"
             )
-        self._check_updates()
-
-    def _check_updates(self) -> None:
-        """Raise UserError for a run that would end without an update."""
         num_envs, window = self.environment.num_envs, self.model.horizon + self.learner.n_step
         collection, iterations = self.collection, -(-self.total_steps // num_envs)
         if not any(collection.updates_due(iteration, num_envs) for iteration in range(window, iterations + 1)):

@@ -32,17 +32,6 @@ class Window:
     action: Tensor  # (B, W) int64
     count: Tensor  # (B,) int64, 0 .. W
 
-    @classmethod
-    def empty(
-        cls, batch: int, pairs: int, width: int, device: torch.device | str, dtype: torch.dtype = torch.float32
-    ) -> Window:
-        """Make a window without history, as at the start of an episode."""
-        return cls(
-            torch.zeros(batch, pairs, width, device=device, dtype=dtype),
-            torch.zeros(batch, pairs, device=device, dtype=torch.int64),
-            torch.zeros(batch, device=device, dtype=torch.int64),
-        )
-
     def push(self, latent: Tensor, action: Tensor) -> Window:
         """Append the pair of latent (B, D) and action (B,); a full row drops its oldest pair."""
         pairs = self.action.shape[1]

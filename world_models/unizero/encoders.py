@@ -43,21 +43,6 @@ class ResidualBlock(nn.Module):
         return self.activation(self.shortcut(x) + self.inner(x))  # (B, C', H/s, W/s)
 
 
-def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
-    """Make UniZero's down-sampling network and one more block: (B, colours, 64, 64) -> (B, 2 channels, 8, 8)."""
-    c, image_width = config.channels, 2 * config.channels
-    return nn.Sequential(
-        *convolution(colours, c, 2, config),
-        ACTIVATIONS[config.activation](),
-        ResidualBlock(c, c, 1, config),
-        ResidualBlock(c, image_width, 2, config),
-        ResidualBlock(image_width, image_width, 1, config),
-        nn.AvgPool2d(3, 2, 1),
-        ResidualBlock(image_width, image_width, 1, config),
-        ResidualBlock(image_width, image_width, 1, config),
-    )
-
-
 class Encoder(nn.Module, ABC):
     """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
 
@@ -89,7 +74,17 @@ class ImageEncoder(Encoder):
         if (height, image_width) != (SIDE, SIDE):
             raise UserError(f"images of {height} x {image_width} cannot be encoded; resize them to {SIDE} x {SIDE}")
         self.scale = 1.0 if spec.dtype.is_floating_point else 1 / 255
-        self.convolutions = convolutions(colours, config)
+        c, twice = config.channels, 2 * config.channels
+        self.convolutions = nn.Sequential(  # down-sampling and one more block: (B, 2 channels, 8, 8)
+            *convolution(colours, c, 2, config),
+            ACTIVATIONS[config.activation](),
+            ResidualBlock(c, c, 1, config),
+            ResidualBlock(c, twice, 2, config),
+            ResidualBlock(twice, twice, 1, config),
+            nn.AvgPool2d(3, 2, 1),
+            ResidualBlock(twice, twice, 1, config),
+            ResidualBlock(twice, twice, 1, config),
+        )
         self.linear = nn.Linear(2 * config.channels * (SIDE // 8) ** 2, width, bias=False)
 
     def features(self, observation: Tensor) -> Tensor:

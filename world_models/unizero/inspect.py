@@ -21,7 +21,7 @@ import tyro
 from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots, prior_plots
-from dqn_memory.analysis.attention import prior_tables
+from dqn_memory.analysis.attention import Array, prior_tables
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import run_folder
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
@@ -31,7 +31,7 @@ from world_models.settings import EvalSetup
 from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
 from world_models.unizero.acting import load_model, with_simulations
-from world_models.unizero.analysis import Array, Link, Trajectory
+from world_models.unizero.analysis import Link, Trajectory
 from world_models.unizero.config import ComputeConfig, TrainConfig
 from world_models.unizero.networks import WorldModel
 
@@ -84,13 +84,6 @@ class Findings:
     link: Link | None
     names: list[str]  # words for the actions
 
-    @property
-    def about(self) -> str:
-        """One line for the title of a picture."""
-        model = self.config.model
-        form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
-        return f"{self.config.environment.env}, {form}, checkpoint of step {self.step:,}"
-
 
 def investigate(run: Path, args: Args) -> Findings:
     """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
@@ -126,29 +119,30 @@ def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str
 
 def draw(folder: Path, found: Findings) -> list[Path]:
     """Draw all pictures; returns the files written."""
-    figures, seen, first = dict[str, Figure](), found.seen, found.window.start
-    title = f"Steps {found.shown.start} to {found.shown.stop - 1} of {len(seen)}\n{found.about}"
+    figures, seen, first, model = dict[str, Figure](), found.seen, found.window.start, found.config.model
+    form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
+    about = f"{found.config.environment.env}, {form}, checkpoint of step {found.step:,}"
+    title = f"Steps {found.shown.start} to {found.shown.stop - 1} of {len(seen)}\n{about}"
     caption = "\n".join(error_lines(found.errors)[:2])
     steps = seen[found.shown]
     figures["trajectory.png"] = model_plots.trajectory(steps, title, found.names, caption, found.shown.start)
     if found.values:
         runs = len(next(iter(found.values.values())))
         over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
-        title = f"Learned attention priors\n{found.about}{over}"
-        starts = analysis.first_values(found.config.model)
-        figures["learned.png"] = prior_plots.learned_values(found.values, starts, title)
+        title = f"Learned attention priors\n{about}{over}"
+        figures["learned.png"] = prior_plots.learned_values(found.values, analysis.first_values(model), title)
     priors = {layer: attention.prior for layer, attention in enumerate(found.model.attentions())}
-    tables, meaning = prior_tables(priors, 2 * found.config.model.horizon)
+    tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
-        title = f"Attention priors by distance\n{found.about}"
+        title = f"Attention priors by distance\n{about}"
         figures["priors.png"] = plots.prior_tables(tables, title, meaning, "tokens, two a step")
     if len(found.maps):
-        title = f"Attention over steps {first} to {found.window.stop - 1}\n{found.about}"
+        title = f"Attention over steps {first} to {found.window.stop - 1}\n{about}"
         figures["attention.png"] = prior_plots.token_maps(found.maps, title, first)
     if (link := found.link) is not None and seen.frames:
         title = (
             f"Strongest link of layer {link.layer}, head {link.head}: weight {link.weight:.2f}, {link.lift:.1f} times "
-            f"an even share, {abs(link.query - link.key)} tokens apart\n{found.about}"
+            f"an even share, {abs(link.query - link.key)} tokens apart\n{about}"
         )
         words = [found.names[action] for action in seen.action[found.window]]
         maps, frames = found.maps[link.layer, link.head], seen.frames[found.window]

@@ -93,18 +93,15 @@ def attend(
     with torch.autocast(x.device.type, enabled=False):
         kind = torch.promote_types(x.dtype, torch.float32)
         scores = query[:, :, -queries:].to(kind) @ key.to(kind).transpose(-1, -2)  # (B, H, Q, T)
-        weights = _shaped(attention, scores / math.sqrt(query.shape[-1]), reach.last(queries)).softmax(-1)
+        scores, reach = scores / math.sqrt(query.shape[-1]), reach.last(queries)
+        scale, bias = attention.prior.tables(reach.length)  # by distance, (H, T)
+        if scale is not None:
+            scores = scores * scale.to(scores.dtype)[:, reach.distance].transpose(0, 1)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)[:, reach.distance].transpose(0, 1)
+        weights = scores.masked_fill(reach.hidden[:, None], -math.inf).softmax(-1)
         mixed = F.dropout(weights, attention.dropout, attention.training) @ value.to(kind)
     return attention.project_out(mixed.transpose(1, 2).flatten(2).to(packed.dtype)), (key, value)
-
-
-def _shaped(attention: Attention, scores: Tensor, reach: Reach) -> Tensor:
-    scale, bias = attention.prior.tables(reach.length)  # by distance, (H, T)
-    if scale is not None:
-        scores = scores * scale.to(scores.dtype)[:, reach.distance].transpose(0, 1)
-    if bias is not None:
-        scores = scores + bias.to(scores.dtype)[:, reach.distance].transpose(0, 1)
-    return scores.masked_fill(reach.hidden[:, None], -math.inf)
 
 
 # ---- layers and stacks -----------------------------------------------------------------------------------------------
@@ -257,9 +254,9 @@ class RecurrentStack(Stack):
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """Step through the trunk; the memory are the states of all branches."""
         states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
-        for position, token in enumerate(trunk.unbind(1)):
+        for position, token in enumerate(trunk.split(1, 1)):
             real = (position < index)[:, None]
-            after = self._step(token, states)[1]
+            after = self._branch(token, states)[1]
             states = [torch.where(real, now, old) for now, old in zip(after, states, strict=True)]
         return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
@@ -269,15 +266,11 @@ class RecurrentStack(Stack):
 
     def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Take a step in every branch: new (B, K, D) from states (B K, D)."""
-        y, after = self._step(new.flatten(0, 1), states)
-        return y.view_as(new), after
-
-    def _step(self, x: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        after = []
+        x, after = new.flatten(0, 1), []
         for layer, state in zip(cast(list[RecurrentLayer], list(self.layers)), states, strict=True):
             x, state = layer.step(x, state)
             after.append(state)
-        return self.norm(x), after
+        return self.norm(x).view_as(new), after
 
 
 class FeedForwardStack(nn.Module):

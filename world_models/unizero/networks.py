@@ -99,9 +99,10 @@ class WorldModel(nn.Module):
 
     def window(self, batch: int) -> Window:
         """Make an empty history of B rows."""
-        like = next(self.parameters())
+        like, pairs = next(self.parameters()), self.config.pairs
         dtype = torch.promote_types(like.dtype, torch.float32)
-        return Window.empty(batch, self.config.pairs, self.config.width, like.device, dtype)
+        action = torch.zeros(batch, pairs, dtype=torch.int64, device=like.device)
+        return Window(like.new_zeros(batch, pairs, self.config.width, dtype=dtype), action, action.new_zeros(batch))
 
     def predict(self, at_action: Tensor) -> Tensor:
         """Predict next latents (..., D) from features at actions (..., D)."""

@@ -132,13 +132,15 @@ class Replay(Ring):
         left = real.sum(1)
         cut = (done & ~self._at("terminated", columns, envs) & real).any(1) & self.config.final_observations
         policy = self._at("policy", columns[:, : self.horizon], envs)
-        inside = real[:, : self.horizon]
+        inside = mask = real[:, : self.horizon]
+        if segment := self.config.segment_length:
+            mask = inside & (offset[: self.horizon] < segment - self._at("time", columns[:, :1], envs).long() % segment)
         return Sequences(
             observation=self._observations(columns, env, left, cut),
             action=torch.where(real, self._at("action", columns, envs), 0).long(),
             reward=torch.where(real, self._at("reward", columns, envs), 0.0),
             policy=torch.where(inside.unsqueeze(2), policy / policy.sum(2, keepdim=True), 1.0 / self.num_actions),
-            mask=inside & (offset[: self.horizon] < self._segment_left(column, env).unsqueeze(1)),
+            mask=mask,
             left=left,
             truncated=cut,
         )
@@ -172,9 +174,3 @@ class Replay(Ring):
             return observation
         after_end = (cut.unsqueeze(1) & (columns > last)).reshape(*columns.shape, *[1] * len(self.spec.shape))
         return torch.where(after_end, self._at("next_observation", last, envs), observation)
-
-    def _segment_left(self, column: Tensor, env: Tensor) -> Tensor:
-        """Count the steps left in each step's segment, (B,)."""
-        if not self.config.segment_length:
-            return torch.full_like(column, self.reach)
-        return self.config.segment_length - self._at("time", column, env).long() % self.config.segment_length

@@ -91,10 +91,11 @@ def search(
     numbers = numbers.to(device)
     halving = None if config.root == "puct" else Halving(grown, logits.to(device), numbers.noise, config)
     work = Simulations(grown, config.tree, numbers.ties, halving, history.latent, latent)
-    if on_host and _queries_nodes(config, functions, prior):
-        latents = work.by_node(functions)
+    if on_host:
+        whole = _queries_nodes(config, functions, prior)
+        latents = work.on_host(functions, logits.shape[1] if whole else 1)
     else:
-        latents = work.by_action(functions, on_host)
+        latents = work.on_device(functions)
     return _result(grown, latents, predicted, halving, config.tree.discount)
 
 
@@ -186,10 +187,10 @@ def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -
 class Simulations(NamedTuple):
     """All simulations of a search: S new nodes for each of B trees.
 
-    The model is queried for every tried action (`by_action`), or once for all actions of each node that is visited
-    (`by_node`). Both build the same trees. At least half of the nodes of a tree are leaves, so queries by node are
-    fewer; trees then also advance on their own, so there are as many queries as the tree with most inner nodes has.
-    The actions of a query share what lies before them, so it costs little more than one action.
+    The model is queried for every tried action, or on the host once for all actions of each node that is visited. Both
+    build the same trees. At least half of the nodes of a tree are leaves, so queries by node are fewer; trees then also
+    advance on their own, so there are as many queries as the tree with most inner nodes has. The actions of a query
+    share what lies before them, so it costs little more than one action.
     """
 
     tree: Tree  # on the device where it is walked
@@ -211,35 +212,35 @@ class Simulations(NamedTuple):
             yield begin, forced
             begin += forced.shape[1]
 
-    def by_action(self, functions: Functions, compiled: bool) -> Tensor:
-        """Query one action of each tree at a time; returns latents (B, W + 1 + S, D) of history, root and nodes.
+    def on_device(self, functions: Functions) -> Tensor:
+        """Grow trees of tensors, one query a simulation; returns latents (B, W + 1 + S, D) of history, root and nodes.
 
-        With trees of tensors nothing is copied to the host, and all shapes are static.
+        Nothing is copied to the host, and all shapes are static.
         """
-        walker = (compiled_tree if compiled else tree).Walker(self.tree, self.config)
         latents = _allocate(self.history, self.latent, self.ties.shape[1])
         first = latents.shape[1] - self.ties.shape[1]  # index of the first node's latent
         for begin, forced in self.phases():
             for simulation in range(begin, begin + forced.shape[1]):
-                order = walker.select(simulation, self.ties[:, simulation], forced[:, simulation - begin])
-                query = order.to(latents.device)
-                found, latents[:, first + simulation] = functions.outcome(latents, query, query[:, -1])
-                walker.expand(simulation, order, found.to(order.device))
+                held, numbers = forced[:, simulation - begin], self.ties[:, simulation]
+                order = tree.select(self.tree, simulation, numbers, held, self.config)
+                found, latents[:, first + simulation] = functions.outcome(latents, order, order[:, -1])
+                tree.expand(self.tree, simulation, order, found, self.config)
         return latents
 
-    def by_node(self, functions: Functions) -> Tensor:
-        """Query all actions of a node of each tree at a time; trees are on the CPU. Returns the same latents."""
-        actions, size = self.tree.prior.shape[2], self.ties.shape[1]
-        runner = compiled_tree.NodeRunner(self.tree, self.config, self.ties)
-        latents = _allocate(self.history, self.latent, size * actions)
-        free = latents.shape[1] - size * actions  # index after the last latent so far
-        every = torch.arange(actions, device=latents.device).repeat(len(latents), 1)
+    def on_host(self, functions: Functions, alternatives: int) -> Tensor:
+        """Grow trees on the CPU; a query covers one action or all of a node. Returns the same latents."""
+        size, pairs = self.ties.shape[1], self.history.shape[1]
+        runner = compiled_tree.Runner(self.tree, self.config, self.ties, alternatives)
+        latents = _allocate(self.history, self.latent, size * alternatives)
+        free = pairs + 1  # index after the last latent so far
+        every = torch.arange(alternatives, device=latents.device).repeat(len(latents), 1)
         for begin, forced in self.phases():
             while (order := runner.advance(begin, forced)) is not None:
-                found, latents[:, free : free + actions] = functions.outcome(latents, order.to(latents.device), every)
+                query = order.to(latents.device)
+                found, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
+                latents[:, free : free + alternatives] = new.view(len(new), alternatives, -1)
                 runner.record(found.cpu())
-                free += actions
-        pairs = self.history.shape[1]
+                free += alternatives
         return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
 
 

@@ -43,15 +43,10 @@ ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Batch:
-    """B sequences of T environment steps. Padding follows the real steps, which `mask` marks."""
+class Batch(Sequences):
+    """Sequences without the steps after them, and what they teach of values."""
 
-    observation: Tensor  # (B, T, observation), as stored in the replay
-    action: Tensor  # (B, T) int64
-    reward: Tensor  # (B, T)
     value: Tensor  # (B, T) n-step targets, on the scale of returns
-    policy: Tensor  # (B, T, A) visit fractions of the search
-    mask: Tensor  # (B, T) bool
 
 
 Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
@@ -222,14 +217,9 @@ def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int
     """Cut stored sequences to T steps and add their value targets."""
     steps = sequences.mask.shape[1]
     bootstrap = bootstrap_values(sequences, n, values).to(torch.promote_types(sequences.reward.dtype, torch.float32))
-    return Batch(
-        observation=sequences.observation[:, :steps],
-        action=sequences.action[:, :steps],
-        reward=sequences.reward[:, :steps],
-        value=n_step_targets(sequences.reward, bootstrap, sequences.left, sequences.truncated, gamma, n),
-        policy=sequences.policy,
-        mask=sequences.mask,
-    )
+    value = n_step_targets(sequences.reward, bootstrap, sequences.left, sequences.truncated, gamma, n)
+    own = {name: getattr(sequences, name)[:, :steps] for name in ("observation", "action", "reward")}
+    return Batch(**vars(sequences) | own, value=value)
 
 
 def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:

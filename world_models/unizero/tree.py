@@ -121,44 +121,39 @@ def choose(score: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
     return chosen, torch.where(gap > 0, gap, torch.inf).amin(-1)
 
 
-class Walker:
-    """The two steps of a simulation for one batch of trees; `compiled_tree` has the same class."""
+def select(tree: Tree, simulation: int, numbers: Tensor, forced: Tensor, config: TreeConfig) -> Tensor:
+    """Descend from the root to an action not tried yet; returns an order (B, 2 W + 3), see `read_order`.
 
-    def __init__(self, tree: Tree, config: TreeConfig) -> None:
-        self.tree, self.config = tree, config
+    `numbers` (B, simulations) holds a uniform number for the decision at each depth; `forced` (B,) is the action
+    taken at the root, or -1.
+    """
+    nodes = simulation + 1
+    number = numbers.gather(1, tree.depth[:, :nodes])
+    action, gap = choose(scores(tree, nodes, config), number)
+    is_root = torch.arange(nodes, device=forced.device) == 0
+    held = is_root & (forced >= 0).unsqueeze(1)  # (B, nodes)
+    action = torch.where(held, forced.unsqueeze(1), action)
+    following = tree.child[:, :nodes].gather(2, action.unsqueeze(2)).squeeze(2)
+    following = torch.where(following > 0, following, torch.arange(nodes, device=forced.device))
+    for _ in range((nodes - 1).bit_length()):
+        following = following.gather(1, following)
+    leaf = following[:, :1]
+    path = tree.path[:, :nodes, :nodes].gather(1, _rows(leaf, nodes))[:, 0]
+    visited = torch.zeros_like(held).scatter(1, path, True)
+    tree.margin.copy_(tree.margin.minimum(torch.where(visited & ~held, gap, torch.inf).amin(1)))
+    rows = _rows(leaf, tree.taken.shape[2])
+    history, taken = tree.history.gather(1, rows).squeeze(1), tree.taken.gather(1, rows).squeeze(1)
+    return torch.cat((history, taken, tree.remembered.gather(1, leaf), leaf, action.gather(1, leaf)), 1)
 
-    def select(self, simulation: int, numbers: Tensor, forced: Tensor) -> Tensor:
-        """Descend from the root to an action not tried yet; returns an order (B, 2 W + 3), see `read_order`.
 
-        `numbers` (B, simulations) holds a uniform number for the decision at each depth; `forced` (B,) is the action
-        taken at the root, or -1.
-        """
-        tree, nodes = self.tree, simulation + 1
-        number = numbers.gather(1, tree.depth[:, :nodes])
-        action, gap = choose(scores(tree, nodes, self.config), number)
-        is_root = torch.arange(nodes, device=forced.device) == 0
-        held = is_root & (forced >= 0).unsqueeze(1)  # (B, nodes)
-        action = torch.where(held, forced.unsqueeze(1), action)
-        following = tree.child[:, :nodes].gather(2, action.unsqueeze(2)).squeeze(2)
-        following = torch.where(following > 0, following, torch.arange(nodes, device=forced.device))
-        for _ in range((nodes - 1).bit_length()):
-            following = following.gather(1, following)
-        leaf = following[:, :1]
-        path = tree.path[:, :nodes, :nodes].gather(1, _rows(leaf, nodes))[:, 0]
-        visited = torch.zeros_like(held).scatter(1, path, True)
-        tree.margin.copy_(tree.margin.minimum(torch.where(visited & ~held, gap, torch.inf).amin(1)))
-        rows = _rows(leaf, tree.taken.shape[2])
-        history, taken = tree.history.gather(1, rows).squeeze(1), tree.taken.gather(1, rows).squeeze(1)
-        return torch.cat((history, taken, tree.remembered.gather(1, leaf), leaf, action.gather(1, leaf)), 1)
+def expand(tree: Tree, simulation: int, order: Tensor, found: Tensor, config: TreeConfig) -> None:
+    """Attach the new node of a simulation and back its value up to the root, in place.
 
-    def expand(self, simulation: int, order: Tensor, found: Tensor) -> None:
-        """Attach the new node of a simulation and back its value up to the root, in place.
-
-        `found` (B, 2 + A) float64 holds its reward, value and policy.
-        """
-        node = simulation + 1
-        _attach(self.tree, node, order, found)
-        _back_up(self.tree, node, found[:, 1], self.config.discount)
+    `found` (B, 2 + A) float64 holds its reward, value and policy.
+    """
+    node = simulation + 1
+    _attach(tree, node, order, found)
+    _back_up(tree, node, found[:, 1], config.discount)
 
 
 def read_order(order: Tensor) -> tuple[Window, Tensor, Tensor]:
