@@ -255,41 +255,29 @@ def test_the_published_settings_are_the_defaults():
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "nstep.npz")
 H, N, GAMMA = int(GOLDEN["H"]), int(GOLDEN["td"]), float(GOLDEN["gamma"])
-CASES = [("terminal", p) for p in (0, 5, 8, 11)] + [("padded", p) for p in (0, 14, 19)]
+POSITIONS = {"terminal": [0, 5, 8, 11], "padded": [0, 14, 19]}
 DOUBLE = torch.float64
 
 
-def recorded(case, position, steps):
-    """A stored segment read as a sequence; observation i is the number i, so that its value can be looked up."""
+def recorded(case, steps):
+    """A stored segment read as sequences; observation i is the number i, so that its value can be looked up."""
     rewards, actions = torch.as_tensor(GOLDEN[f"{case}/rewards"]), int(GOLDEN[f"{case}/n_actions"])
     own = int(GOLDEN["padded/segment_length"]) if case == "padded" else actions
-    place = position + torch.arange(steps + N)
-    held = torch.cat((rewards, torch.zeros(steps + N, dtype=DOUBLE)))  # nothing is paid behind the last reward
+    first = torch.tensor(POSITIONS[case])
+    place = first[:, None] + torch.arange(steps + N)  # (B, T + n)
+    paid = rewards[place.clamp(max=len(rewards) - 1)]
     return Sequences(
-        observation=place[None, :, None],
-        action=place[None],
-        reward=torch.where(place < len(rewards), held[place.clamp(max=len(held) - 1)], 0.0)[None],
-        policy=torch.full((1, steps, 2), 0.5),
-        mask=(place[:steps] < own)[None],
-        left=torch.tensor([min(actions - position, steps + N)]),
-        truncated=torch.tensor([False]),
-    )
+        observation=place[..., None], action=place, reward=torch.where(place < len(rewards), paid, 0.0),
+        policy=torch.full((len(first), steps, 2), 0.5), mask=place[:, :steps] < own,
+        left=(actions - first).clamp(max=steps + N), truncated=first < 0,
+    )  # fmt: skip
 
 
-def stacked(parts):
-    return Sequences(*(torch.cat([getattr(part, name) for part in parts]) for name in Sequences.__dataclass_fields__))
-
-
-def values_of(case):
-    return lambda observation, action, lengths: torch.as_tensor(GOLDEN[f"{case}/boot"])[observation[..., 0]]
-
-
-@pytest.mark.parametrize("case", ["terminal", "padded"])
+@pytest.mark.parametrize("case", POSITIONS)
 def test_targets_are_the_recorded_ones_in_one_batch(case):
-    positions = [p for name, p in CASES if name == case]
-    sequences = stacked([recorded(case, p, H + 1) for p in positions])
-    batch = make_batch(sequences, values_of(case), GAMMA, N)
-    for row, position in enumerate(positions):
+    values, sequences = torch.as_tensor(GOLDEN[f"{case}/boot"]), recorded(case, H + 1)
+    batch = make_batch(sequences, lambda observation, *_: values[observation[..., 0]], GAMMA, N)
+    for row, position in enumerate(POSITIONS[case]):
         key = f"{case}/pos{position}"
         np.testing.assert_allclose(batch.value[row], GOLDEN[f"{key}/value"], rtol=0, atol=1e-12)
         np.testing.assert_array_equal(batch.reward[row], GOLDEN[f"{key}/reward"])
@@ -339,15 +327,8 @@ def test_targets_are_the_definitions(steps, n, seed, gamma):
 
 
 def test_the_bootstrap_sees_consecutive_observations_and_how_many_are_real():
-    sequences = stacked([recorded("terminal", p, H) for p in (0, 5, 8, 11)])
-    seen = {}
-
-    def values(observation, action, lengths):
-        seen.update(observation=observation[..., 0], action=action, lengths=lengths)
-        return torch.zeros(action.shape, dtype=DOUBLE)
-
-    assert bootstrap_values(sequences, N, values).shape == (4, H)
-    assert seen["observation"][:, 0].tolist() == [0 + 5, 5 + 5, 8 + 4, 11 + 1]
-    assert torch.equal(seen["observation"], seen["observation"][:, :1] + torch.arange(H))
-    assert torch.equal(seen["action"], seen["observation"])
-    assert seen["lengths"].tolist() == [H, 2, 1, 1]  # at least one, whose value is not used
+    observation, action, lengths = bootstrap_values(recorded("terminal", H), N, lambda *seen: seen)
+    assert observation[:, 0, 0].tolist() == [0 + 5, 5 + 5, 8 + 4, 11 + 1]
+    assert torch.equal(observation[..., 0], observation[:, :1, 0] + torch.arange(H))
+    assert torch.equal(action, observation[..., 0])
+    assert lengths.tolist() == [H, 2, 1, 1]  # at least one, whose value is not used

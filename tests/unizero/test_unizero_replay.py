@@ -51,9 +51,6 @@ def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, colu
     return replay, steps
 
 
-worlds_of = st.lists(st.lists(st.integers(1, 11), min_size=6, max_size=9), min_size=1, max_size=3)
-
-
 def check_sequence(sequences, row, steps, segment, truncated, final):
     """Compare one row with the world's list of (episode, time, length) from its first step on."""
     episode, first, length = steps[0]
@@ -74,47 +71,33 @@ def check_sequence(sequences, row, steps, segment, truncated, final):
         np.testing.assert_allclose(sequences.policy[row, i], visits / visits.sum(), rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    worlds=worlds_of,
+    worlds=st.lists(st.lists(st.integers(1, 11), min_size=6, max_size=9), min_size=1, max_size=3),
     capacity=st.sampled_from([T + N + W + 1, 20, 1000]),
     segment=st.sampled_from([0, 1, 3, 5]),
     truncated=st.booleans(),
     final=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_sequences_are_what_happened(worlds, capacity, segment, truncated, final, seed):
+def test_sequences_are_what_happened_and_contexts_the_steps_before(worlds, capacity, segment, truncated, final, seed):
     replay, steps = filled(worlds, capacity, segment, final, truncated)
     if not replay.drawable:
         return
     drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
-    sequences = replay.sequences(drawn)
+    sequences, contexts = replay.sequences(drawn), replay.contexts(drawn)
+    history, current = windows(contexts, contexts.observation.double())
     for row, cell in enumerate(drawn.tolist()):
         at, world = divmod(cell, len(worlds))
         check_sequence(sequences, row, steps[world][at:], segment, truncated, final)
-    assert torch.allclose(sequences.policy.sum(2), torch.ones(len(drawn), T))
-
-
-@settings(max_examples=30, deadline=None)
-@given(worlds=worlds_of, capacity=st.sampled_from([T + N + W + 1, 20, 1000]), seed=st.integers(0, 999))
-def test_contexts_hold_the_steps_before_of_the_same_episode(worlds, capacity, seed):
-    replay, steps = filled(worlds, capacity)
-    if not replay.drawable:
-        return
-    drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
-    contexts, sequences = replay.contexts(drawn), replay.sequences(drawn)
-    latent = contexts.observation.double()
-    history, current = windows(contexts, latent)
-    for row, cell in enumerate(drawn.tolist()):
-        at, world = divmod(cell, len(worlds))
         for k in range(min(int(sequences.left[row]), T)):
             episode, t, _ = steps[world][at + k]
             held = int(history.count[row * T + k])
             assert held == min(t, W) and current[row * T + k].tolist() == [episode, t]
             before = [[episode, t - held + i] for i in range(held)]
             assert history.latent[row * T + k, :held].tolist() == before
-            taken = [action_of(episode, past) for _, past in before]
-            assert history.action[row * T + k, :held].tolist() == taken
+            assert history.action[row * T + k, :held].tolist() == [action_of(episode, past) for _, past in before]
+    assert torch.allclose(sequences.policy.sum(2), torch.ones(len(drawn), T))
 
 
 def test_every_step_is_drawn_equally_often_and_none_beside_the_present():
