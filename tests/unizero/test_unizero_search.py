@@ -64,51 +64,30 @@ def test_scores_are_the_recorded_ones():
     np.testing.assert_allclose(found, GOLDEN["score_out"], rtol=0, atol=1e-15)
 
 
-def recorded(cases):
-    """Several recorded searches of one size as the rows of one batch."""
-    parts = [[golden(f"{case}/{name}") for case in cases] for name in ("root_logits", "rewards", "values", "logits")]
-    return Recorded(torch.stack(parts[0]), *(torch.stack(part, 1) for part in parts[1:]))
-
-
-def check_recorded(result, row, key):
-    tree = result.tree
-    log = torch.stack((tree.parent[row], tree.action[row], tree.depth[row]), 1)[1:]
-    assert torch.equal(log, golden(f"{key}/log"))
-    assert torch.equal(result.visits[row], golden(f"{key}/root_visits"))
-    assert torch.equal(tree.visits[row], golden(f"{key}/node_N"))
-    values = {"root_value": result.value, "node_W": tree.total, "min_q": tree.low, "max_q": tree.high}
-    for name, value in values.items():
-        torch.testing.assert_close(value[row], golden(f"{key}/{name}"), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("case", ["s16", "s50", "s50_flat"])
 @pytest.mark.parametrize("noise", ["noise", "nonoise"])
 def test_whole_searches_are_the_recorded_ones(case, noise, backend):
-    simulations, model = len(golden(f"{case}/rewards")), recorded([case])
+    logits, *outputs = (golden(f"{case}/{name}") for name in ("root_logits", "rewards", "values", "logits"))
+    simulations, model = len(outputs[0]), Recorded(logits[None], *(output[:, None] for output in outputs))
     vector = golden(f"{case}/noise_vec")[None] if noise == "noise" else None
     config, numbers = SearchConfig(simulations=simulations, backend=backend), silent(1, simulations, vector)
     result = searched(model, numbers, config)
-    check_recorded(result, 0, f"{case}/{noise}")
+    tree, key = result.tree, f"{case}/{noise}"
+    log = torch.stack((tree.parent[0], tree.action[0], tree.depth[0]), 1)[1:]
+    exact = {"log": log, "root_visits": result.visits[0], "node_N": tree.visits[0]}
+    assert all(torch.equal(value, golden(f"{key}/{name}")) for name, value in exact.items())
+    values = {"root_value": result.value, "node_W": tree.total, "min_q": tree.low, "max_q": tree.high}
+    for name, value in values.items():
+        torch.testing.assert_close(value[0], golden(f"{key}/{name}"), rtol=0, atol=1e-12)
     # A margin is a difference of scores: it shows rounding that no decision shows, such as a float32 in between.
     oracle = oracle_of(model, 0, numbers, config)
-    assert oracle.untied_margin == pytest.approx(float(golden(f"{case}/{noise}/margin")), rel=1e-9)
-    assert result.tree.margin.item() == pytest.approx(oracle.margin, rel=1e-9)
+    assert oracle.untied_margin == pytest.approx(float(golden(f"{key}/margin")), rel=1e-9)
+    assert tree.margin.item() == pytest.approx(oracle.margin, rel=1e-9)
     if noise == "noise":
         torch.testing.assert_close(result.policy[0], golden(f"{case}/policy_target"), rtol=0, atol=1e-15)
         sampled = probabilities(result.visits, 0.25)[0]
         torch.testing.assert_close(sampled, golden(f"{case}/collect_probs_T0.25"), rtol=1e-12, atol=0)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_recorded_searches_are_the_same_in_one_batch(backend):
-    cases = ["s50", "s50", "s50_flat", "s50_flat"]
-    model = recorded(cases)
-    noise = model.root_logits.softmax(1)  # the prior as its own noise is no noise
-    noise[::2] = torch.stack([golden(f"{case}/noise_vec") for case in cases[::2]])
-    result = searched(model, silent(4, 50, noise), SearchConfig(backend=backend))
-    for row, case in enumerate(cases):
-        check_recorded(result, row, f"{case}/{'nonoise' if row % 2 else 'noise'}")
 
 
 # any tree, against the oracle
@@ -333,26 +312,15 @@ def test_ties_fall_to_each_of_the_best_by_its_share_of_the_unit(values, number):
     assert gap.item() > 0
 
 
-def test_noise_moves_the_prior_by_its_share_and_evaluation_has_none():
-    model = random_model(3, 4, 2, 0)
-    config = SearchConfig(simulations=2, dirichlet_fraction=0.25)
-    numbers = drawn(config, 3, 4)
-    assert torch.allclose(numbers.noise.sum(1), torch.ones(3, dtype=DOUBLE))
-    mixed = searched(model, numbers, config).tree.prior[:, 0]
-    expected = 0.75 * model.root_logits.softmax(1) + 0.25 * numbers.noise
-    torch.testing.assert_close(mixed, expected, rtol=0, atol=1e-15)
-    quiet = drawn(config, 3, 4, evaluation=True)
-    assert quiet.noise is None and torch.equal(quiet.ties, numbers.ties)
-    plain = searched(random_model(3, 4, 2, 0), quiet, config).tree.prior[:, 0]
-    torch.testing.assert_close(plain, model.root_logits.softmax(1), rtol=0, atol=1e-15)
-
-
-def test_dirichlet_noise_has_its_mean_and_variance():
-    numbers = drawn(SearchConfig(simulations=1), 20_000, 6)
+def test_dirichlet_noise_has_its_mean_and_variance_and_evaluation_has_none():
+    config = SearchConfig(simulations=1)
+    numbers, quiet = (drawn(config, 20_000, 6, evaluation=evaluation) for evaluation in (False, True))
     alpha, share = 0.3, 1 / 6
     variance = share * (1 - share) / (6 * alpha + 1)
     assert (numbers.noise.mean(0) - share).abs().max() < 5 * (variance / 20_000) ** 0.5
     assert numbers.noise.var(0).sub(variance).abs().max() < 0.05 * variance
+    assert torch.allclose(numbers.noise.sum(1), torch.ones(20_000, dtype=DOUBLE))
+    assert quiet.noise is None and torch.equal(quiet.ties, numbers.ties)
 
 
 @given(
