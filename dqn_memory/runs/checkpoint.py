@@ -264,15 +264,6 @@ def unpack_tensors(data: bytes, kind: str, path: Path) -> tuple[dict[str, Tensor
     return tensors, header
 
 
-def load_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read one weights file and its header, wherever it lies."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read the weights file {path}: {error.strerror}") from None
-    return unpack_tensors(data, "weights", path)
-
-
 def pack_trainer(state: dict[str, Any]) -> bytes:
     """Write nested plain Python values and tensors as torch does."""
     buffer = io.BytesIO()

@@ -28,7 +28,7 @@ from torch import Tensor
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder, ReplaySource
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
-from envs.files import disk_errors, write_atomic
+from envs.files import disk_errors, read_text, write_atomic
 from envs.machine import describe_environment
 
 
@@ -74,10 +74,7 @@ class Run:
     @property
     def config_toml(self) -> str:
         """Text of config.toml."""
-        try:
-            return (self.path / "config.toml").read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"cannot read {self.path / 'config.toml'}: {error}") from None
+        return read_text(self.path / "config.toml")
 
     def lengthen(self, total_steps: int) -> None:
         """Let config.toml say another length of the run, so that a later resume goes on to it too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,8 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
     Raises:
         UserError: there is none, or its package cannot be imported here.
     """
-    kind = KINDS.get(kind, kind)
-    found = {point.name: point for point in entry_points(group=TRAINERS)}
-    if kind not in found:
-        raise UserError(near_names("kind of run", kind, found))
     try:
-        trainer: type[Trainer[Any]] = found[kind].load()
+        trainer: type[Trainer[Any]] = _entry_point(KINDS.get(kind, kind)).load()
     except ModuleNotFoundError as error:
         raise UserError(f"the trainer {kind} is not installed here: there is no module {error.name}") from None
     return trainer
@@ -35,10 +31,14 @@ def trainer_class(kind: str) -> type[Trainer[Any]]:
 
 def script_of(kind: str) -> str:
     """Name the module that trains runs of this kind, such as dqn_memory.train; nothing of it is imported."""
-    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
-    if kind not in modules:
-        raise UserError(near_names("kind of run", kind, modules))
-    return modules[kind]
+    return _entry_point(kind).module
+
+
+def _entry_point(kind: str) -> EntryPoint:
+    found = entry_points(group=TRAINERS)
+    if kind not in found.names:
+        raise UserError(near_names("kind of run", kind, found.names))
+    return found[kind]
 
 
 def kind_of(checkpoint: Checkpoint) -> str | None:
@@ -56,8 +56,8 @@ def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
     found = kind_of(checkpoint)
     if found == kind and "config" in checkpoint.header:
         return
-    modules = {point.name: point.module for point in entry_points(group=TRAINERS)}
     right = ""
-    if found in modules:
-        right = f"; use python -m {modules[found]} or {modules[found].rpartition('.')[0]}.inspect"
+    if found in entry_points(group=TRAINERS).names:
+        script = script_of(found)
+        right = f"; use python -m {script} or {script.rpartition('.')[0]}.inspect"
     raise UserError(f"the checkpoint of {run} is foreign: its kind is '{found}', not '{kind}'{right}")

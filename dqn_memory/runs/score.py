@@ -13,10 +13,7 @@ from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
-SUCCESS, POSITIVE = (
-    "success",
-    "positive return",
-)  # names of the success rate, and of what counts where an environment reports none
+SUCCESS, POSITIVE = "success", "positive return"  # the success rate, and what counts where no success is reported
 
 
 def env_reports_success(fleet: Any) -> bool:

@@ -27,7 +27,7 @@ import shutil
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from functools import reduce
@@ -40,7 +40,8 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.toml import defaults, field_types, from_record, from_toml, members, to_toml
-from envs import cli
+from envs.cli import load_plugins
+from envs.files import read_text
 from envs.registry import WORLDS
 
 if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, go without torch
@@ -112,21 +113,7 @@ def study_files(presets: Path = PRESETS) -> dict[str, Path]:
 def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base: C | None = None) -> C:
     """Lay a preset or a TOML file over `base` (the defaults)."""
     path = _find(name, presets)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UserError(f"cannot read the config file {path}: {reason}") from None
-    return from_toml(config_class, text, str(path), base)
-
-
-def load_plugins(names: Iterable[str]) -> None:
-    """Import modules that register blocks or environments from outside the package: see `envs.cli.load_plugins`.
-
-    Raises UserError where one is missing or registers what cannot be; any other error inside a plugin keeps its
-    traceback.
-    """
-    cli.load_plugins(names)
+    return from_toml(config_class, read_text(path, "the config file "), str(path), base)
 
 
 def _config_names(arguments: list[str]) -> list[str]:
@@ -169,12 +156,8 @@ def flag_names(config: Any) -> dict[str, str]:
 def parse_flags(default: C, argv: list[str], description: str, prog: str | None = None) -> C:
     """Give `default` with the flags in `argv` laid over it; tyro prints --help and its own errors."""
     mirror = _mirror(default, _flags(default), ())
-    config_field = (
-        "config",
-        Annotated[Repeatable, tyro.conf.arg(help=CONFIG_HELP, metavar="NAME|PATH")],
-        field(default=()),
-    )
-    extra = [] if "config" in field_types(type(default)) else [config_field]
+    config_type = Annotated[Repeatable, tyro.conf.arg(help=CONFIG_HELP, metavar="NAME|PATH")]
+    extra = [] if "config" in field_types(type(default)) else [("config", config_type, field(default=()))]
     top = make_dataclass(type(mirror).__name__, extra, bases=(type(mirror),), frozen=True)
     parsed: Any = tyro.cli(top, args=argv, prog=prog, description=description, config=(tyro.conf.OmitArgPrefixes,))
     return _rebuild(default, parsed)

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import save_file
+from run_folders import assert_equal
+from safetensors.torch import save as safetensors
 from torch import Tensor
 
-from dqn_memory.runs.checkpoint import load_weights
+from dqn_memory.runs.checkpoint import unpack_tensors
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 
@@ -50,11 +51,7 @@ def weights(step: int) -> dict[str, Tensor]:
 
 def trainer(step: int) -> dict[str, Any]:
     state = {0: {"exp_avg": torch.full((2,), step / 3), "step": torch.tensor(float(step))}}
-    return {
-        "optimiser": {"state": state, "groups": [{"lr": 3e-4, "params": [0]}]},
-        "step": step,
-        "name": None,
-    }
+    return {"optimiser": {"state": state, "groups": [{"lr": 3e-4, "params": [0]}]}, "step": step, "name": None}
 
 
 def save(run: Run, step: int, ring: Ring | None = None) -> None:
@@ -64,15 +61,9 @@ def save(run: Run, step: int, ring: Ring | None = None) -> None:
 def check(run: Run, step: int, columns: tuple[int, int] | None = None) -> None:
     """The checkpoint is that of `step`, whole, with exactly these columns."""
     found = run.load()
-    assert found.step == step and found.header["architecture"] == "dtqn" and found.header["config"] == CONFIG
-    assert found.weights.keys() == weights(step).keys()
-    assert all(torch.equal(found.weights[name], value) for name, value in weights(step).items())
-    assert found.weights["head.bias"].dtype == torch.float64
-    assert found.trainer["step"] == step and found.trainer["name"] is None
-    assert (
-        found.trainer["optimiser"]["state"][0]["exp_avg"].tolist()
-        == trainer(step)["optimiser"]["state"][0]["exp_avg"].tolist()
-    )
+    assert found.step == step and found.header == HEADER
+    assert_equal(dict(sorted(found.weights.items())), dict(sorted(weights(step).items())))
+    assert_equal(found.trainer, trainer(step))
     if columns is None:
         assert found.replay is None
         return
@@ -135,19 +126,13 @@ def test_metrics_are_json_numbers_and_nan_is_null(run):
     assert run.metrics()[1]["z"] == 0.25
 
 
-def test_a_line_cut_short_is_left_out_of_reading(run):
-    run.log(1, {"a": 1.0})
-    run.close()
+def test_a_line_cut_short_is_left_out_of_reading(tmp_path):
+    with Run.create(tmp_path / "run", CONFIG, tensorboard=False) as run:
+        run.log(1, {"a": 1.0})
     with (run.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "a"')
     assert run.metrics() == [{"step": 1, "a": 1.0}]
-
-
-def test_tensorboard_can_be_left_out(tmp_path):
-    with Run.create(tmp_path / "run", CONFIG, tensorboard=False) as run:
-        run.log(1, {"a": 1.0})
-    assert run.metrics() == [{"step": 1, "a": 1.0}]
-    assert not list(run.path.glob("events*"))
+    assert not list(run.path.glob("events*"))  # TensorBoard's, which can be left out
 
 
 def events(run: Run) -> dict[int, float]:
@@ -218,8 +203,6 @@ def test_save_and_load(run):
     assert files(run) == ["manifest.json", "step_000000007.pt", "step_000000007.safetensors"]
     manifest = json.loads((run.path / "checkpoints" / "manifest.json").read_text())
     assert manifest["content"]["replay"] == "none" and manifest["content"]["step"] == 7
-    tensors, header = load_weights(run.path / "checkpoints" / "step_000000007.safetensors")
-    assert tensors["head.weight"][0, 0] == 7 and header == HEADER
 
 
 def test_tied_and_strided_weights(run):
@@ -257,12 +240,8 @@ def test_chunks_go_one_by_one(run):
     for written in (4, 9, 13, 15):
         ring.written = written
         save(run, written, ring)
-    names = [
-        "replay/chunk_13_15.safetensors",
-        "replay/chunk_4_9.safetensors",
-        "replay/chunk_9_13.safetensors",
-    ]
-    assert [name for name in files(run) if name.startswith("replay/")] == names
+    chunks = [f"replay/chunk_{span}.safetensors" for span in ("13_15", "4_9", "9_13")]
+    assert [name for name in files(run) if name.startswith("replay/")] == chunks
     check(run, 15, (5, 15))
 
 
@@ -319,11 +298,7 @@ def test_damaged_files_are_named(run, name, damage):
     with pytest.raises(UserError) as caught:
         Run.open(run.path).resume()
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
-    check_is_readable_as_text(caught.value)
-
-
-def check_is_readable_as_text(error: UserError) -> None:
-    assert any(word in str(error) for word in ("damaged", "foreign", "cannot read", "no safetensors"))
+    assert ("cannot read" if damage == "gone" else "is damaged") in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -349,19 +324,19 @@ def test_damaged_manifests_are_named(run, change):
     assert files(run) == before  # nothing is swept away on the word of a bad manifest
 
 
-def test_foreign_weights_are_named(tmp_path):
-    foreign = tmp_path / "model.safetensors"
-    save_file({"a": torch.zeros(2)}, foreign, metadata={"format": "pt"})
-    with pytest.raises(UserError, match=r"model\.safetensors is foreign: its header says 'pt'"):
-        load_weights(foreign)
-    foreign.write_bytes(b"not safetensors at all")
-    with pytest.raises(UserError, match=r"model\.safetensors is no safetensors file"):
-        load_weights(foreign)
-    with pytest.raises(UserError, match="cannot read the weights file"):
-        load_weights(tmp_path / "absent.safetensors")
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (safetensors({"a": torch.zeros(2)}, metadata={"format": "pt"}), "is foreign: its header says 'pt'"),
+        (b"not safetensors at all", "is no safetensors file"),
+    ],
+)
+def test_foreign_weights_are_named(data, words):
+    with pytest.raises(UserError, match=rf"model\.safetensors {words}"):
+        unpack_tensors(data, "weights", Path("model.safetensors"))
 
 
-def test_trainer_state_runs_no_code(run, tmp_path):
+def test_trainer_state_runs_no_code(run):
     run.save(1, weights(1), {"evil": Path("x")})  # a class that safe reading does not admit
     with pytest.raises(UserError, match=r"step_000000001\.pt is no trainer state"):
         run.load()
@@ -388,7 +363,10 @@ def fail_at(monkeypatch, call: int) -> list[int]:
 def test_a_full_disk_keeps_the_last_checkpoint(run, monkeypatch, call):
     ring = Ring(10, 6)
     run.log(6, {"a": 1.0})
-    save(run, 6, ring)
+    with monkeypatch.context() as patch:
+        writes = fail_at(patch, 99)
+        save(run, 6, ring)
+    assert len(writes) == 5  # each of which fails below
     before = files(run)
     ring.written = 12
     with monkeypatch.context() as patch:
@@ -399,13 +377,6 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, monkeypatch, call):
     check(Run.open(run.path), 6, (0, 6))
     save(run, 12, ring)  # there is room again
     check(Run.open(run.path), 12, (2, 12))
-
-
-def test_a_save_makes_five_writes(run, monkeypatch):
-    run.log(6, {"a": 1.0})
-    calls = fail_at(monkeypatch, 99)
-    save(run, 6, Ring(10, 6))
-    assert len(calls) == 5  # so that the test above fails at each of them
 
 
 def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch):

@@ -117,42 +117,29 @@ def test_defaults_alone(presets):
     assert parse(Sample, [], presets) == Sample()
 
 
-def test_preset_over_defaults_and_flag_over_preset(presets):
-    config = parse(Sample, ["--config", "memory-7x7", "--mu", "2.5"], presets)
-    assert (config.steps, config.env, config.layer.prior.mu) == (70, "seven", 2.5)
-    assert config.epsilon == Sample().epsilon
-
-
-def test_a_flag_wins_wherever_it_stands(presets):
-    assert parse(Sample, ["--steps", "1", "--config", "memory-7x7"], presets).steps == 1
+def test_preset_over_defaults_and_flag_over_preset_wherever_it_stands(presets):
+    for argv in (["--config", "memory-7x7", "--mu", "2.5"], ["--mu", "2.5", "--config", "memory-7x7"]):
+        config = parse(Sample, argv, presets)
+        assert (config.steps, config.env, config.layer.prior.mu) == (70, "seven", 2.5)
+        assert config.epsilon == Sample().epsilon
 
 
 def test_later_config_wins_and_keeps_the_rest(presets):
-    config = parse(Sample, ["--config=memory-7x7", "--config", "paper/dtqn"], presets)
+    by_path = str(presets / "paper" / "dtqn.toml")
+    config = parse(Sample, ["--config=memory-7x7", "--config", by_path], presets)
     assert (config.steps, config.norm, config.env, config.layer.prior.mu) == (50, "identity", "seven", 7.0)
     assert parse(Sample, ["--config", "paper/dtqn", "--config", "memory-7x7"], presets).steps == 70
 
 
-def test_config_by_path(presets):
-    assert parse(Sample, ["--config", str(presets / "paper" / "dtqn.toml")], presets).steps == 50
-
-
 def test_flags_of_every_type(presets):
-    argv = "--no-double --clip None --norm identity --buckets 4 5 6 --pair 2 b --folder out --extra 1"
-    argv = argv.replace(" --extra 1", " --plugin one --plugin two --env-kwargs size=7 --env-kwargs name=abc")
-    config = parse(Sample, [*argv.split(), "--rate", "0.5"], presets)
-    assert config == replace(
-        Sample(),
-        double=False,
-        clip=None,
-        norm="identity",
-        buckets=(4, 5, 6),
-        pair=(2, "b"),
-        folder=Path("out"),
-        plugin=("one", "two"),
-        env_kwargs={"size": 7, "name": "abc"},
-        optimiser=Adam(0.5),
+    argv = (
+        "--no-double --clip None --norm identity --buckets 4 5 6 --pair 2 b --folder out --rate 0.5 "
+        "--plugin one --plugin two --env-kwargs size=7 --env-kwargs name=abc"
     )
+    assert parse(Sample, argv.split(), presets) == Sample(
+        double=False, clip=None, norm="identity", buckets=(4, 5, 6), pair=(2, "b"), folder=Path("out"),
+        plugin=("one", "two"), env_kwargs={"size": 7, "name": "abc"}, optimiser=Adam(0.5),
+    )  # fmt: skip
 
 
 def test_flags_follow_the_union_member_that_the_file_chose(tmp_path, presets):
@@ -244,14 +231,11 @@ def test_help_shows_every_flag_and_every_word(presets, capsys):
     text = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for flag in [*flag_names(Sample()).values(), "config"]:
         assert f"--{flag.replace('_', '-')}" in text
-    documented = ["id of the world", "centre, in steps", "largest span (None: the context length)"]
-    documented += [
-        "dropout inside the layer",
-        "attention heads of the layer",
-        "keywords of the world",
-        "step size",
-    ]
-    for words in [*documented, "Train a sample agent.", "memory-7x7, paper/dtqn"]:
+    for words in (
+        "id of the world", "centre, in steps", "largest span (None: the context length)", "dropout inside the layer",
+        "attention heads of the layer", "keywords of the world", "step size", "Train a sample agent.",
+        "memory-7x7, paper/dtqn",
+    ):  # fmt: skip
         assert words in text
 
 
@@ -265,19 +249,12 @@ def test_help_shows_the_presets_values(presets, capsys):
 
 
 def rich() -> Sample:
-    return replace(
-        Sample(),
-        clip=None,
-        epsilon=1e-12,
-        buckets=(),
-        env_kwargs={"size": 7, "share": 0.5, "name": 'quo"te', "on": True},
-        plugin=("a.b",),
-        folder=Path("x/y"),
-        layer=Layer(heads=2, prior=Prior("gaussian", 1 / 3, 4.0)),
-        extra=Prior(mu=2.0),
-        optimiser=MomentumConfig(momentum=0.1),
+    return Sample(
+        clip=None, epsilon=1e-12, buckets=(), env_kwargs={"size": 7, "share": 0.5, "name": 'quo"te', "on": True},
+        plugin=("a.b",), folder=Path("x/y"), layer=Layer(heads=2, prior=Prior("gaussian", 1 / 3, 4.0)),
+        extra=Prior(mu=2.0), optimiser=MomentumConfig(momentum=0.1),
         stack=(Layer(heads=1), Layer(prior=Prior(cap=2.0))),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("config", [Sample(), rich(), replace(rich(), clip=3.0)])
@@ -292,30 +269,17 @@ def test_the_text_is_complete_and_none_is_absent():
     assert "cap" not in text
     assert "mu = 6.0" in text
     assert 'kind = "adam"' in text
-    lines = {line.split(" = ")[0] for line in text.splitlines()}
-    assert {
-        "env",
-        "steps",
-        "epsilon",
-        "double",
-        "clip",
-        "norm",
-        "dropout",
-        "buckets",
-        "heads",
-        "rate",
-    } <= lines
+    assert {"env", "steps", "epsilon", "double", "clip", "norm", "dropout", "buckets", "heads", "rate"} <= {
+        line.split(" = ")[0] for line in text.splitlines()
+    }
+
+
+NUMBERS = st.floats(allow_nan=False)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
 @hypothesis_settings(max_examples=50, deadline=None)
-@given(
-    st.builds(
-        Prior,
-        kind=st.text(st.characters(exclude_categories=["Cs"])),
-        mu=st.floats(allow_nan=False),
-        cap=st.none() | st.floats(allow_nan=False),
-    )
-)
+@given(st.builds(Prior, kind=TEXT, mu=NUMBERS, cap=st.none() | NUMBERS))
 def test_round_trip_of_any_value(prior):
     assert from_toml(Prior, to_toml(prior), "x") == prior
 
@@ -374,28 +338,20 @@ def test_shipped_presets_folder_is_found():
     assert (settings.PRESETS / "README.md").is_file()
 
 
-def test_plugins_are_imported(tmp_path, monkeypatch):
+def test_plugins_are_imported_or_refused_in_one_sentence(tmp_path, monkeypatch):
     (tmp_path / "my_block_plugin.py").write_text("REGISTERED = 3\n")
+    (tmp_path / "needy_plugin.py").write_text("import not_there_at_all\n")
+    (tmp_path / "broken_plugin.py").write_text("raise ValueError('mine')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     load_plugins(["my_block_plugin"])
     assert sys.modules.pop("my_block_plugin").REGISTERED == 3
-
-
-def test_missing_plugins_are_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "needy_plugin.py").write_text("import not_there_at_all\n")
     with pytest.raises(UserError, match="--plugin no_such_plugin: no module"):
         load_plugins(["no_such_plugin"])
     with pytest.raises(UserError, match="--plugin needy_plugin: it needs the module 'not_there_at_all'"):
         load_plugins(["needy_plugin"])
     with pytest.raises(UserError, match="give a module's full name"):
         load_plugins([""])
-
-
-def test_a_defect_inside_a_plugin_keeps_its_traceback(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "broken_plugin.py").write_text("raise ValueError('mine')\n")
-    with pytest.raises(ValueError, match="mine") as caught:
+    with pytest.raises(ValueError, match="mine") as caught:  # a defect inside a plugin keeps its traceback
         load_plugins(["broken_plugin"])
     assert not isinstance(caught.value, UserError)
