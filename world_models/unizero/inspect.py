@@ -20,7 +20,7 @@ import torch
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory.analysis import plots, prior_plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Array, prior_tables
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import run_folder
@@ -130,7 +130,7 @@ def draw(folder: Path, found: Findings) -> list[Path]:
         runs = len(next(iter(found.values.values())))
         over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
         title = f"Learned attention priors\n{about}{over}"
-        figures["learned.png"] = prior_plots.learned_values(found.values, analysis.first_values(model), title)
+        figures["learned.png"] = plots.learned_values(found.values, analysis.first_values(model), title)
     priors = {layer: attention.prior for layer, attention in enumerate(found.model.attentions())}
     tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
@@ -138,7 +138,7 @@ def draw(folder: Path, found: Findings) -> list[Path]:
         figures["priors.png"] = plots.prior_tables(tables, title, meaning, "tokens, two a step")
     if len(found.maps):
         title = f"Attention over steps {first} to {found.window.stop - 1}\n{about}"
-        figures["attention.png"] = prior_plots.token_maps(found.maps, title, first)
+        figures["attention.png"] = plots.token_maps(found.maps, title, first)
     if (link := found.link) is not None and seen.frames:
         title = (
             f"Strongest link of layer {link.layer}, head {link.head}: weight {link.weight:.2f}, {link.lift:.1f} times "
