@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from dqn_memory.network import ObservationSpec, QNetwork, trimmed_length
+from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import Score, Tally, env_reports_success
 from dqn_memory.runs.settings import Bounds
@@ -26,26 +27,56 @@ ActingState = Literal["window", "episode"]
 
 
 # ---- what an agent remembers -----------------------------------------------------------------------------------------
-class ContextWindow:
-    """The last K observations of N episodes, the actions that led to them and how many are real; padding is last."""
+class Kept:
+    """Something whose attributes `kept` go into checkpoints: tensors, or lists and tuples of them."""
 
-    def __init__(self, spec: ObservationSpec, num_actions: int, num_envs: int, size: int, device: torch.device) -> None:
-        self.padding, self.num_actions, self.size = spec.padding, num_actions, size
-        self.observation = torch.full((num_envs, size, *spec.shape), spec.padding, dtype=spec.dtype, device=device)
-        self.previous_action = torch.full((num_envs, size), num_actions, dtype=torch.int64, device=device)
-        self.lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+    kept: ClassVar[tuple[str, ...]]
+    device: torch.device
 
-    def push(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        """Append one observation to each window, dropping the oldest of a full one.
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            setattr(self, name, tree_map(lambda part: part.to(self.device), value))
+
+
+class Actor(Protocol):
+    """Remembers N episodes and values their actions."""
+
+    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
+        """Take in one observation of each episode.
 
         Args:
             observation: (N, ...).
             previous_action: (N,), the action that led to it; ignored where `reset`.
             reset: (N,) bool, where an episode begins with this observation.
         """
+
+    def q_values(self) -> Tensor:
+        """Compute Q of the newest observation, (N, A)."""
+
+
+class WindowActor(Kept):
+    """Keep the last K observations of N episodes and the actions that led to them, and encode them at each step.
+
+    `padded` feeds all K, padding last, and reads the last real position.
+    """
+
+    kept = ("observation", "previous_action", "lengths")
+
+    def __init__(self, network: QNetwork, num_envs: int, device: torch.device, padded: bool = False) -> None:
+        self.network, self.device, self.padded, self.size = network, device, padded, network.config.context
+        spec, shape = network.spec, (num_envs, network.config.context)
+        self.observation = torch.full((*shape, *spec.shape), spec.padding, dtype=spec.dtype, device=device)
+        self.previous_action = torch.full(shape, network.num_actions, dtype=torch.int64, device=device)
+        self.lengths = torch.zeros(num_envs, dtype=torch.int64, device=device)
+
+    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
+        """Append one observation to each window, dropping the oldest of a full one."""
         mask = reset.reshape(-1, *[1] * (self.observation.dim() - 1))  # (N, 1, ...)
-        observations = torch.where(mask, self.padding, self.observation).to(self.observation.dtype)
-        actions = torch.where(reset.unsqueeze(1), self.num_actions, self.previous_action)
+        observations = torch.where(mask, self.network.spec.padding, self.observation).to(self.observation.dtype)
+        actions = torch.where(reset.unsqueeze(1), self.network.num_actions, self.previous_action)
         lengths = torch.where(reset, 0, self.lengths)
         full = lengths == self.size
         observations = torch.where(full.reshape_as(mask), observations.roll(-1, 1), observations)
@@ -57,63 +88,24 @@ class ContextWindow:
             observation.to(observations.dtype).unsqueeze(1),
             observations,
         )
-        action = torch.where(reset, self.num_actions, previous_action)
+        action = torch.where(reset, self.network.num_actions, previous_action)
         self.previous_action = torch.where(newest, action.unsqueeze(1), actions)
         self.lengths = index + 1
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("observation", "previous_action", "lengths")}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value.to(self.lengths.device))
-
-
-class Actor(Protocol):
-    """Remembers N episodes and values their actions."""
-
-    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        """Take in one observation of each episode, (N, ...), and the action that led to it (ignored where `reset`)."""
-
-    def q_values(self) -> Tensor:
-        """Compute Q of the newest observation, (N, A)."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-class WindowActor:
-    """Encode the last K observations anew at each step. `padded` feeds all K and reads the last real position."""
-
-    def __init__(self, network: QNetwork, num_envs: int, device: torch.device, padded: bool = False) -> None:
-        self.network, self.padded = network, padded
-        self.window = ContextWindow(network.spec, network.num_actions, num_envs, network.config.context, device)
-
-    def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
-        self.window.push(observation, previous_action, reset)
-
     @torch.no_grad()
     def q_values(self) -> Tensor:
-        lengths, width = self.window.lengths, self._width()
-        observation, previous = self.window.observation[:, :width], self.window.previous_action[:, :width]
-        return self.network.at(observation, previous, None if self.padded else lengths, lengths - 1)
-
-    def _width(self) -> int:
-        """Positions to feed: all K on an accelerator, which would have to wait to read the longest length."""
-        if self.padded or self.window.lengths.device.type != "cpu":
-            return self.window.size
-        return trimmed_length(int(self.window.lengths.max()), self.window.size)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.window.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.window.load_state_dict(state)
+        width = self.size
+        # on an accelerator all K, as it would have to wait to read the longest length
+        if not self.padded and self.device.type == "cpu":
+            width = trimmed_length(int(self.lengths.max()), self.size)
+        window = self.observation[:, :width], self.previous_action[:, :width]
+        return self.network.at(*window, None if self.padded else self.lengths, self.lengths - 1)
 
 
-class StateActor:
+class StateActor(Kept):
     """Carry the recurrent state through the whole episode, as published DRQN acts."""
+
+    kept = ("state", "q")
 
     def __init__(self, network: QNetwork, num_envs: int, device: torch.device) -> None:
         if not network.stateful:
@@ -121,7 +113,7 @@ class StateActor:
                 f"--acting-state episode needs a recurrent network without attention, not "
                 f"{network.config.architecture}; use window"
             )
-        self.network = network
+        self.network, self.device = network, device
         self.state = network.initial_state(num_envs, device)
         self.q = torch.zeros(num_envs, network.num_actions, device=device)
 
@@ -133,35 +125,21 @@ class StateActor:
     def q_values(self) -> Tensor:
         return self.q
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"state": self.state, "q": self.q}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        device = self.q.device
-        self.state = [tuple(part.to(device) for part in layer) for layer in state["state"]]
-        self.q = state["q"].to(device)
-
 
 class MemorylessActor:
     """Forget everything before each step: the newest observation alone counts (the memory ablation)."""
 
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
+        self.q_values = actor.q_values
 
     def observe(self, observation: Tensor, previous_action: Tensor, reset: Tensor) -> None:
         self.actor.observe(observation, previous_action, torch.ones_like(reset))
 
-    def q_values(self) -> Tensor:
-        return self.actor.q_values()
 
-    def state_dict(self) -> dict[str, Any]:
-        return self.actor.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.actor.load_state_dict(state)
-
-
-def make_actor(network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState) -> Actor:
+def make_actor(
+    network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState
+) -> WindowActor | StateActor:
     """Make the actor that the flags `--acting` and `--acting-state` ask for."""
     if state == "episode":
         return StateActor(network, num_envs, device)
@@ -198,15 +176,12 @@ class ExplorationConfig:
 
     def check(self) -> None:
         """Raise a UserError for values that cannot work."""
-        if not 0 <= self.epsilon_end <= self.epsilon_start <= 1:
+        first, last, sticky = self.epsilon_start, self.epsilon_end, self.sticky_exponent
+        if not 0 <= last <= first <= 1:
+            raise UserError(f"--epsilon-end {last} and --epsilon-start {first} must satisfy 0 <= end <= start <= 1")
+        if 0 != sticky <= 1:
             raise UserError(
-                f"--epsilon-end {self.epsilon_end} and --epsilon-start {self.epsilon_start} must satisfy "
-                "0 <= end <= start <= 1"
-            )
-        if self.sticky_exponent != 0 and self.sticky_exponent <= 1:
-            raise UserError(
-                f"--sticky-exponent {self.sticky_exponent} must be above 1 (the zeta law's exponent), or 0 to hold "
-                "nothing"
+                f"--sticky-exponent {sticky} must be above 1 (the zeta law's exponent), or 0 to hold nothing"
             )
 
     def epsilon(self, step: int) -> float:
@@ -218,16 +193,18 @@ class ExplorationConfig:
         return self.epsilon_end + (self.epsilon_start - self.epsilon_end) * fraction
 
 
-class Explorer:
+class Explorer(Kept):
     """Decide in which of N environments to act at random, how, and for how many steps."""
+
+    kept = ("sticky_action", "sticky_steps", "random_start_steps")
 
     def __init__(self, config: ExplorationConfig, num_envs: int, num_actions: int, generator: torch.Generator) -> None:
         self.config, self.num_actions, self.generator = config, num_actions, generator
-        device = generator.device
+        self.device = device = generator.device
         place_on_ladder = torch.arange(num_envs, device=device) / max(num_envs - 1, 1)  # 0 .. 1
         self.exponent = 1 + config.epsilon_ladder * place_on_ladder  # (N,)
         self.sticky_action, self.sticky_steps, self.random_start_steps = (
-            torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in range(3)
+            torch.zeros(num_envs, dtype=torch.int64, device=device) for _ in self.kept
         )  # the random action, steps that it is still held, steps that are still random at an episode's start; (N,)
         self.survival, self.mean_duration = _durations(config, device)
 
@@ -257,13 +234,6 @@ class Explorer:
         random = self.sticky_steps > 0
         self.sticky_steps = (self.sticky_steps - 1).clamp(min=0)
         return torch.where(random, self.sticky_action, greedy)
-
-    def state_dict(self) -> dict[str, Tensor]:
-        return {name: getattr(self, name) for name in ("sticky_action", "sticky_steps", "random_start_steps")}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value.to(self.exponent.device))
 
 
 def _durations(config: ExplorationConfig, device: torch.device) -> tuple[Tensor, float]:

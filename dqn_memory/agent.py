@@ -25,7 +25,6 @@ from dqn_memory.analysis.episodes import action_names, play_in
 from dqn_memory.analysis.video import check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
-from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
@@ -34,7 +33,7 @@ from dqn_memory.runs.settings import ComputeConfig, from_record, load_plugins
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS
-from envs.spaces import Encode, discrete_actions, encoder
+from envs.spaces import Encode, discrete_actions, encoder, integer_ranges
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,23 +73,18 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, weights that do not
     fit the config, or a device that is not there.
     """
-    network, config, step, _ = _load(Path(run), _device(device))
+    network, config, step, _ = _load(Path(run), device)
     return network, config, step
 
 
-def _device(device: torch.device | str) -> torch.device:
-    """Give the device, if it computes here; torch would name all its kinds of device, or fail much later."""
+def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig, int, Interface]:
     try:
-        found = torch.device(device)
-        torch.zeros(1, device=found).cpu()
+        torch.zeros(1, device=device).cpu()  # torch would name all its kinds of device, or fail much later
     except (RuntimeError, AssertionError, TypeError):
         raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
-    return found
-
-
-def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, Interface]:
     checkpoint = Run.open(run, tensorboard=False).load(with_replay=False)
-    config = _config(run, checkpoint)
+    check_kind(run, checkpoint, "q_network")
+    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
     load_plugins(config.plugin)
     environment = config.environment
     interface = Interface.of(environment.env, config.env_kwargs(training=False), environment.observation_key)
@@ -99,11 +93,6 @@ def _load(run: Path, device: torch.device) -> tuple[QNetwork, TrainConfig, int, 
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
     return network.to(device).eval(), config, checkpoint.step, interface
-
-
-def _config(run: Path, checkpoint: Checkpoint) -> TrainConfig:
-    check_kind(run, checkpoint, "q_network")
-    return from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
 
 
 class Agent:
@@ -117,7 +106,8 @@ class Agent:
         self.network, self.config, self.interface = network, config, interface
         self.device = next(network.parameters()).device
         self.q = np.zeros((0, network.num_actions), np.float32)
-        self._sizes = _sizes(interface.encoded)
+        ranges = integer_ranges(interface.encoded)
+        self._sizes = None if ranges is None else ranges[0]  # of each component of an encoded observation
         self._actor: Actor | None = None
         self._previous = torch.zeros(0, dtype=torch.int64)
         if rows is not None:
@@ -129,7 +119,7 @@ class Agent:
 
         Raises UserError as `load_network` does.
         """
-        network, config, _, interface = _load(Path(run), _device(device))
+        network, config, _, interface = _load(Path(run), device)
         return cls(network, config, interface, rows)
 
     def act(self, observation: Any, reset: Any) -> Any:
@@ -166,25 +156,26 @@ class Agent:
         self._previous = torch.full((rows,), self.network.num_actions, device=self.device)
         return self._actor
 
-    def _entry(self, observation: dict[str, Any]) -> Any:
-        """Select the entry of a dictionary that is seen."""
-        key = self.config.environment.observation_key
-        if key is None or key not in observation:
-            wanted = "no dictionary" if key is None else f"one with {key!r}"
-            raise UserError(
-                f"the observation is a dictionary of {', '.join(map(repr, observation))}; it must be {wanted}"
-            )
-        return observation[key]
-
     def _batch(self, observation: Any) -> tuple[Array, bool]:
         """Encode observations (N, ...); tell whether there was one without the axis N."""
         if isinstance(observation, dict):
-            observation = self._entry(observation)
-        given, wanted = _array(observation), self.interface.raw.shape or ()
-        if (given.shape != wanted and given.shape[1:] != wanted) or given.ndim < len(wanted):
-            raise UserError(f"the observation has shape {given.shape}; it must be {wanted}, or (N, ...) for a batch")
+            key = self.config.environment.observation_key
+            if key is None or key not in observation:
+                wanted = "no dictionary" if key is None else f"one with {key!r}"
+                names = ", ".join(map(repr, observation))
+                raise UserError(f"the observation is a dictionary of {names}; it must be {wanted}")
+            observation = observation[key]
+        if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
+            raise UserError(
+                "the observation is a pair with a dictionary: reset returns (observation, info); give the first"
+            )
+        given, shape = _array(observation), self.interface.raw.shape or ()
+        if given is None:
+            raise UserError("the observation is no array: its rows must all have the same shape")
+        if (given.shape != shape and given.shape[1:] != shape) or given.ndim < len(shape):
+            raise UserError(f"the observation has shape {given.shape}; it must be {shape}, or (N, ...) for a batch")
         self._check_numbers(given)
-        single = given.shape == wanted
+        single = given.shape == shape
         rows = given[None] if single else given
         batch = np.stack([self.interface.encode(row) for row in rows])  # (N, ...)
         if self._sizes is not None and ((batch < 0) | (batch >= self._sizes)).any():
@@ -205,32 +196,18 @@ class Agent:
             raise UserError(f"the observation holds fractions; it must hold whole numbers within {self.interface.raw}")
 
 
-def _sizes(space: gymnasium.Space[Any]) -> Array | None:
-    """How many values each component of an encoded observation has; None where it is continuous or an image."""
-    if isinstance(space, gymnasium.spaces.Discrete):
-        return np.array([space.n])
-    return space.nvec.flatten() if isinstance(space, gymnasium.spaces.MultiDiscrete) else None
-
-
-def _array(observation: Any) -> Array:
-    """Make one array of the observation; a UserError for what is none, such as the pair that `reset` returns."""
-    if isinstance(observation, tuple) and len(observation) == 2 and isinstance(observation[1], dict):
-        raise UserError(
-            "the observation is a pair with a dictionary: reset returns (observation, info); give the first"
-        )
+def _array(given: Any) -> Array | None:
+    """Make one array; None for what is none, ragged or of several kinds."""
     try:
-        return np.asarray(observation.cpu() if isinstance(observation, torch.Tensor) else observation)
-    except ValueError:  # ragged, or of several kinds
-        raise UserError("the observation is no array: its rows must all have the same shape") from None
+        return np.asarray(given.cpu() if isinstance(given, torch.Tensor) else given)
+    except ValueError:
+        return None
 
 
 def _resets(reset: Any, rows: int) -> torch.Tensor:
     """Bools (N,); nothing else is taken for one, as any text is true and None is false."""
-    try:
-        given = np.asarray(reset.cpu() if isinstance(reset, torch.Tensor) else reset)
-    except ValueError:
-        given = np.asarray(None)
-    if given.dtype != np.bool_:
+    given = _array(reset)
+    if given is None or given.dtype != np.bool_:
         raise UserError(f"reset is {reset!r}; it must be True or False, or an array of {rows} bools")
     if given.shape not in ((), (rows,)):
         raise UserError(f"reset has shape {given.shape}; it must be one bool or ({rows},)")

@@ -89,21 +89,20 @@ class LearnerConfig:
         Raises:
             UserError: `loss_positions` is malformed, or does not fit the network.
         """
-        if self.loss_positions == "prefixes" and not network.supports_prefixes:
+        chosen = self.loss_positions
+        if chosen == "prefixes" and not network.supports_prefixes:
             raise UserError(
                 "--loss-positions prefixes needs a network whose last layer alone is bidirectional; use --layers 1 or "
                 "ends:4"
             )
-        if self.loss_positions == "auto":
+        if chosen == "auto":
             return None if network.supports_prefixes else 4
-        if self.loss_positions in ("all", "prefixes", "last"):
-            return 1 if self.loss_positions == "last" else None
-        kind, _, number = self.loss_positions.partition(":")
+        if chosen in ("all", "prefixes", "last"):
+            return 1 if chosen == "last" else None
+        kind, _, number = chosen.partition(":")
         if kind != "ends" or not number.isdigit() or int(number) < 1:
-            raise UserError(
-                f"--loss-positions {self.loss_positions!r} is not known; use all, prefixes, last, ends:M (M >= 1) or "
-                "auto"
-            )
+            known = "all, prefixes, last, ends:M (M >= 1) or auto"
+            raise UserError(f"--loss-positions {chosen!r} is not known; use {known}")
         return int(number)
 
     def terminal_weight_at(self, updates: int) -> float:
@@ -233,10 +232,7 @@ class TrainConfig:
                 f"--capacity {self.replay.capacity} must hold at least one window of each environment, "
                 f"--num-envs {self.environment.num_envs} x --context {self.network.context}"
             )
-        self._check_updates()
-
-    def _check_updates(self) -> None:
-        """Raise a UserError for a run that would end without having learned."""
+        # a run that would end without having learned
         starts, num_envs = max(self.replay.learning_starts, self.exploration.prepopulate), self.environment.num_envs
         iterations, every = -(-self.total_steps // num_envs), self.replay.update_every
         if iterations // every * every < max(-(-starts // num_envs), 1):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -27,19 +28,18 @@ from dqn_memory.analysis.episodes import Episode, action_names, play_in
 from dqn_memory.analysis.video import save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
-from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.score import Score
+from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
-
-BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
 
 
 @dataclass(frozen=True)
 class Args:
     """Train a small memory agent, then show how it learned, what it remembers and what it does."""
 
-    seed: int = 1
+    seed: Annotated[int, Bounds(0)] = 1
     """Seed of everything."""
     config: str = "demo"
     """A shipped preset's name or a TOML file."""
@@ -75,36 +75,10 @@ def learning_curve(run: Run, title: str) -> Figure:
     return plots.learning_curves(curves, title)
 
 
-@dataclass(frozen=True)
-class Decision:
-    """A step of an episode whose action may depend on beacons seen before."""
-
-    step: int
-    beacons: tuple[int, ...]  # earlier steps at which a beacon was in view
-    depends: bool  # another beacon colour would have changed this action
-
-
-@torch.no_grad()
-def find_decision(network: QNetwork, episode: Episode, gridverse: bool) -> Decision:
-    """Find the first action that another colour of beacons no longer in view would have changed; else the last one."""
-    last = len(episode) - 1
-    if not gridverse:
-        return Decision(last, (), False)
-    shown = torch.isin(episode.observation, torch.tensor(BEACONS)).any(1)  # (T,)
-    beacons = [int(step) for step in shown.nonzero()]
-    for step in range(1, last + 1):
-        before = tuple(beacon for beacon in beacons if beacon < step)
-        if before and not shown[step] and _depends(network, episode, step):
-            return Decision(step, before, True)
-    return Decision(last, tuple(beacon for beacon in beacons if beacon < last), False)
-
-
-def _depends(network: QNetwork, episode: Episode, step: int) -> bool:
-    observation, previous = window_at(network, episode, step)
-    beacon = torch.isin(observation, torch.tensor(BEACONS))
-    variants = torch.stack([torch.where(beacon, colour, observation) for colour in BEACONS])  # (4, T, d)
-    greedy = network(variants, previous.expand(len(BEACONS), -1))[:, -1].argmax(-1)  # (4,)
-    return bool((greedy != greedy[0]).any())
+def find_decision(network: QNetwork, episode: Episode) -> int:
+    """Find the step whose action draws most on earlier observations, by the gradient of its Q-values."""
+    past = [float(sensitivity(network, *window_at(network, episode, step))[:-1].sum()) for step in range(len(episode))]
+    return int(np.argmax(past))
 
 
 def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
@@ -113,32 +87,32 @@ def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, T
     return episode.observation[begin : step + 1], episode.previous_action[begin : step + 1]
 
 
-def attention_figure(network: QNetwork, episode: Episode, decision: Decision) -> Figure:
+def attention_figure(network: QNetwork, episode: Episode, step: int) -> Figure:
     """Draw what one decision drew on: each head's attention, and its gradient, over the steps before it."""
-    observation, previous = window_at(network, episode, decision.step)
-    first = decision.step + 1 - len(observation)
-    rows, weights = [], []
-    for layer, maps in attention_maps(network, observation, previous).items():
-        rows += [f"attention, layer {layer} head {head}" for head in range(len(maps))]
-        weights += list(maps[:, -1])  # each (T,)
-    rows.append("sensitivity (all paths)")
-    weights.append(sensitivity(network, observation, previous))
-    marks = {step: "beacon" for step in decision.beacons if step >= first} | {decision.step: "decision"}
-    title = f"The memory at work: what the action of step {decision.step} draws on"
-    shares = torch.stack(weights).double().numpy()
-    return plots.decision(shares, rows, title, marks, episode.frames[first : decision.step + 1], first)
+    observation, previous = window_at(network, episode, step)
+    first = step + 1 - len(observation)
+    shares = {
+        f"attention, layer {layer} head {head}": rows[-1]  # (T,)
+        for layer, maps in attention_maps(network, observation, previous).items()
+        for head, rows in enumerate(maps)
+    }
+    shares["sensitivity (all paths)"] = sensitivity(network, observation, previous)
+    title = f"The memory at work: what the action of step {step} draws on"
+    weights = torch.stack(list(shares.values())).double().numpy()
+    return plots.decision(weights, list(shares), title, {step: "decision"}, episode.frames[first : step + 1], first)
 
 
 def show(run: Run, seed: int) -> list[str]:
     """Evaluate a trained run, write its pictures and give the lines of a summary."""
     network, config, step = load_network(run.path)
     setup = config.eval_setup(torch.device("cpu"))
-    score = evaluate(network, setup, config.evaluation.final_episodes, seed)
-    memoryless = evaluate(network, replace(setup, reset_memory=True), config.evaluation.final_episodes, seed)
+    score, memoryless = (
+        evaluate(network, replace(setup, reset_memory=forget), config.evaluation.final_episodes, seed)
+        for forget in (False, True)
+    )
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(setup, network, seed, initial=initial, draw=True)
-    beacons = config.environment.env.startswith("Gridverse/Memory") and config.environment.observe == "observation"
-    decision = find_decision(network, episode, beacons)
+    decision = find_decision(network, episode)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
@@ -148,7 +122,7 @@ def show(run: Run, seed: int) -> list[str]:
         won(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
         f"  {curve}   how it learned",
-        f"  {attention}   {explain(decision)}",
+        f"  {attention}   what the action of step {decision} draws on, which draws most on what came before",
         f"  {video}   one episode of {len(episode)} steps, {'won' if episode.success else 'not won'}",
         f"More: python -m dqn_memory.evaluate {run.path}, python -m dqn_memory.inspect {run.path}",
     ]
@@ -165,26 +139,16 @@ def won(config: TrainConfig, score: Score, step: int) -> str:
     """Say how many episodes end well."""
     wins, kind = int(score.success.sum()), "initial states" if score.exhaustive else "episodes"
     agent, env = config.network.architecture, config.environment.env
-    known = baseline_summary(wins / score.episodes, env, config.environment.kwargs(training=False))
+    known = baseline_summary(wins / score.episodes, env, config.env_kwargs(training=False))
     return f"{agent} wins {wins} of {score.episodes} {kind} of {env} after {step:,} steps{known}"
-
-
-def explain(decision: Decision) -> str:
-    """Say what the attention picture shows."""
-    if not decision.beacons:
-        return f"what the action of step {decision.step} draws on"
-    seen = ", ".join(str(step) for step in decision.beacons)
-    proof = "; another beacon colour would change it" if decision.depends else ""
-    return f"what the action of step {decision.step} draws on (beacon seen at step {seen}{proof})"
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Train, then show."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
+    check_numbers(args)
     folder = Path(args.folder) if args.folder else fresh_folder()
-    if args.seed < 0:
-        raise UserError(f"--seed {args.seed} must not be negative")
     try:
         train(args, folder)
     except KeyboardInterrupt:

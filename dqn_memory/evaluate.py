@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -23,7 +23,7 @@ from dqn_memory.runs.backend import log_backend
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import Run, run_folder
 from dqn_memory.runs.kinds import kind_of, trainer_class
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, lines
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, lines
 from dqn_memory.runs.score import fields as measures
 from dqn_memory.runs.settings import ComputeConfig, check_numbers
 from envs.baselines import baseline_summary
@@ -85,12 +85,11 @@ def as_json(folder: Path, args: Args, found: Evaluation) -> str:
     """One object for programs; where there are several policies, an object for each inside it."""
     facts = {"run": str(folder), "step": found.step, "env": found.env, "seed": args.seed}
     facts |= {"reset_memory": args.reset_memory} | found.facts
-    parts = {policy: _measures(score) for policy, score in found.scores.items()}
+    parts = {
+        policy: {"episodes": score.episodes, "success_told": score.env_reports_success} | measures(score)
+        for policy, score in found.scores.items()
+    }
     return json.dumps(facts | parts.pop("", {}) | parts, indent=1)
-
-
-def _measures(score: Score) -> dict[str, Any]:
-    return {"episodes": score.episodes, "success_told": score.env_reports_success} | measures(score)
 
 
 @one_line_errors

@@ -41,7 +41,7 @@ from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import run_folder
 from dqn_memory.runs.score import report
-from dqn_memory.runs.settings import ComputeConfig, set_tf32
+from dqn_memory.runs.settings import Bounds, ComputeConfig, check_numbers, set_tf32
 from envs.files import disk_errors, write_atomic
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -57,11 +57,11 @@ class Args:
     """Run folder, as a flag instead."""
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(0)] = 0
     """Seed of the environments, and of what observations are replaced by."""
     initial: int | None = None
     """Number of the drawn episode's initial state, in environments that have finitely many."""
-    episodes: int = 16
+    episodes: Annotated[int, Bounds(1)] = 16
     """Episodes measured, the drawn one among them."""
     frames: bool = True
     """Show the environment itself: in a video, and beside the attention maps."""
@@ -69,15 +69,6 @@ class Args:
     """How the recall profile is measured."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
-
-    def check(self) -> None:
-        """Raise a UserError for numbers that make no sense."""
-        least = {"episodes": self.episodes, "moments": self.recall.moments, "resamples": self.recall.resamples}
-        for name, value in least.items():
-            if value < 1:
-                raise UserError(f"--{name} {value} must be at least 1")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative")
 
 
 @dataclass(frozen=True)
@@ -88,7 +79,6 @@ class Findings:
     attention: dict[int, Array]  # by layer, (H, T, T), of the first episode
     discrepancies: list[Discrepancy]
     recall: Recall
-    gap: Gap | None
 
 
 def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
@@ -103,7 +93,7 @@ def play(args: Args, setup: EvalSetup, network: QNetwork) -> list[Episode]:
     return shown + (play_in(setup, network, args.seed + 1, others) if others else [])
 
 
-def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup, gap: Gap | None) -> Findings:
+def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup) -> Findings:
     """Play and measure."""
     episodes = play(args, setup, network)
     drawn, *_ = seen = [(each.observation.to(setup.device), each.previous_action.to(setup.device)) for each in episodes]
@@ -113,7 +103,6 @@ def measure(args: Args, config: TrainConfig, network: QNetwork, setup: EvalSetup
         attention={layer: maps.double().cpu().numpy() for layer, maps in attention.items()},
         discrepancies=[discrepancy(network, *each, config.acting) for each in seen],
         recall=recall(network, episodes, args.recall, args.seed, config.acting, config.acting_state),
-        gap=gap,
     )
 
 
@@ -127,9 +116,11 @@ def compare(args: Args, network: QNetwork, config: TrainConfig, device: torch.de
     return gap, differences(config, state_config)
 
 
-def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, names: Sequence[str]) -> list[Path]:
+def draw(
+    folder: Path, network: QNetwork, config: TrainConfig, found: Findings, gap: Gap | None, names: Sequence[str]
+) -> list[Path]:
     """Draw all pictures and list what was written."""
-    episode, context = found.episodes[0], network.config.context
+    episode, context, first = found.episodes[0], network.config.context, found.discrepancies[0]
     agent = f"{config.network.architecture} in {config.environment.env}"
     figures = {
         f"attention_layer_{layer}.png": plots.attention_maps(
@@ -144,14 +135,16 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
     figures["q_values.png"] = plots.q_values(episode.q, episode.action, title, names)
     figures["recall.png"] = recall_figure(found, agent)
     if not network.causal:
-        first = found.discrepancies[0]
         title = f"What the future of the window adds to Q: {agent}"
         figures["discrepancy.png"] = plots.discrepancy(first.inside, first.alone, first.flips, first.future, title)
-    if found.gap is not None:
-        figures["observability.png"] = gap_figure(found.gap, config, agent)
+    if gap is not None:
+        figures["observability.png"] = gap_figure(gap, config, agent)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
-        save_video(folder / "episode.gif", [episode], names, looks(found.attention))
+        seen = found.attention.items()
+        heads = tuple(f"layer {layer} head {head}" for layer, maps in seen for head in range(len(maps)))
+        looks = [Looks(heads, np.concatenate(list(found.attention.values())))] if heads else []
+        save_video(folder / "episode.gif", [episode], names, looks)
         written.append(folder / "episode.gif")
     return written
 
@@ -159,18 +152,17 @@ def draw(folder: Path, network: QNetwork, config: TrainConfig, found: Findings, 
 def recall_figure(found: Findings, agent: str) -> Figure:
     """Draw the recall profile."""
     count = len(found.episodes)
-    labels = {
-        "gradient": "norm of dQ / d embedding",
-        "occlusion": "mean |change of Q|",
-        "flips": "share of changed actions",
+    panels = {
+        "gradient": ("by gradient", "norm of dQ / d embedding"),
+        "occlusion": ("by occlusion", "mean |change of Q|"),
+        "flips": ("occlusion: other greedy action", "share of changed actions"),
     }
-    titles = {"gradient": "by gradient", "occlusion": "by occlusion", "flips": "occlusion: other greedy action"}
     return plots.recall(
-        {titles[name]: found.recall.curve(name) for name in labels},
-        {titles[name]: label for name, label in labels.items()},
+        {title: found.recall.curve(name) for name, (title, _) in panels.items()},
+        dict(panels.values()),
         found.recall.decisions,
         f"How far back Q depends on observations: {agent}, {count} episode{'s' if count > 1 else ''}",
-        shares=(titles["flips"],),
+        shares=(panels["flips"][0],),
     )
 
 
@@ -182,14 +174,6 @@ def gap_figure(gap: Gap, config: TrainConfig, agent: str) -> Figure:
     if lines is not None:
         named = {"random": lines.random.returns.mean, "best known without the state": lines.upper.returns.mean}
     return plots.returns(agents, named, f"What hiding the state costs: {agent}")
-
-
-def looks(attention: dict[int, Array]) -> list[Looks]:
-    """Give the attention maps as the video shows them; none where there is no attention."""
-    if not attention:
-        return []
-    names = tuple(f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
-    return [Looks(names, np.concatenate(list(attention.values())))]
 
 
 def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, found: Findings) -> dict[str, Any]:
@@ -217,18 +201,18 @@ def describe(args: Args, config: TrainConfig, step: int, network: QNetwork, foun
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
-    args.check()
+    check_numbers(args)
     run = run_folder(args.folder, args.run)
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)
     setup = config.eval_setup(device)
     gap, apart = compare(args, network, config, device)
-    found = measure(args, config, network, setup, gap)
+    found = measure(args, config, network, setup)
     folder = run / "inspect"
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
-    written = draw(folder, network, config, found, action_names(setup))
+    written = draw(folder, network, config, found, gap, action_names(setup))
     facts = describe(args, config, step, network, found)
     if gap is not None:
         facts["observability"] = {"state_run": args.state_run, "differences": apart} | gap.plain()

@@ -9,8 +9,9 @@ Shapes: B windows, T positions of a window (T <= K, the context length), D model
 from __future__ import annotations
 
 from collections.abc import Collection
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import gymnasium
 import numpy as np
@@ -18,21 +19,17 @@ import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, PRIORS
-from dqn_memory.blocks.block import select
+from dqn_memory.blocks.block import constrained, penalty, select
 from dqn_memory.blocks.contract import build_memory
 from dqn_memory.blocks.initialise import initialise
 from dqn_memory.blocks.layer import EncoderLayer, LayerConfig
 from dqn_memory.blocks.memory import BIDIRECTIONAL
 from dqn_memory.blocks.priors import PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.settings import Bounds, check_numbers
 
 HEADS = ("mlp", "linear")
-WINDOW_LENGTHS = (
-    8,
-    16,
-    24,
-    32,
-)  # positions that shorter windows are trimmed to; compiled runs have a graph of each
+WINDOW_LENGTHS = (8, 16, 24, 32)  # what shorter windows are trimmed to; compiled runs have a graph of each
 CONTINUOUS_PADDING = -5.0  # below every observation of the published environments, as in the published code
 
 
@@ -117,26 +114,22 @@ class ImageEmbedding(nn.Module):
         self.channels_last = shape[-1] <= shape[0]
         height, image_width, channels = shape if self.channels_last else (shape[1], shape[2], shape[0])
         self.scale = 1 / 255 if integer else 1.0
-        self.convolutions = _convolutions(channels, min(height, image_width))
-        with torch.device("meta"):
-            probe = _convolutions(channels, min(height, image_width))(torch.empty(1, channels, height, image_width))
-        self.linear = nn.Linear(probe.numel(), width)
+        # channels, kernel, stride, padding
+        small, large = ((32, 3, 1, 1), (64, 3, 2, 1)), ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
+        layers: list[nn.Module] = []
+        inputs = channels
+        for outputs, kernel, stride, padding in small if min(height, image_width) < 36 else large:
+            layers += [nn.Conv2d(inputs, outputs, kernel, stride, padding), nn.ReLU()]
+            inputs = outputs
+        self.convolutions = nn.Sequential(*layers)
+        flat = deepcopy(self.convolutions).to("meta")(torch.empty(1, channels, height, image_width, device="meta"))
+        self.linear = nn.Linear(flat.numel(), width)
 
     def forward(self, observation: Tensor) -> Tensor:  # (B, T, H, W, C) or (B, T, C, H, W) -> (B, T, D)
         frames = observation.flatten(0, 1).to(self.linear.weight.dtype) * self.scale
         if self.channels_last:
             frames = frames.permute(0, 3, 1, 2)
         return self.linear(self.convolutions(frames).flatten(1)).unflatten(0, observation.shape[:2])
-
-
-def _convolutions(channels: int, side: int) -> nn.Sequential:
-    layers: list[nn.Module]
-    if side < 36:
-        layers = [nn.Conv2d(channels, 32, 3, 1, 1), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.ReLU()]
-    else:
-        layers = [nn.Conv2d(channels, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
-        layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU()]
-    return nn.Sequential(*layers)
 
 
 def observation_embedding(spec: ObservationSpec, width: int, token_width: int = 8) -> nn.Module:
@@ -231,13 +224,13 @@ class NetworkConfig:
 
     architecture: str = "dgfqn"
     """Named architecture, such as dtqn4, dgfqn, dbgfqn or drqn."""
-    width: int = 64
+    width: Annotated[int, Bounds(1)] = 64
     """Model width D."""
-    heads: int = 8
+    heads: Annotated[int, Bounds(1)] = 8
     """Attention heads H; must divide the width."""
-    layers: int | None = None
+    layers: Annotated[int, Bounds(0)] | None = None
     """Encoder layers."""
-    context: int = 50
+    context: Annotated[int, Bounds(1)] = 50
     """Context length K: the network never sees more than K observations."""
     form: Literal["paper", "paper_equations"] = "paper"
     """`paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22: no ReLU on the
@@ -248,14 +241,14 @@ class NetworkConfig:
     """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL's identity-map reordering)."""
     position_encoding: str | None = None
     """Encoding of positions: learned, sinusoidal or none."""
-    action_embedding: int | None = None
+    action_embedding: Annotated[int, Bounds(0)] | None = None
     """Features of D that hold the embedded previous action (0: no action input)."""
-    head_width: int | None = None
+    head_width: Annotated[int, Bounds(1)] | None = None
     """Hidden width of the Q head (None: D, or no hidden layer where the row has a linear head)."""
     initialisation: Literal["paper", "torch"] = "paper"
     """`paper` draws linear and embedding weights from N(0, 0.02); `torch` keeps each module's default, with which
     attention learns to compare tokens several times sooner."""
-    token_width: int = 8
+    token_width: Annotated[int, Bounds(1)] = 8
     """Width of the embedding of one discrete observation component."""
     dropout: float = 0.0
     """Dropout after the embedding and inside the sublayers."""
@@ -281,16 +274,15 @@ class NetworkConfig:
         return row
 
     def check(self) -> None:
-        """Raise a UserError for a combination that cannot be built."""
-        self._check_sizes()
-        row = self.row()
+        """Raise a UserError for a value or a combination that cannot be built."""
+        check_numbers(self)
+        row, prior = self.row(), self.prior
         _check_known("gate", row.gate, GATES)
         _check_known("position encoding", row.positions, POSITIONS)
         _check_known("head", row.head, HEADS)
-        _check_known("prior", self.prior.kind, PRIORS)
-        if row.memory != "none":
-            _check_known("memory", row.memory, MEMORY)
-        elif row.layers and not row.attention:
+        _check_known("prior", prior.kind, PRIORS)
+        _check_known("memory", row.memory, [*MEMORY, "none"])
+        if row.memory == "none" and row.layers and not row.attention:
             raise UserError(f"--layers {row.layers}: {self.architecture} has no memory, so it takes --layers 0 only")
         if row.attention and self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
@@ -298,27 +290,13 @@ class NetworkConfig:
             raise UserError(f"--width {self.width} is odd, but {row.memory} needs half of it for each direction")
         if row.action_embedding >= self.width:
             raise UserError(f"--action-embedding {row.action_embedding} leaves no room in --width {self.width}")
-        if row.attention:
-            self._check_prior()
-
-    def _check_sizes(self) -> None:
-        least = dict.fromkeys(("context", "width", "heads", "head_width", "token_width"), 1)
-        for name, bound in (least | {"layers": 0, "action_embedding": 0}).items():
-            value = getattr(self, name)
-            if value is not None and value < bound:
-                raise UserError(f"--{name.replace('_', '-')} {value} must be at least {bound}")
-        if self.prior.regulariser_weight < 0:
-            raise UserError(
-                f"--regulariser-weight {self.prior.regulariser_weight} of the prior's penalty must not be negative"
-            )
-
-    def _check_prior(self) -> None:
-        prior = self.prior
-        used: dict[str, float] = {"local-window": prior.local_window} if prior.kind == "local" else {}
-        learns = getattr(PRIORS[prior.kind], "learns", ())  # an entry from outside may be any callable
-        used |= {name: getattr(prior, name) for name in ("mu", "span") if name in learns}
+        weight = prior.regulariser_weight
+        if weight < 0:
+            raise UserError(f"--regulariser-weight {weight} of the prior's penalty must not be negative")
+        learns = (*getattr(PRIORS[prior.kind], "learns", ()), "local-window" if prior.kind == "local" else "")
+        used = {"mu": prior.mu, "span": prior.span, "local-window": prior.local_window}
         for name, value in used.items():
-            if value >= self.context:
+            if row.attention and name in learns and value >= self.context:
                 raise UserError(
                     f"--{name} {value} of the {prior.kind} prior does not fit: it must be below --context "
                     f"{self.context}"
@@ -363,14 +341,10 @@ class QNetwork(nn.Module):
 
     def forward(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Compute Q at every position, (B, T, A)."""
-        return self.head(self.encode(observation, previous_action, lengths))
-
-    def encode(self, observation: Tensor, previous_action: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Compute what the head reads, (B, T, D)."""
         x = self._tokens(self.embed(observation, previous_action))  # (B, T, D)
         for layer in self.layers:
             x = layer(x, lengths)
-        return self.norm(x)
+        return self.head(self.norm(x))
 
     def embed(self, observation: Tensor, previous_action: Tensor) -> Tensor:
         """Embed observations and previous actions, (B, T, D), without their positions."""
@@ -441,13 +415,12 @@ class QNetwork(nn.Module):
 
     def regularisation(self) -> Tensor:
         """Sum the penalties on learned spans, a scalar."""
-        zero = next(self.parameters()).new_zeros(())
-        return sum((layer.regularisation() for layer in self.layers), zero)  # type: ignore[operator]
+        return penalty(self)
 
     def project(self) -> None:
         """Pull learned spans back inside their bounds, as due after each step of the optimiser."""
-        for layer in self.layers:
-            layer.project()  # type: ignore[operator]
+        for part in constrained(self):
+            part.project()
 
     def memory_scalars(self) -> dict[str, float]:
         """Give what each head's attention prior has learned, as `memory/<layer>.<head>.<mu | sigma | span>`."""

@@ -73,9 +73,8 @@ class Replay(Ring):
             "time": self.allocate(torch.int32),  # step within the episode
         }
         # copies on the host, so that a batch's longest window is known without waiting for the device
-        self.host_time, self.host_done, self.host_terminated = (
-            np.zeros((columns, num_envs), kind) for kind in (np.int32, np.bool_, np.bool_)
-        )
+        kinds = {"time": np.int32, "done": np.bool_, "terminated": np.bool_}
+        self.host: dict[str, np.ndarray] = {name: np.zeros((columns, num_envs), kind) for name, kind in kinds.items()}
 
     def add(self, **cells: Tensor) -> None:
         """Append one column of every kind of cell, (N, ...) each, under the names of `cells`."""
@@ -90,9 +89,8 @@ class Replay(Ring):
             self._copy_to_host(np.arange(start, self.written) % self.num_columns, cells)
 
     def _copy_to_host(self, columns: np.ndarray, cells: dict[str, Tensor]) -> None:
-        self.host_time[columns] = cells["time"].cpu().numpy()
-        self.host_done[columns] = cells["done"].cpu().numpy()
-        self.host_terminated[columns] = cells["terminated"].cpu().numpy()
+        for name, copy in self.host.items():
+            copy[columns] = cells[name].cpu().numpy()
 
     # ---- which cells -------------------------------------------------------------------------------------------------
     def draw(
@@ -125,12 +123,12 @@ class Replay(Ring):
         if around:
             shift = torch.randint(context, (batch_size,), generator=generator).numpy()
             column = column + np.minimum(shift, self._steps_left(column, env, context))
-        longest = int(self.host_time[column % self.num_columns, env].max()) + 1
+        longest = int(self.host["time"][column % self.num_columns, env].max()) + 1
         return torch.from_numpy(column * self.num_envs + env), min(longest, context)
 
     def _draw_terminal(self, drawn: np.ndarray, count: int, first: int, generator: torch.Generator) -> np.ndarray:
         """Replace the first `count` cells by terminal ones from column `first` on, if there are any yet."""
-        in_ring = np.flatnonzero(self.host_terminated)
+        in_ring = np.flatnonzero(self.host["terminated"])
         column, env = in_ring // self.num_envs, in_ring % self.num_envs
         newest = self.written - 1
         column = newest - (newest - column) % self.num_columns  # counted from the run's beginning
@@ -142,7 +140,7 @@ class Replay(Ring):
     def _steps_left(self, column: np.ndarray, env: np.ndarray, most: int) -> np.ndarray:
         """Count the steps of the same episode held after each cell, at most `most` - 1; (B,)."""
         columns = column[:, None] + np.arange(most)  # (B, K)
-        last = self.host_done[columns % self.num_columns, env[:, None]] | (columns >= self.written - 1)
+        last = self.host["done"][columns % self.num_columns, env[:, None]] | (columns >= self.written - 1)
         last[:, -1] = True
         return last.argmax(1)
 

@@ -10,7 +10,7 @@ Shapes: N environments, B windows of a batch, T positions of a window (T <= K, t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -393,13 +393,11 @@ def make_optimizer(network: QNetwork, config: LearnerConfig, capturable: bool = 
 
     With `capturable` (on CUDA) learning rates are tensors, so that `set_learning_rate` reaches a captured graph.
     """
-    priors = network.prior_parameters()
-    prior_ids = {id(parameter) for parameter in priors}
-    others = [parameter for parameter in network.parameters() if id(parameter) not in prior_ids]
-    groups = [(others, config.learning_rate)]
+    priors, rate = network.prior_parameters(), config.learning_rate
+    own = {id(parameter) for parameter in priors}
+    groups = [([parameter for parameter in network.parameters() if id(parameter) not in own], rate)]
     if priors:
-        rate = config.learning_rate if config.prior_learning_rate is None else config.prior_learning_rate
-        groups.append((priors, rate))
+        groups.append((priors, rate if config.prior_learning_rate is None else config.prior_learning_rate))
     device = next(network.parameters()).device
 
     def learning_rate(value: float) -> float | Tensor:
@@ -454,10 +452,7 @@ def average_parameters(source: nn.Module, average: nn.Module, decay: float, upda
     torch._foreach_lerp_(list(average.parameters()), list(source.parameters()), 1 - decay)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Start or resume a run and train it to its end."""
-    QTrainer.main(argv)
-
+main = QTrainer.main  # starts or resumes a run and trains it to its end
 
 if __name__ == "__main__":
     main()

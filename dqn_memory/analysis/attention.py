@@ -57,7 +57,7 @@ def _maps(network: QNetwork, observation: Tensor, previous_action: Tensor, lengt
     for index, layer in enumerate(network.layers):
         if isinstance(layer, EncoderLayer) and layer.attention is not None:
             first = cast(Sublayer, layer.sublayers[0])
-            maps[index] = layer.attention.weights(first._enter(x), lengths)  # in identity order it reads LN(x)
+            maps[index] = layer.attention.weights(first.enter(x), lengths)  # in identity order it reads LN(x)
         x = layer(x, lengths)
     return maps
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from dqn_memory.analysis.attention import with_gradients
 from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.score import Measure, mean_interval
+from dqn_memory.runs.settings import Bounds
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Occlusion = Literal["resampled", "neutral"]
@@ -30,11 +31,11 @@ Occlusion = Literal["resampled", "neutral"]
 class RecallConfig:
     """How a recall profile is measured."""
 
-    moments: int = 12
+    moments: Annotated[int, Bounds(1)] = 12
     """Decisions of each episode, evenly spaced over its steps."""
     occlusion: Occlusion = "resampled"
     """What stands in for an observation: others of the same episodes, or the most usual one (the mean, of numbers)."""
-    resamples: int = 2
+    resamples: Annotated[int, Bounds(1)] = 2
     """Replacements tried for each decision and distance, where they are drawn."""
 
 

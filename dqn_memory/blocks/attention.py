@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dqn_memory.blocks.block import Block, select
 from dqn_memory.blocks.positions import rotate
-from dqn_memory.blocks.priors import Prior, Tables
+from dqn_memory.blocks.priors import Prior
 
 KeysValues = tuple[Tensor, Tensor]  # keys and values, each (B, H, T, hd)
 
@@ -131,41 +131,38 @@ class Attention(Block):
         self.project_in = nn.Linear(width, 3 * width)
         self.project_out = nn.Linear(width, width)
         self.prior = prior
-
-    @property
-    def causal(self) -> bool:
-        """As the prior says."""
-        return self.prior.causal
+        self.causal = prior.causal
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Mix the positions of x (B, T, D)."""
         packed = self.project_in(x)  # (B, T, 3D)
         tables = self.prior.tables(x.shape[1])
-        dropout = self.training and self.dropout > 0
-        plain = tables[0] is None and tables[1] is None and not (self.prior.future_logit_zero or self.rotary or dropout)
+        zero, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
+        plain = tables[0] is None and tables[1] is None and not (zero or self.rotary or dropout)
         if plain and packed.device.type == "cpu":
             from dqn_memory.blocks.kernels import cpu_attention  # at first use: it loads numba
 
             if cpu_attention.is_faster(packed, self.heads):
                 return self.project_out(cpu_attention.cpu_attention(packed, self.heads))
-        return self._attend(self._heads(packed), tables, lengths)
+        heads, window = self._heads(packed), self.prior.fixed_window
+        mixed = attend(*heads, *tables, lengths, future_logit_zero=zero, dropout=dropout, window=window)
+        return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
         """Attend with one query a row: keys and values of x (B, T, D), the query of position `index` (B,) -> (B, D)."""
-        return self.query_at(select(x, index), self.keys_values(x), lengths, index)
-
-    def keys_values(self, x: Tensor) -> KeysValues:
-        """Project x (B, T, D) to keys and values, each (B, H, T, hd)."""
-        width = x.shape[-1]
-        packed = F.linear(x, self.project_in.weight[width:], self.project_in.bias[width:])
-        key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        return (rotate(key) if self.rotary else key), value
-
-    def query_at(self, x: Tensor, memory: KeysValues, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Attend from x (B, D) at position `index` (B,) to given keys and values -> (B, D)."""
-        width = x.shape[-1]
-        query = F.linear(x, self.project_in.weight[:width], self.project_in.bias[:width])
-        return self._mix(self._turned(query.unflatten(-1, (self.heads, -1)), index), memory, lengths, index)
+        width, weight, bias = x.shape[-1], self.project_in.weight, self.project_in.bias
+        packed = F.linear(x, weight[width:], bias[width:])
+        key, value = packed.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, T, hd)
+        query = F.linear(select(x, index), weight[:width], bias[:width]).unflatten(-1, (self.heads, -1))  # (B, H, hd)
+        if self.rotary:
+            key, query = rotate(key), rotate(query[:, :, None], index[:, None, None])[:, :, 0]
+        with torch.autocast(query.device.type, enabled=False):
+            kind = torch.promote_types(query.dtype, torch.float32)
+            key, value, tables = key.to(kind), value.to(kind), self.prior.tables(x.shape[1])
+            scores = logits_at(index, query.to(kind), key, *tables, lengths, self.prior.future_logit_zero)
+            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
+            mixed = (weights[:, :, None] @ value).flatten(1).to(query.dtype)
+        return self.project_out(mixed)
 
     @torch.no_grad()
     def weights(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -178,41 +175,11 @@ class Attention(Block):
         real = torch.arange(x.shape[1], device=x.device) < lengths[:, None]  # (B, T)
         return maps * real[:, None, :, None]
 
-    def regularisation(self) -> Tensor:
-        """As the prior says."""
-        return self.prior.regularisation()
-
-    @torch.no_grad()
-    def project(self) -> None:
-        """As the prior says."""
-        self.prior.project()
-
     def _heads(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, value = packed.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if self.rotary:
             query, key = rotate(query), rotate(key)
         return query, key, value  # each (B, H, T, hd)
-
-    def _turned(self, x: Tensor, index: Tensor) -> Tensor:
-        """Rotate heads x (B, H, hd) to position `index` (B,) where the block is rotary."""
-        return rotate(x[:, :, None], index[:, None, None])[:, :, 0] if self.rotary else x
-
-    def _mix(self, query: Tensor, memory: KeysValues, lengths: Tensor | None, index: Tensor) -> Tensor:
-        with torch.autocast(query.device.type, enabled=False):
-            kind = torch.promote_types(query.dtype, torch.float32)
-            key, value = memory[0].to(kind), memory[1].to(kind)
-            tables = self.prior.tables(key.shape[2])
-            scores = logits_at(index, query.to(kind), key, *tables, lengths, self.prior.future_logit_zero)
-            weights = F.dropout(scores.softmax(-1), self.dropout, self.training)  # (B, H, T)
-            mixed = (weights[:, :, None] @ value).flatten(1).to(query.dtype)
-        return self.project_out(mixed)
-
-    def _attend(self, heads: tuple[Tensor, Tensor, Tensor], tables: Tables, lengths: Tensor | None) -> Tensor:
-        gate, dropout = self.prior.future_logit_zero, self.dropout if self.training else 0.0
-        mixed = attend(
-            *heads, *tables, lengths, future_logit_zero=gate, dropout=dropout, window=self.prior.fixed_window
-        )
-        return self.project_out(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
 
 # The local window form.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 State = tuple[Tensor, ...]
+Device = torch.device | str | None
 Entry = TypeVar("Entry")
 
 
@@ -24,15 +25,12 @@ class Block(nn.Module, ABC):
     """
 
     stateful: bool = False
+    # True: the output at t never depends on an input after t.
+    causal: bool = True
     # True: the output at t depends on the input at t alone.
     pointwise: bool = False
     # True: its first values are part of what it is, and no network draws them anew.
     initialises_itself: bool = False
-
-    @property
-    def causal(self) -> bool:
-        """True when the output at t never depends on an input after t."""
-        return True
 
     @abstractmethod
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
@@ -53,9 +51,7 @@ class Block(nn.Module, ABC):
             raise TypeError(f"{type(self).__name__} reads ahead; encode each sequence by itself instead")
         return self(x, lengths)
 
-    def initial_state(
-        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> State:
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Make the state before the first position: a tuple of tensors, batch first."""
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
@@ -64,13 +60,27 @@ class Block(nn.Module, ABC):
         raise TypeError(f"{type(self).__name__} keeps no state; encode the whole window with forward instead")
 
     def regularisation(self) -> Tensor:
-        """Compute the scalar to be added to the loss; 0 unless the block says otherwise."""
-        first = next(self.parameters(), None)
-        return torch.zeros(()) if first is None else first.new_zeros(())
+        """Compute the scalar to be added to the loss: the sum over the parts that have one, else 0."""
+        return penalty(self)
 
     @torch.no_grad()
     def project(self) -> None:
         """Bring constrained parameters back into their set, in place, after an optimiser step."""
+        for part in constrained(self):
+            part.project()
+
+
+def constrained(module: nn.Module) -> Iterator[Any]:
+    """Find the outermost blocks and priors inside a module, which say what is penalised or constrained in them."""
+    for part in module.children():
+        yield from [part] if hasattr(type(part), "regularisation") else constrained(part)
+
+
+def penalty(module: nn.Module) -> Tensor:
+    """Sum what the blocks and priors inside a module add to the loss, a scalar."""
+    first = next(module.parameters(), None)
+    zero = torch.zeros(()) if first is None else first.new_zeros(())
+    return sum((part.regularisation() for part in constrained(module)), zero)
 
 
 def select(x: Tensor, index: Tensor) -> Tensor:

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.block import Block, lookup
+from dqn_memory.blocks.block import Block, State, lookup
 from dqn_memory.blocks.memory import MEMORY, Builder
 
 SHIPPED = dict(MEMORY)  # before any plugin
 LENGTHS = (1, 4, 6)  # of the rows of a trial; the last is a whole window
+TIME = LENGTHS[-1]
 TOLERANCE = 1e-4  # of the largest output: in float32 two ways to compute a block round differently
 
 
@@ -35,13 +36,22 @@ def check_memory(name: str, builder: Builder, width: int = 8, projection: bool =
 
     Tried in evaluation mode, in float32, on the GPU where there is one; the global generators stay as they were.
     """
-    what = f"memory {name!r}"
-    _check_call(what, builder, (width, 0.0, projection), "builder(width, dropout, projection) -> Block")
-    with _apart():
+    what, wanted = f"memory {name!r}", "builder(width, dropout, projection) -> Block"
+    try:
+        inspect.signature(builder).bind(width, 0.0, projection)
+    except TypeError as error:
+        raise ValueError(f"{what} must be a {wanted}; calling it so gives: {error}") from None
+    with _apart() as device:
         block = builder(width, 0.0, projection)
         if not isinstance(block, Block):
             raise ValueError(f"{what} builds a {type(block).__name__}; it must build a dqn_memory.blocks.Block")
-        _Trial(what, _disturbed(block), width).run()
+        for parameter in block.parameters():
+            if not parameter.any():  # zeros would hide what depends on them
+                parameter.normal_(std=0.1)
+        for sentence, found, expected in _promises(what, block.to(device).eval(), width, device):
+            close = TOLERANCE * (1 + expected.abs().max())
+            if found.shape != expected.shape or not ((found - expected).abs() <= close).all():
+                raise ValueError(f"{what}: {sentence} (see dqn_memory.blocks.Block)")
 
 
 def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: int, max_length: int) -> None:
@@ -51,18 +61,15 @@ def check_prior(kind: str, build: Callable[[], object], base: type[Any], heads: 
 
 
 @contextmanager
-def _apart() -> Iterator[None]:
+def _apart() -> Iterator[torch.device]:
     """Without gradients, with the global generators put back, and on a device that computes.
 
     A report on sizes builds its networks on `meta`, where nothing has a value.
     """
-    with torch.random.fork_rng(), torch.no_grad(), torch.device(_device()):
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    with torch.random.fork_rng(), torch.no_grad(), device:
         torch.manual_seed(0)  # modules draw from the global generator; the verdict must not depend on where it stands
-        yield
-
-
-def _device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
+        yield device
 
 
 def _check_tables(what: str, prior: Any, base: type[Any], heads: int, max_length: int) -> None:
@@ -87,81 +94,37 @@ def _check_table(what: str, table: Any, shape: tuple[int, int]) -> None:
         raise ValueError(f"{what} must be finite at distance 0, where the first query has its only key, and never +inf")
 
 
-def _check_call(what: str, build: Callable[..., object], arguments: tuple[object, ...], wanted: str) -> None:
-    try:
-        inspect.signature(build).bind(*arguments)
-    except TypeError as error:
-        raise ValueError(f"{what} must be a {wanted}; calling it so gives: {error}") from None
-
-
-def _disturbed(block: Block) -> Block:
-    """In evaluation mode; parameters that are all zero are drawn, as they would hide what depends on them."""
-    for parameter in block.parameters():
-        if not parameter.any():
-            parameter.normal_(std=0.1)
-    return block.to(_device()).eval()
-
-
-class _Trial:
-    """One block, three sequences of unequal lengths and, for each promise, two ways that must agree."""
-
-    def __init__(self, what: str, block: Block, width: int) -> None:
-        self.what, self.block = what, block
-        device = torch.device(_device())
-        generator = torch.Generator(device).manual_seed(0)
-        self.x, self.other = torch.randn(2, len(LENGTHS), LENGTHS[-1], width, generator=generator, device=device)
-        self.lengths = torch.tensor(LENGTHS, device=device)
-
-    def run(self) -> None:
-        """All that holds for every block, then what this one says of itself."""
-        y = self.block(self.x)
-        if not isinstance(y, Tensor) or y.shape != self.x.shape:
-            found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
-            raise ValueError(f"{self.what}: forward of x {tuple(self.x.shape)} must return that shape, not {found}")
-        self._check_rows()
-        if self.block.causal:
-            self._check_causal(y)
-        if self.block.pointwise:
-            parts = [self.block(self.x[:, t : t + 1]) for t in range(LENGTHS[-1])]
-            self._same(torch.cat(parts, 1), y, "it says that it is pointwise, but an output depends on other positions")
-        if self.block.supports_prefixes:
-            ends = [self.block(self.x[:, : t + 1])[:, t] for t in range(LENGTHS[-1])]
-            self._same(
-                self.block.at_every_prefix(self.x),
-                torch.stack(ends, 1),
-                "at_every_prefix differs from forward of each prefix",
-            )
-        if self.block.stateful:
-            self._check_steps()
-
-    def _check_rows(self) -> None:
-        padding = torch.arange(LENGTHS[-1], device=self.x.device) >= self.lengths[:, None]  # (B, T)
-        padded = torch.where(padding[..., None], self.other, self.x)
-        y = self.block(padded, self.lengths)
-        for b, length in enumerate(LENGTHS):
-            alone = self.block(self.x[b : b + 1, :length])[0]
-            self._same(y[b, :length], alone, "an output depends on padding or on other rows of the batch")
-        last = torch.stack([y[b, length - 1] for b, length in enumerate(LENGTHS)])
-        self._same(self.block.at(padded, self.lengths, self.lengths - 1), last, "at() differs from forward")
-
-    def _check_causal(self, y: Tensor) -> None:
-        for t in range(1, LENGTHS[-1]):
-            replaced = torch.cat((self.x[:, :t], self.other[:, t:]), 1)
-            sentence = (
-                "it says that it is causal, but outputs depend on later inputs; `causal` must be False where they may"
-            )
-            self._same(self.block(replaced)[:, :t], y[:, :t], sentence)
-
-    def _check_steps(self) -> None:
-        state = self.block.initial_state(len(LENGTHS), self.x.device)
-        again, wanted = 3, self.block(self.x)  # one row begins anew there
-        wanted[1, again:] = self.block(self.x[1:2, again:])[0]
-        for t in range(LENGTHS[-1]):
-            reset = torch.tensor([False, t == again, False], device=self.x.device)
-            y, state = self.block.step(self.x[:, t], state, reset)
-            self._same(y, wanted[:, t], "step differs from forward, or a reset row does not begin anew")
-
-    def _same(self, found: Tensor, wanted: Tensor, sentence: str) -> None:
-        close = TOLERANCE * (1 + wanted.abs().max())
-        if found.shape != wanted.shape or not bool(((found - wanted).abs() <= close).all()):
-            raise ValueError(f"{self.what}: {sentence} (see dqn_memory.blocks.Block)")
+def _promises(what: str, block: Block, width: int, device: torch.device) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Compute what must agree on three sequences of unequal lengths, and say what is wrong where it does not."""
+    generator, lengths = torch.Generator(device).manual_seed(0), torch.tensor(LENGTHS, device=device)
+    x, other = torch.randn(2, len(LENGTHS), TIME, width, generator=generator, device=device)
+    y = block(x)
+    if not isinstance(y, Tensor) or y.shape != x.shape:
+        found = tuple(y.shape) if isinstance(y, Tensor) else type(y).__name__
+        raise ValueError(f"{what}: forward of x {tuple(x.shape)} must return that shape, not {found}")
+    padding = torch.arange(TIME, device=device) >= lengths[:, None]  # (B, T)
+    padded = torch.where(padding[..., None], other, x)
+    rows = block(padded, lengths)
+    for b, length in enumerate(LENGTHS):
+        alone = block(x[b : b + 1, :length])[0]
+        yield "an output depends on padding or on other rows of the batch", rows[b, :length], alone
+    last = torch.stack([rows[b, length - 1] for b, length in enumerate(LENGTHS)])
+    yield "at() differs from forward", block.at(padded, lengths, lengths - 1), last
+    for t in range(1, TIME if block.causal else 1):
+        sentence = (
+            "it says that it is causal, but outputs depend on later inputs; `causal` must be False where they may"
+        )
+        yield sentence, block(torch.cat((x[:, :t], other[:, t:]), 1))[:, :t], y[:, :t]
+    if block.pointwise:
+        parts = torch.cat([block(x[:, t : t + 1]) for t in range(TIME)], 1)
+        yield "it says that it is pointwise, but an output depends on other positions", parts, y
+    if block.supports_prefixes:
+        ends = torch.stack([block(x[:, : t + 1])[:, t] for t in range(TIME)], 1)
+        yield "at_every_prefix differs from forward of each prefix", block.at_every_prefix(x), ends
+    if block.stateful:
+        again, wanted = 3, block(x)  # one row begins anew there
+        wanted[1, again:] = block(x[1:2, again:])[0]
+        state: State = block.initial_state(len(LENGTHS), device)
+        for t in range(TIME):
+            now, state = block.step(x[:, t], state, torch.tensor([False, t == again, False], device=device))
+            yield "step differs from forward, or a reset row does not begin anew", now, wanted[:, t]

@@ -8,24 +8,14 @@ from torch.nn import functional as F
 from dqn_memory.blocks.block import Block, select
 
 
-class FeedForward(Block):
-    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters.
-
-    `activation` takes the place of the ReLU.
-    """
+class Pointwise(Block):
+    """The same layers at every position."""
 
     pointwise = True
 
-    def __init__(
-        self, width: int, multiple: int = 4, dropout: float = 0.0, activation: nn.Module | None = None
-    ) -> None:
+    def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(width, multiple * width),
-            nn.ReLU(inplace=True) if activation is None else activation,
-            nn.Linear(multiple * width, width),
-            nn.Dropout(dropout),
-        )
+        self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Transform every position of x (B, T, D) by itself."""
@@ -37,22 +27,25 @@ class FeedForward(Block):
         return self.layers(select(x, index))
 
 
-class LinearMap(Block):
+class FeedForward(Pointwise):
+    """Linear(D, kD), ReLU, Linear(kD, D), dropout: DTQN's second sublayer, 2 k D^2 + (k + 1) D parameters.
+
+    `activation` takes the place of the ReLU.
+    """
+
+    def __init__(
+        self, width: int, multiple: int = 4, dropout: float = 0.0, activation: nn.Module | None = None
+    ) -> None:
+        middle = nn.ReLU(inplace=True) if activation is None else activation
+        inner = multiple * width
+        super().__init__(nn.Linear(width, inner), middle, nn.Linear(inner, width), nn.Dropout(dropout))
+
+
+class LinearMap(Pointwise):
     """One Linear(D, D): D^2 + D parameters (the ablation of the DBGFQN paper's first research question)."""
 
-    pointwise = True
-
     def __init__(self, width: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(width, width), nn.Dropout(dropout))
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Transform every position of x (B, T, D) by itself."""
-        return self.layers(x)  # (B, T, D)
-
-    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Transform position `index` (B,) of x (B, T, D) alone: (B, D)."""
-        return self.layers(select(x, index))
+        super().__init__(nn.Linear(width, width), nn.Dropout(dropout))
 
 
 class Gelu(nn.Module):

@@ -17,15 +17,11 @@ def initialise(module: nn.Module) -> None:
     """
     if getattr(module, "initialises_itself", False):
         return
-    _initialise_one(module)
-    for child in module.children():
-        initialise(child)
-
-
-def _initialise_one(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=DEVIATION)
     elif isinstance(module, nn.LayerNorm) and module.elementwise_affine:
         nn.init.ones_(module.weight)
     if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
         nn.init.zeros_(module.bias)
+    for child in module.children():
+        initialise(child)

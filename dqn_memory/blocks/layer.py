@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks.attention import Attention
-from dqn_memory.blocks.block import Block, State, lookup, select
+from dqn_memory.blocks.block import Block, Device, State, lookup, select
 from dqn_memory.blocks.contract import build_memory
 from dqn_memory.blocks.gates import GATES
 from dqn_memory.blocks.priors import PriorConfig
@@ -57,7 +57,7 @@ class LayerConfig:
         return [Sublayer(block, gate(width), width, self) for block in blocks]
 
 
-class Sublayer(Block):
+class Sublayer(nn.Module):
     """A block in its frame: post LN(gate(x, act(block(x)))), identity gate(x, act(block(LN(x))))."""
 
     def __init__(self, block: Block, gate: nn.Module, width: int, config: LayerConfig) -> None:
@@ -67,73 +67,32 @@ class Sublayer(Block):
         self.norm = nn.LayerNorm(width)
         self.post = config.order == "post"
         self.rectify = config.activation == "relu"
-        self.stateful = block.stateful
-        self.pointwise = block.pointwise
-
-    @property
-    def causal(self) -> bool:
-        """As the inner block."""
-        return self.block.causal
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Apply to x (B, T, D)."""
-        return self._leave(x, self.block(self._enter(x), lengths))
+        return self.leave(x, self.block(self.enter(x), lengths))
 
-    def at(self, x: Tensor, lengths: Tensor | None, index: Tensor) -> Tensor:
-        """Position `index` (B,) alone, (B, D)."""
-        return self._leave(select(x, index), self.block.at(self._enter(x), lengths, index))
-
-    @property
-    def supports_prefixes(self) -> bool:
-        """As the inner block."""
-        return self.block.supports_prefixes
-
-    def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """As the inner block."""
-        return self._leave(x, self.block.at_every_prefix(self._enter(x), lengths))
-
-    def initial_state(
-        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> State:
-        """As the inner block."""
-        return self.block.initial_state(batch, device, dtype)
-
-    def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
-        """One position x (B, D)."""
-        y, state = self.block.step(self._enter(x), state, reset)
-        return self._leave(x, y), state
-
-    def regularisation(self) -> Tensor:
-        """As the inner block."""
-        return self.block.regularisation()
-
-    @torch.no_grad()
-    def project(self) -> None:
-        """As the inner block."""
-        self.block.project()
-
-    def _enter(self, x: Tensor) -> Tensor:
+    def enter(self, x: Tensor) -> Tensor:
+        """Compute what the block reads of the stream x (..., D)."""
         return x if self.post else self.norm(x)
 
-    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
+    def leave(self, x: Tensor, y: Tensor) -> Tensor:
+        """Join the stream x and what the block gave, both (..., D)."""
         joined = self.gate(x, F.relu(y) if self.rectify else y)
         return self.norm(joined) if self.post else joined
 
 
 class EncoderLayer(Block):
-    """The sublayers in order: stateful without attention if the memory is, causal if every sublayer is."""
+    """The sublayers in order: stateful without attention if the memory is, causal if every block is."""
 
     def __init__(self, config: LayerConfig, sublayers: list[Sublayer]) -> None:
         super().__init__()
         self.config = config
         self.sublayers = nn.ModuleList(sublayers)
-        self.stateful = all(part.stateful for part in sublayers)
-        self.last_mixing = max((index for index, part in enumerate(sublayers) if not part.pointwise), default=0)
-
-    @property
-    def causal(self) -> bool:
-        """True when every sublayer is causal."""
-        return all(part.causal for part in self._parts())
+        blocks = [part.block for part in sublayers]
+        self.stateful = all(block.stateful for block in blocks)
+        self.causal = all(block.causal for block in blocks)
+        self.last_mixing = max((index for index, block in enumerate(blocks) if not block.pointwise), default=0)
 
     @property
     def attention(self) -> Attention | None:
@@ -152,45 +111,36 @@ class EncoderLayer(Block):
         parts, last = self._parts(), self.last_mixing
         for part in parts[:last]:
             x = part(x, lengths)
-        x = parts[last].at(x, lengths, index)
+        mixing = parts[last]
+        x = mixing.leave(select(x, index), mixing.block.at(mixing.enter(x), lengths, index))
         for part in parts[last + 1 :]:
             x = part(x[:, None])[:, 0]
         return x
 
     @property
     def supports_prefixes(self) -> bool:
-        """True when one sublayer at most reads ahead, knows its ends, and mixes its positions last."""
-        parts = self._parts()
-        first = next((index for index, part in enumerate(parts) if not part.causal), len(parts) - 1)
-        return parts[first].supports_prefixes and all(part.pointwise for part in parts[first + 1 :])
+        """True when one block at most reads ahead, knows its ends, and mixes its positions last."""
+        blocks = [part.block for part in self._parts()]
+        first = next((index for index, block in enumerate(blocks) if not block.causal), len(blocks) - 1)
+        return blocks[first].supports_prefixes and all(block.pointwise for block in blocks[first + 1 :])
 
     def at_every_prefix(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """As `Block`; what comes before the sublayer that reads ahead is the same in every sequence."""
         if not self.supports_prefixes:
             raise TypeError("positions are mixed after a sublayer that reads ahead; encode each sequence by itself")
         for part in self._parts():
-            x = part.at_every_prefix(x, lengths)
+            x = part.leave(x, part.block.at_every_prefix(part.enter(x), lengths))
         return x
 
-    def initial_state(
-        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> State:
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Make the state of the memory sublayer."""
-        return self._only().initial_state(batch, device, dtype)
+        return self._only().block.initial_state(batch, device, dtype)
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         """One position x (B, D)."""
-        return self._only().step(x, state, reset)
-
-    def regularisation(self) -> Tensor:
-        """Sum over the sublayers."""
-        return torch.stack([part.regularisation() for part in self._parts()]).sum()
-
-    @torch.no_grad()
-    def project(self) -> None:
-        """Project every sublayer."""
-        for part in self._parts():
-            part.project()
+        part = self._only()
+        y, state = part.block.step(part.enter(x), state, reset)
+        return part.leave(x, y), state
 
     def _parts(self) -> list[Sublayer]:
         return cast(list[Sublayer], list(self.sublayers))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dqn_memory.blocks.block import Block, State
+from dqn_memory.blocks.block import Block, Device, State
 from dqn_memory.blocks.kernels.scan import Scan, scan_torch, selective_scan
 
 SLOWEST, FASTEST, FLOOR = 1e-3, 1e-1, 1e-4  # range of the first step sizes
@@ -64,9 +64,7 @@ class Mamba(Block):
         """Run over x (B, T, D); padding comes last, so no real position can see it."""
         return self.prefill(x)[0]
 
-    def initial_state(
-        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> State:
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
         """Zeros (B, E, W) and (B, E, N)."""
         state_dtype = torch.promote_types(dtype or torch.float32, torch.float32)
         inputs = torch.zeros(batch, self.inner, self.taps, device=device, dtype=dtype)

@@ -7,6 +7,7 @@ scripts and reports pick it up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from dqn_memory.blocks.block import Block
 from dqn_memory.blocks.feed_forward import FeedForward, LinearMap
@@ -21,18 +22,6 @@ def _feed_forward(multiple: int) -> Builder:
     return lambda width, dropout, projection: FeedForward(width, multiple, dropout)
 
 
-def _recurrence(kind: str) -> Builder:
-    return lambda width, dropout, projection: Recurrence(kind, width, dropout, projection)
-
-
-def _bidirectional(kind: str) -> Builder:
-    return lambda width, dropout, projection: Bidirectional(kind, width, dropout, projection)
-
-
-def _darqn(replace: bool) -> Builder:
-    return lambda width, dropout, projection: DarqnLSTM(width, replace, dropout, projection)
-
-
 BIDIRECTIONAL = ("birnn", "bilstm", "bigru")  # half of the width for each direction
 
 MEMORY: dict[str, Builder] = {
@@ -41,13 +30,13 @@ MEMORY: dict[str, Builder] = {
     "feedforward_x3": _feed_forward(3),
     "feedforward_x4": _feed_forward(4),
     "linear": lambda width, dropout, projection: LinearMap(width, dropout),
-    "rnn": _recurrence("rnn"),
-    "lstm": _recurrence("lstm"),
-    "gru": _recurrence("gru"),
-    "birnn": _bidirectional("rnn"),
-    "bilstm": _bidirectional("lstm"),
-    "bigru": _bidirectional("gru"),
-    "darqn": _darqn(replace=False),
-    "darqn_released": _darqn(replace=True),
+    "rnn": partial(Recurrence, "rnn"),
+    "lstm": partial(Recurrence, "lstm"),
+    "gru": partial(Recurrence, "gru"),
+    "birnn": partial(Bidirectional, "rnn"),
+    "bilstm": partial(Bidirectional, "lstm"),
+    "bigru": partial(Bidirectional, "gru"),
+    "darqn": partial(DarqnLSTM, False),
+    "darqn_released": partial(DarqnLSTM, True),
     "mamba": lambda width, dropout, projection: Mamba(width, dropout=dropout),
 }

@@ -44,21 +44,10 @@ class Sinusoidal(Positions):
         self.register_buffer("table", table.to(torch.get_default_dtype()), persistent=False)
 
 
-class NoPositions(nn.Module):
-    """Adds nothing: order is left to the prior or to a recurrence."""
-
-    def __init__(self, max_length: int, width: int) -> None:
-        super().__init__()
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return x (B, T, D) as it is."""
-        return x
-
-
 POSITIONS: dict[str, Callable[[int, int], nn.Module]] = {
     "learned": Learned,
     "sinusoidal": Sinusoidal,
-    "none": NoPositions,
+    "none": lambda max_length, width: nn.Identity(),  # order is left to the prior or to a recurrence
 }
 
 

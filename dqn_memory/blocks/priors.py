@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +80,8 @@ class Prior(nn.Module, ABC):
 
     @property
     def fixed_window(self) -> int | None:
-        """The w of a prior that is nothing but "0 <= d <= w", not learned; None for all others."""
-        return None
+        """The w of the prior that is nothing but "0 <= d <= w", not learned; None for all others."""
+        return self.config.local_window if isinstance(self, SHIPPED["local"]) else None
 
     @abstractmethod
     def tables(self, length: int) -> Tables:
@@ -150,6 +150,12 @@ class Prior(nn.Module, ABC):
         inside = self._distances(length) <= (span + HARD_SLACK).detach()
         return torch.where(inside, 0 * span, -math.inf)  # (H, T)
 
+    def _local(self, length: int) -> Tensor:
+        """Zero up to the window w and -inf beyond."""
+        inside = self._distances(length) <= self.config.local_window
+        bias = torch.zeros(length, device=inside.device).masked_fill(~inside, -math.inf)
+        return bias.expand(self.heads, length)
+
     def _triangle(self, length: int) -> Tensor:
         """max(0, 1 - d / L)."""
         return F.relu(1 - self._distances(length) / self.span()[:, None].clamp(min=SMALLEST))  # (H, T)
@@ -210,135 +216,70 @@ class PriorConfig:
             raise ValueError(f"prior regulariser is {self.regulariser!r}; it must be {', '.join(PENALTIES)} or none")
 
 
-class Causal(Prior):
-    """No preference among the past: plain causal attention."""
-
-    def tables(self, length: int) -> Tables:
-        """No tables at all."""
-        return None, None
+Table = Callable[[Any, int], Tensor]  # a method of Prior: by distance, (H, T)
 
 
-class Local(Prior):
-    """Keeps 0 <= d <= w (thesis Eq. 5, made causal)."""
+def _form(
+    about: str,
+    learns: tuple[str, ...] = (),
+    scale: Table | None = None,
+    bias: Table | None = None,
+    future_logit_zero: bool = False,
+) -> type[Prior]:
+    """Make a class of priors from what it is, what it learns and how its two tables are computed."""
 
-    @property
-    def fixed_window(self) -> int | None:
-        """As configured."""
-        return self.config.local_window
+    class Form(Prior):
+        def tables(self, length: int) -> Tables:
+            return None if scale is None else scale(self, length), None if bias is None else bias(self, length)
 
-    def tables(self, length: int) -> Tables:
-        """Bias 0 inside the window and -inf outside."""
-        inside = self._distances(length) <= self.config.local_window
-        bias = torch.zeros(length, device=inside.device).masked_fill(~inside, -math.inf)
-        return None, bias.expand(self.heads, length)
-
-
-class Adaptive(Prior):
-    """Weights proportional to m(d) exp(S), m the ramp of thesis Eq. 6 (Sukhbaatar et al. 2019): trainable."""
-
-    learns = ("span",)
-
-    def tables(self, length: int) -> Tables:
-        """Bias log m(d)."""
-        return None, self._log_ramp(length)
-
-
-class AdaptiveHard(Prior):
-    """Keeps d <= L (paper Eq. 4-5); only a regulariser can move the span."""
-
-    learns = ("span",)
-
-    def tables(self, length: int) -> Tables:
-        """Bias 0 up to the span and -inf beyond."""
-        return None, self._hard(length)
-
-
-class Gaussian(Prior):
-    """Adds -(d - mu)^2 / (2 sigma^2) to the scores (paper Eq. 7-8)."""
-
-    learns = ("mu", "sigma")
-
-    def tables(self, length: int) -> Tables:
-        """Bias: the logarithm of the Gaussian."""
-        return None, self._gaussian(length)
-
-
-class GaussianAdaptive(Prior):
-    """Gaussian bias plus the logarithm of the ramp: paper Eq. 9 with a span that can be trained."""
-
-    learns = ("mu", "sigma", "span")
-
-    def tables(self, length: int) -> Tables:
-        """Bias: both logarithms added."""
-        return None, self._gaussian(length) + self._log_ramp(length)
-
-
-class GaussianAdaptiveHard(Prior):
-    """Gaussian bias and a hard span, exactly paper Eq. 9."""
-
-    learns = ("mu", "sigma", "span")
-
-    def tables(self, length: int) -> Tables:
-        """Bias: the logarithm of the Gaussian, -inf beyond the span."""
-        return None, self._gaussian(length) + self._hard(length)
-
-
-class AdaptiveRampGate(Prior):
-    """Multiplies the scores by the ramp (thesis Eq. 6 taken literally); causal.
-
-    Past keys beyond the span get logit 0, which is not "masked": they share the weight that is left.
-    """
-
-    learns = ("span",)
-
-    def tables(self, length: int) -> Tables:
-        """Scale m(d)."""
-        return self._ramp(length), None
-
-
-class GaussianGate(Prior):
-    """Multiplies the scores by exp(-(d - mu)^2 / (2 sigma^2)) (thesis Eq. 8, the released form); causal."""
-
-    learns = ("mu", "sigma")
-
-    def tables(self, length: int) -> Tables:
-        """Scale: the Gaussian."""
-        return self._gaussian(length).exp(), None
-
-
-class AdaptiveGate(Prior):
-    """Multiplies the scores by max(0, 1 - d/L) and leaves future keys at logit 0, as released; NOT causal."""
-
-    learns = ("span",)
-    future_logit_zero = True
-
-    def tables(self, length: int) -> Tables:
-        """Scale: the triangle."""
-        return self._triangle(length), None
-
-
-class GaussianAdaptiveGate(Prior):
-    """Triangle times Gaussian on the scores, future keys at logit 0, as released; NOT causal."""
-
-    learns = ("mu", "sigma", "span")
-    future_logit_zero = True
-
-    def tables(self, length: int) -> Tables:
-        """Scale: the product."""
-        return self._triangle(length) * self._gaussian(length).exp(), None
+    Form.__doc__, Form.learns, Form.future_logit_zero = about, learns, future_logit_zero
+    return Form
 
 
 PRIORS: dict[str, type[Prior]] = {
-    "causal": Causal,
-    "local": Local,
-    "adaptive": Adaptive,
-    "adaptive_hard": AdaptiveHard,
-    "gaussian": Gaussian,
-    "gaussian_adaptive": GaussianAdaptive,
-    "gaussian_adaptive_hard": GaussianAdaptiveHard,
-    "adaptive_ramp_gate": AdaptiveRampGate,
-    "gaussian_gate": GaussianGate,
-    "adaptive_gate": AdaptiveGate,
-    "gaussian_adaptive_gate": GaussianAdaptiveGate,
+    "causal": _form("No preference among the past: plain causal attention."),
+    "local": _form("Keeps 0 <= d <= w (thesis Eq. 5, made causal).", bias=Prior._local),
+    "adaptive": _form(
+        "Weights proportional to m(d) exp(S), m the ramp of thesis Eq. 6 (Sukhbaatar et al. 2019): trainable.",
+        ("span",),
+        bias=Prior._log_ramp,
+    ),
+    "adaptive_hard": _form(
+        "Keeps d <= L (paper Eq. 4-5); only a regulariser can move the span.", ("span",), bias=Prior._hard
+    ),
+    "gaussian": _form(
+        "Adds -(d - mu)^2 / (2 sigma^2) to the scores (paper Eq. 7-8).", ("mu", "sigma"), bias=Prior._gaussian
+    ),
+    "gaussian_adaptive": _form(
+        "Gaussian bias plus the logarithm of the ramp: paper Eq. 9 with a span that can be trained.",
+        ("mu", "sigma", "span"),
+        bias=lambda prior, length: prior._gaussian(length) + prior._log_ramp(length),
+    ),
+    "gaussian_adaptive_hard": _form(
+        "Gaussian bias and a hard span, exactly paper Eq. 9.",
+        ("mu", "sigma", "span"),
+        bias=lambda prior, length: prior._gaussian(length) + prior._hard(length),
+    ),
+    # Past keys beyond the span get logit 0, which is not "masked": they share the weight that is left.
+    "adaptive_ramp_gate": _form(
+        "Multiplies the scores by the ramp (thesis Eq. 6 taken literally); causal.", ("span",), scale=Prior._ramp
+    ),
+    "gaussian_gate": _form(
+        "Multiplies the scores by exp(-(d - mu)^2 / (2 sigma^2)) (thesis Eq. 8, the released form); causal.",
+        ("mu", "sigma"),
+        scale=lambda prior, length: prior._gaussian(length).exp(),
+    ),
+    "adaptive_gate": _form(
+        "Multiplies the scores by max(0, 1 - d/L) and leaves future keys at logit 0, as released; NOT causal.",
+        ("span",),
+        scale=Prior._triangle,
+        future_logit_zero=True,
+    ),
+    "gaussian_adaptive_gate": _form(
+        "Triangle times Gaussian on the scores, future keys at logit 0, as released; NOT causal.",
+        ("mu", "sigma", "span"),
+        scale=lambda prior, length: prior._triangle(length) * prior._gaussian(length).exp(),
+        future_logit_zero=True,
+    ),
 }
 SHIPPED = dict(PRIORS)  # before any plugin

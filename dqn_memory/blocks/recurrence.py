@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.blocks.block import Block, State
+from dqn_memory.blocks.block import Block, Device, State
 from dqn_memory.blocks.kernels.gru import scan
 
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"rnn": nn.RNN, "gru": nn.GRU, "lstm": nn.LSTM}
@@ -39,30 +39,34 @@ class Tail(nn.Module):
         return self.dropout(self.projection(hidden))
 
 
-class Recurrence(Block):
+class Stateful(Block):
+    """A recurrence of `width` units, whose state is `parts` tensors that start at zero."""
+
+    stateful = True
+
+    def __init__(self, width: int, parts: int) -> None:
+        super().__init__()
+        self.width, self.parts = width, parts
+
+    def initial_state(self, batch: int, device: Device = None, dtype: torch.dtype | None = None) -> State:
+        """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
+        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
+
+
+class Recurrence(Stateful):
     """One layer of nn.RNN, nn.GRU or nn.LSTM over time, starting from zero.
 
     g (2 D^2 + 2 D) parameters with g = 1, 3, 4 gates for rnn, gru, lstm.
     """
 
-    stateful = True
-
     def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
-        super().__init__()
-        self.width = width
-        self.parts = 2 if kind == "lstm" else 1
+        super().__init__(width, parts=2 if kind == "lstm" else 1)
         self.cell = CELLS[kind](width, width, batch_first=True)
         self.tail = Tail(width, projection, dropout)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Run over x (B, T, D); padding comes last, so no real position can see it."""
         return self.tail(run([self.cell], [x])[0])  # (B, T, D)
-
-    def initial_state(
-        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> State:
-        """Zeros: (h,), or (h, c) for an LSTM, each (B, D)."""
-        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(self.parts))
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         """One position x (B, D)."""
@@ -94,6 +98,8 @@ class Bidirectional(Block):
     the last real position and padding never reaches one. Parameters as in nn.GRU(D, D/2, bidirectional=True).
     """
 
+    causal = False  # the backward direction reads the future
+
     def __init__(self, kind: str, width: int, dropout: float = 0.0, projection: bool = False) -> None:
         super().__init__()
         if width % 2:
@@ -101,11 +107,6 @@ class Bidirectional(Block):
         self.ahead = CELLS[kind](width, width // 2, batch_first=True)
         self.behind = CELLS[kind](width, width // 2, batch_first=True)
         self.tail = Tail(width, projection, dropout)
-
-    @property
-    def causal(self) -> bool:
-        """The backward direction reads the future."""
-        return False
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Run over x (B, T, D) both ways."""
@@ -124,18 +125,15 @@ class Bidirectional(Block):
         return self.tail(torch.cat((past, newest.view_as(past)), dim=-1))  # (B, T, D)
 
 
-class DarqnLSTM(Block):
+class DarqnLSTM(Stateful):
     """LSTM over attended features (Sorokin et al. 2015, Deep Attention Recurrent Q-Network, soft form).
 
     a_t = softmax(W2 tanh(W1 x_t + W h_{t-1})) over the D features. The LSTM reads a_t * x_t; with `replace`
     it reads a_t alone, as the published DTQN code does. 11 D^2 + 10 D parameters.
     """
 
-    stateful = True
-
-    def __init__(self, width: int, replace: bool = False, dropout: float = 0.0, projection: bool = False) -> None:
-        super().__init__()
-        self.width = width
+    def __init__(self, replace: bool, width: int, dropout: float = 0.0, projection: bool = False) -> None:
+        super().__init__(width, parts=2)
         self.replace = replace
         self.from_input = nn.Linear(width, width)  # W1
         self.from_hidden = nn.Linear(width, width, bias=False)  # W
@@ -153,12 +151,6 @@ class DarqnLSTM(Block):
             state = self._advance(value, key, state)
             hidden.append(state[0])
         return self.tail(torch.stack(hidden, dim=1))  # (B, T, D)
-
-    def initial_state(
-        self, batch: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-    ) -> State:
-        """Zeros (h, c), each (B, D)."""
-        return tuple(torch.zeros(batch, self.width, device=device, dtype=dtype) for _ in range(2))
 
     def step(self, x: Tensor, state: State, reset: Tensor) -> tuple[Tensor, State]:
         """One position x (B, D)."""

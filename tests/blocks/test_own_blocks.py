@@ -36,55 +36,16 @@ class Mine(Block):
         return h, (h,)
 
 
-class Ahead(Mine):
-    stateful = False
-
-    def forward(self, x, lengths=None):
-        real = torch.ones(x.shape[:2]) if lengths is None else (torch.arange(x.shape[1]) < lengths[:, None]).float()
-        return x + (x * real[..., None]).sum(1, keepdim=True) / real.sum(1)[:, None, None]
+def variant(base=Mine, **members):
+    return type("Variant", (base,), members)
 
 
-class Labelled(Ahead):
-    causal = False
+def ahead(self, x, lengths=None):
+    real = torch.ones(x.shape[:2]) if lengths is None else (torch.arange(x.shape[1]) < lengths[:, None]).float()
+    return x + (x * real[..., None]).sum(1, keepdim=True) / real.sum(1)[:, None, None]
 
 
-class Padded(Labelled):
-    def forward(self, x, lengths=None):
-        return x + x.mean(1, keepdim=True)
-
-
-class Neighbour(Mine):
-    stateful = False
-
-    def forward(self, x, lengths=None):
-        return x + x.mean(0, keepdim=True)
-
-
-class Narrow(Mine):
-    def forward(self, x, lengths=None):
-        return super().forward(x, lengths)[..., :1]
-
-
-class Pair(Mine):
-    def forward(self, x, lengths=None):
-        return super().forward(x, lengths), None
-
-
-class Pointwise(Mine):
-    pointwise = True
-
-
-class Forgetful(Mine):
-    def step(self, x, state, reset):
-        return super().step(x, state, torch.zeros_like(reset))
-
-
-class WrongAt(Mine):
-    def at(self, x, lengths, index):
-        return super().at(x, lengths, index) + 1
-
-
-class Silent(Ahead):
+class Silent(variant(stateful=False)):
     """At its start it does nothing, as residual branches often do."""
 
     def __init__(self, width, dropout=0.0, projection=False):
@@ -92,14 +53,19 @@ class Silent(Ahead):
         self.scale = nn.Parameter(torch.zeros(width))
 
     def forward(self, x, lengths=None):
-        return self.scale * super().forward(x, lengths)
+        return self.scale * ahead(self, x, lengths)
 
 
-class Ends(Labelled):
-    supports_prefixes = True
-
-    def at_every_prefix(self, x, lengths=None):
-        return x
+Ahead = variant(stateful=False, forward=ahead)
+Labelled = variant(Ahead, causal=False)
+Narrow = variant(forward=lambda self, x, lengths=None: Mine.forward(self, x, lengths)[..., :1])
+Pair = variant(forward=lambda self, x, lengths=None: (Mine.forward(self, x, lengths), None))
+Padded = variant(Labelled, forward=lambda self, x, lengths=None: x + x.mean(1, keepdim=True))
+Neighbour = variant(stateful=False, forward=lambda self, x, lengths=None: x + x.mean(0, keepdim=True))
+Pointwise = variant(pointwise=True)
+Forgetful = variant(step=lambda self, x, state, reset: Mine.step(self, x, state, torch.zeros_like(reset)))
+WrongAt = variant(at=lambda self, x, lengths, index: Mine.at(self, x, lengths, index) + 1)
+Ends = variant(Labelled, supports_prefixes=True, at_every_prefix=lambda self, x, lengths=None: x)
 
 
 @pytest.mark.parametrize("name", MEMORY)
@@ -108,15 +74,10 @@ def test_the_projects_own_memories_pass(name, projection):
     check_memory(name, MEMORY[name], 8, projection)
 
 
-@pytest.mark.parametrize("heads", [1, 2])
 @pytest.mark.parametrize("kind", PRIORS)
-def test_the_projects_own_priors_pass(kind, heads):
-    check_prior(kind, lambda: PriorConfig(kind=kind).build(heads, 5), Prior, heads, 5)
-
-
-@pytest.mark.parametrize("block", [Mine, Labelled])
-def test_memories_that_keep_the_contract_pass(block):
-    check_memory("mine", block)
+def test_the_projects_own_priors_pass(kind):
+    for heads in (1, 2):
+        check_prior(kind, lambda count=heads: PriorConfig(kind=kind).build(count, 5), Prior, heads, 5)
 
 
 @pytest.mark.parametrize(("builder", "words"), [
@@ -139,9 +100,10 @@ def test_what_a_memory_breaks_is_one_sentence(builder, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_trial_leaves_the_global_generator_alone():
+@pytest.mark.parametrize("block", [Mine, Labelled])
+def test_memories_that_keep_the_contract_pass(block):
     before = torch.get_rng_state()
-    check_memory("mine", Mine)
+    check_memory("mine", block)
     assert torch.equal(before, torch.get_rng_state())
 
 

@@ -80,11 +80,11 @@ def test_bidirectional_equals_torch(memory, training):
     """Packed by lengths in torch, reversed by a gather here: the same outputs and the same gradients."""
     ours = MEMORY[memory](8, 0.0, False).double().train(training)
     theirs = CELLS[memory](8, 4, bidirectional=True, batch_first=True).double().train(training)
+    pairs = [(value, getattr(theirs, name)) for name, value in ours.ahead.named_parameters()]
+    pairs += [(value, getattr(theirs, name + "_reverse")) for name, value in ours.behind.named_parameters()]
     with torch.no_grad():
-        for name, value in ours.ahead.named_parameters():
-            getattr(theirs, name).copy_(value)
-        for name, value in ours.behind.named_parameters():
-            getattr(theirs, name + "_reverse").copy_(value)
+        for value, other in pairs:
+            other.copy_(value)
     x, lengths = seeded((4, 7, 8)).requires_grad_(), torch.tensor([1, 3, 7, 5])
     again = x.detach().clone().requires_grad_()
     packed = nn.utils.rnn.pack_padded_sequence(again, lengths, batch_first=True, enforce_sorted=False)
@@ -96,25 +96,13 @@ def test_bidirectional_equals_torch(memory, training):
     weight = seeded((4, 7, 8), 1) * real
     (y * weight).sum().backward()
     (expected * weight).sum().backward()
-    torch.testing.assert_close(x.grad, again.grad, atol=1e-12, rtol=1e-12)
-    for name, value in ours.ahead.named_parameters():
-        torch.testing.assert_close(value.grad, getattr(theirs, name).grad, atol=1e-12, rtol=1e-12)
-    for name, value in ours.behind.named_parameters():
-        torch.testing.assert_close(value.grad, getattr(theirs, name + "_reverse").grad, atol=1e-12, rtol=1e-12)
-
-
-def test_odd_width_cannot_be_halved():
-    with pytest.raises(ValueError, match="even"):
-        MEMORY["bigru"](7, 0.0, False)
+    for value, other in [(x, again), *pairs]:
+        torch.testing.assert_close(value.grad, other.grad, atol=1e-12, rtol=1e-12)
 
 
 def test_reversal():
-    assert reversal(4, torch.tensor([0, 1, 3, 4])).tolist() == [
-        [0, 1, 2, 3],
-        [0, 1, 2, 3],
-        [2, 1, 0, 3],
-        [3, 2, 1, 0],
-    ]
+    index = reversal(4, torch.tensor([0, 1, 3, 4])).tolist()
+    assert index == [[0, 1, 2, 3], [0, 1, 2, 3], [2, 1, 0, 3], [3, 2, 1, 0]]
     x, lengths = seeded((4, 4, 3)), torch.tensor([0, 1, 3, 4])
     assert torch.equal(reverse(reverse(x, lengths), lengths), x)
     assert torch.equal(reverse(x, None), x.flip(1))
@@ -179,21 +167,15 @@ def test_initial_values():
     torch.testing.assert_close(prior.mu(), torch.full((4,), 6.0))
 
 
-@pytest.mark.parametrize(
-    "change,word",
-    [
-        ({"memory": "bigruu"}, "bigru"),
-        ({"gate": "gruu"}, "gru"),
-        ({"order": "pre"}, "identity"),
-        ({"activation": "gelu"}, "relu"),
-        ({"heads": 5}, "heads is 5"),
-        ({"attention": False, "memory": "none"}, "empty"),
-        ({"prior": PriorConfig(kind="locl")}, "local"),
-    ],
-)
+@pytest.mark.parametrize("change,word", [
+    ({"memory": "bigruu"}, "bigru"), ({"gate": "gruu"}, "gru"), ({"order": "pre"}, "identity"),
+    ({"activation": "gelu"}, "relu"), ({"heads": 5}, "heads is 5"), ({"attention": False, "memory": "none"}, "empty"),
+    ({"prior": PriorConfig(kind="locl")}, "local"), ({"memory": "bigru", "heads": 1, "width": 7}, "even"),
+])  # fmt: skip
 def test_wrong_layers_are_named(change, word):
+    width = change.pop("width", 16)
     with pytest.raises(ValueError, match=word):
-        LayerConfig(**change).build(16, 10)
+        LayerConfig(**change).build(width, 10)
 
 
 def test_regularisation_and_projection_reach_the_prior():

@@ -1,34 +1,187 @@
-"""Tables, parameters, limits and errors of the temporal priors."""
+"""Temporal priors: recorded float64 values and gradients not computed with this code, tables, limits and errors."""
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from dqn_memory.blocks.attention import Attention, attend, toeplitz
-from dqn_memory.blocks.priors import PRIORS, PriorConfig, inverse_softplus
+from dqn_memory.blocks.attention import Attention, attend, logits, toeplitz
+from dqn_memory.blocks.priors import PRIORS, Prior, PriorConfig, inverse_softplus
 
-LEARNED = {
-    "causal": set(),
-    "local": set(),
-    "adaptive": {"span"},
-    "adaptive_hard": {"span"},
-    "gaussian": {"mu", "sigma"},
-    "gaussian_adaptive": {"mu", "sigma", "span"},
-    "gaussian_adaptive_hard": {"mu", "sigma", "span"},
-    "adaptive_ramp_gate": {"span"},
-    "gaussian_gate": {"mu", "sigma"},
-    "adaptive_gate": {"span"},
-    "gaussian_adaptive_gate": {"mu", "sigma", "span"},
+DATA = Path(__file__).parents[1] / "data" / "attention"
+FORMS = {  # the recorded name, what is learned
+    "causal": ("causal", ()),
+    "local": ("local_w2", ()),
+    "adaptive_hard": ("paper_adaptive_hard", ("span",)),
+    "adaptive": ("adaptive_ramp", ("span",)),
+    "adaptive_ramp_gate": ("thesis_adaptive_ramp_logitmul", ("span",)),
+    "gaussian": ("paper_gaussian", ("mu", "sigma")),
+    "gaussian_adaptive_hard": ("paper_gaam_hard", ("mu", "sigma", "span")),
+    "gaussian_adaptive": ("gaam_ramp", ("mu", "sigma", "span")),
+    "adaptive_gate": ("code_adaptive_full", ("span",)),
+    "gaussian_gate": ("code_gaussian", ("mu", "sigma")),
+    "gaussian_adaptive_gate": ("code_gaam_full", ("mu", "sigma", "span")),
 }
-SPANS = [kind for kind, names in LEARNED.items() if "span" in names]
+SPANS = [kind for kind, (_, names) in FORMS.items() if "span" in names]
+DTYPES = pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+RECORDS = pytest.mark.parametrize("name", ["seed", "mixed"])
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, np.ndarray]:
+    return dict(np.load(DATA / "attention.npz"))
+
+
+@pytest.fixture(scope="module")
+def gradients() -> dict[str, np.ndarray]:
+    return dict(np.load(DATA / "attention_grads.npz"))
+
+
+def tensor(array: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(array)).to(dtype)
+
+
+def prior_with(kind: str, dtype: torch.dtype, raw: dict[str, np.ndarray]) -> Prior:
+    prior = PriorConfig(kind=kind, local_window=2, ramp=3.0, max_span=20.0).build(4, 12).to(dtype)
+    with torch.no_grad():
+        for name, parameter in prior.raw.items():
+            parameter.copy_(tensor(raw[name], dtype))
+    return prior
+
+
+def recorded(golden: dict[str, np.ndarray], name: str, kind: str, dtype: torch.dtype) -> Prior:
+    """The prior with the raw values of a record."""
+    span = "Lg" if kind.startswith("gaussian_adaptive") else "L"
+    raw = {"mu": golden[f"{name}/raw_mu"], "sigma": golden[f"{name}/raw_sg"], "span": golden[f"{name}/raw_{span}"]}
+    return prior_with(kind, dtype, raw)
+
+
+def maps(prior: Prior, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
+    tables = prior.tables(query.shape[-2])
+    return logits(query, key, *tables, future_logit_zero=prior.future_logit_zero).softmax(-1)
+
+
+# ---- recorded values
+
+
+@DTYPES
+@RECORDS
+@pytest.mark.parametrize("kind", PRIORS)
+def test_forms(golden, kind, name, dtype, tolerance):
+    key, learned = FORMS[kind]
+    prior, want = recorded(golden, name, kind, dtype), tensor(golden[f"{name}/{key}" if learned else key], dtype)
+    query, keys, value = (tensor(golden[part], dtype) for part in "qkv")
+    got = maps(prior, query, keys)
+    assert got.dtype == dtype and (got - want).abs().max() < tolerance
+    mixed = attend(query, keys, value, *prior.tables(12), future_logit_zero=prior.future_logit_zero)
+    # Values are of order 3, so outputs are held to the same relative accuracy as the weights.
+    assert (mixed - want @ value).abs().max() < tolerance * max(1.0, value.abs().max().item())
+
+
+@DTYPES
+@RECORDS
+@pytest.mark.parametrize("kind,key", [
+    ("gaussian", "paper_gaussian"), ("adaptive", "adaptive_ramp"), ("adaptive_gate", "code_adaptive"),
+    ("gaussian_adaptive_gate", "code_gaam"),
+])  # fmt: skip
+def test_one_query_at_a_time(golden, kind, key, name, dtype, tolerance):
+    """The last query of every prefix; causal forms also equal the full matrix, the released gates do not."""
+    prior = recorded(golden, name, kind, dtype)
+    query, keys = (tensor(golden[part], dtype) for part in "qk")
+    rows = torch.zeros(4, 12, 12, dtype=dtype)
+    for i in range(12):
+        rows[:, i, : i + 1] = maps(prior, query[:, : i + 1], keys[:, : i + 1])[:, -1]
+    assert (rows - tensor(golden[f"{name}/{key}_incremental"], dtype)).abs().max() < tolerance
+    full = maps(prior, query, keys)
+    assert torch.allclose(rows, full, rtol=0, atol=tolerance) == prior.causal
+
+
+@DTYPES
+@RECORDS
+@pytest.mark.parametrize("kind,key", [
+    ("gaussian", "gaussian"), ("gaussian_gate", "code_gaussian"), ("adaptive", "adaptive_ramp"),
+    ("gaussian_adaptive", "gaam_ramp"),
+])  # fmt: skip
+def test_the_last_query_of_a_search_window(golden, kind, key, name, dtype, tolerance):
+    """Seven tokens: distances 6 .. 0 under priors that are built for longer windows."""
+    prior = recorded(golden, name, kind, dtype)
+    scores = tensor(golden[f"{name}/window7_scores"], dtype)  # (H, 1, 7)
+    scale, bias = (None if table is None else table.flip(-1)[:, None] for table in prior.tables(7))
+    got = scores if scale is None else scores * scale
+    got = (got if bias is None else got + bias).softmax(-1)
+    assert got.dtype == dtype
+    assert (got - tensor(golden[f"{name}/window7_{key}"], dtype)).abs().max() < tolerance
+
+
+GRADIENTS = {
+    ("adaptive", "span"): "d_adaptive_ramp/d_rawL",
+    ("adaptive_hard", "span"): "d_adaptive_hard/d_rawL",
+    ("gaussian", "mu"): "d_gaussian/d_rawmu",
+    ("gaussian", "sigma"): "d_gaussian/d_rawsg",
+    ("gaussian_adaptive", "span"): "d_gaam_ramp/d_rawL",
+    ("gaussian_gate", "mu"): "d_code_gaussian/d_rawmu",
+    ("adaptive_gate", "span"): "d_code_adaptive/d_rawL",
+}
+
+
+@pytest.mark.parametrize("through_attend", [False, True])
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-8), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("kind,parameter", GRADIENTS)
+def test_gradients(golden, gradients, kind, parameter, dtype, tolerance, through_attend):
+    span = gradients["Lg" if kind.startswith("gaussian_adaptive") else "L"]
+    raw = {"mu": gradients["mu"], "sigma": gradients["sg"], "span": span}
+    prior = prior_with(kind, dtype, {name: np.log(np.expm1(value)) for name, value in raw.items()})
+    query, key = (tensor(golden[name], dtype) for name in "qk")
+    if through_attend:
+        identity = torch.eye(12, dtype=dtype).expand(4, 12, 12)
+        got = attend(query, key, identity, *prior.tables(12), future_logit_zero=prior.future_logit_zero)
+    else:
+        got = maps(prior, query, key)
+    (got * tensor(gradients["G"], dtype)).sum().backward()
+    error = prior.raw[parameter].grad - tensor(gradients[GRADIENTS[kind, parameter]], dtype)
+    assert error.abs().max() < tolerance
+
+
+@pytest.mark.parametrize("kind", PRIORS)
+def test_gradcheck(kind):
+    """Analytic gradients of inputs and raw parameters against finite differences, spans off the integers."""
+    generator = torch.Generator().manual_seed(3)
+    query, key, value = (
+        torch.randn(2, 2, 5, 3, generator=generator, dtype=torch.float64, requires_grad=True) for _ in range(3)
+    )
+    prior = PriorConfig(kind=kind, mu=1.4, sigma=0.8, span=1.3, ramp=2.15, local_window=2).build(2, 5).double()
+    lengths = torch.tensor([3, 5])
+
+    def forward(query, key, value, *raw):
+        return attend(query, key, value, *prior.tables(5), lengths, future_logit_zero=prior.future_logit_zero)
+
+    assert torch.autograd.gradcheck(forward, (query, key, value, *prior.parameters()))
+
+
+@pytest.mark.parametrize("rule,key", [("l1", "reg_l1_sum"), ("l2", "reg_l2_sum"), ("max", "reg_max")])
+def test_regulariser(gradients, rule, key):
+    """Sums over layers and heads; the largest span is taken over all of them by taking it per layer."""
+    penalties = []
+    for spans in gradients["reg_spans"]:
+        config = PriorConfig(kind="adaptive", max_span=1e3, regulariser=rule, regulariser_weight=0.025)
+        prior = config.build(4, 12).double()
+        with torch.no_grad():
+            prior.raw["span"].copy_(torch.from_numpy(np.log(np.expm1(spans))))
+        penalties.append(prior.regularisation())
+    total = torch.stack(penalties).amax() if rule == "max" else torch.stack(penalties).sum()
+    assert total.item() == pytest.approx(float(gradients[key]), rel=1e-7)
+
+
+# ---- tables and limits
 
 
 @pytest.mark.parametrize("kind", PRIORS)
 def test_learned_values_and_shapes(kind):
     prior = PriorConfig(kind=kind, mu=6, sigma=1, span=10).build(8, 50)
     learned = prior.learned()
-    assert set(learned) == LEARNED[kind]
+    assert tuple(learned) == FORMS[kind][1]
     assert sum(p.numel() for p in prior.parameters()) == 8 * len(learned)
     for name, value in learned.items():
         assert value.shape == (8,)
@@ -37,14 +190,14 @@ def test_learned_values_and_shapes(kind):
         assert table is None or (table.shape == (8, 20) and table.dtype == torch.float32)
     assert prior.causal == (kind not in ("adaptive_gate", "gaussian_adaptive_gate"))
     assert not [name for name in prior.state_dict() if "raw" not in name]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in PRIORS if kind not in ("causal", "local")])
-def test_table_precision_is_at_least_float32(kind):
-    config = PriorConfig(kind=kind)
     for dtype, expected in [(torch.bfloat16, torch.float32), (torch.float64, torch.float64)]:
-        tables = config.build(2, 500).to(dtype).tables(500)
-        assert {table.dtype for table in tables if table is not None} == {expected}
+        tables = PriorConfig(kind=kind).build(2, 500).to(dtype).tables(500)
+        assert kind == "local" or {table.dtype for table in tables if table is not None} <= {expected}
+    with pytest.raises(ValueError, match="a window of 51 exceeds the 50"):
+        prior._distances(51)
+    for rule, penalty in {"none": 0.0, "l1": 40.0, "l1_mean": 5.0}.items():  # half of the spans' sum or mean
+        config = PriorConfig(kind=kind, regulariser=rule, regulariser_weight=0.5, span=10.0)
+        assert config.build(8, 50).regularisation().item() == pytest.approx(penalty if kind in SPANS else 0.0)
 
 
 def test_distances_survive_a_cast_to_bfloat16():
@@ -54,40 +207,36 @@ def test_distances_survive_a_cast_to_bfloat16():
     assert len(bias[0, 290:310].unique()) > 10
 
 
-@pytest.mark.parametrize(
-    "kind,span,kept",
-    [("adaptive_hard", 10.0, 11), ("adaptive_hard", 4.5, 5), ("gaussian_adaptive_hard", 7.0, 8)],
-)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_hard_span_includes_its_end(kind, span, kept, dtype):
-    _, bias = PriorConfig(kind=kind, span=span).build(2, 30).to(dtype).tables(30)
+@pytest.mark.parametrize("kind,span,kept", [
+    ("adaptive_hard", 10.0, 11), ("adaptive_hard", 4.5, 5), ("gaussian_adaptive_hard", 7.0, 8),
+    ("adaptive", 1.9, 6), ("gaussian_adaptive", 1.9, 6),  # not merely small beyond the ramp
+])  # fmt: skip
+def test_spans_include_their_end_and_mask_what_is_beyond(kind, span, kept, dtype):
+    _, bias = PriorConfig(kind=kind, span=span, ramp=4.0).build(2, 30).to(dtype).tables(30)
     assert bias.isfinite().sum(-1).tolist() == [kept, kept]
 
 
-def test_local_window_includes_its_end():
-    _, bias = PriorConfig(kind="local", local_window=3).build(2, 10).tables(10)
-    assert bias.tolist() == [[0.0] * 4 + [-math.inf] * 6] * 2
-
-
-def test_ramp_is_one_up_to_the_span_and_falls_to_zero():
-    scale, _ = PriorConfig(kind="adaptive_ramp_gate", span=2.0, ramp=4.0).build(1, 9).tables(9)
-    torch.testing.assert_close(scale[0], torch.tensor([1, 1, 1, 0.75, 0.5, 0.25, 0, 0, 0]))
-
-
-@pytest.mark.parametrize("kind", ["adaptive", "gaussian_adaptive"])
-def test_keys_beyond_the_ramp_are_masked_not_merely_small(kind):
-    _, bias = PriorConfig(kind=kind, span=2.0, ramp=4.0).build(1, 9).tables(9)
-    assert bias[0].isfinite().tolist() == [True] * 6 + [False] * 3
-
-
 @pytest.mark.parametrize("kind", SPANS)
-def test_spans_are_capped_by_the_context_and_keep_their_gradient(kind):
-    prior = PriorConfig(kind=kind, span=30.0).build(2, 12)
-    span = prior.span()
-    torch.testing.assert_close(span, torch.full((2,), 12.0))
-    span.sum().backward()
-    assert (prior.raw["span"].grad > 0.9).all()
+def test_spans_are_capped_and_projected_and_keep_their_gradient(kind):
     assert PriorConfig(kind=kind, span=30.0, max_span=40.0).build(2, 12).span().max() > 29
+    prior = PriorConfig(kind=kind, span=30.0).build(2, 12)
+    for raw in (None, 100.0):  # at the cap from the start, and brought back below it
+        with torch.no_grad():
+            prior.raw["span"].copy_(prior.raw["span"] if raw is None else torch.full((2,), raw))
+        if raw:
+            prior.project()
+        prior.zero_grad()
+        torch.testing.assert_close(prior.span(), torch.full((2,), 12.0))
+        prior.span().sum().backward()
+        assert (prior.raw["span"].grad > 0.9).all()
+    tight = PriorConfig(kind=kind, span=10.0, max_norm=4.0).build(3, 50)
+    with torch.no_grad():
+        tight.raw["span"][0] = 1.0
+    before = tight.span()[0].item()
+    tight.project()
+    assert tight.span()[0].item() == before
+    assert (tight.span() <= 4.0).all() and (tight.span()[1:] > 3.999).all()
 
 
 def test_a_preferred_distance_on_its_bound_keeps_its_gradient():
@@ -108,37 +257,8 @@ def test_a_preferred_distance_on_its_bound_keeps_its_gradient():
     assert (prior.raw["mu"].grad > 0.9).all()
 
 
-@pytest.mark.parametrize("kind", SPANS)
-def test_projection(kind):
-    prior = PriorConfig(kind=kind, span=10.0, max_norm=4.0).build(3, 50)
-    with torch.no_grad():
-        prior.raw["span"][0] = 1.0
-    before = prior.span()[0].item()
-    prior.project()
-    assert prior.span()[0].item() == before
-    assert (prior.span() <= 4.0).all() and (prior.span()[1:] > 3.999).all()
-
-
-@pytest.mark.parametrize("kind", SPANS)
-def test_projection_brings_a_span_back_below_its_cap(kind):
-    prior = PriorConfig(kind=kind).build(2, 12)
-    with torch.no_grad():
-        prior.raw["span"].fill_(100.0)
-    prior.project()
-    prior.span().sum().backward()
-    assert (prior.raw["span"].grad > 0.9).all()
-
-
-@pytest.mark.parametrize("kind", PRIORS)
-def test_no_regulariser_by_default(kind):
-    prior = PriorConfig(kind=kind, regulariser_weight=0.025).build(2, 12)
-    assert prior.regularisation().item() == 0.0
-    penalty = PriorConfig(kind=kind, regulariser_weight=0.5, regulariser="l1", span=3.0).build(2, 12).regularisation()
-    assert penalty.item() == pytest.approx(3.0 if "span" in LEARNED[kind] else 0.0)
-
-
 @pytest.mark.parametrize("raw", [-80.0, -20.0, 80.0])
-@pytest.mark.parametrize("kind", [kind for kind in PRIORS if LEARNED[kind]])
+@pytest.mark.parametrize("kind", [kind for kind, (_, learned) in FORMS.items() if learned])
 def test_extreme_parameters_stay_finite(kind, raw):
     """A parameter driven far away must not turn outputs or gradients into NaN."""
     attention = Attention(8, 2, PriorConfig(kind=kind).build(2, 9))
@@ -172,42 +292,11 @@ def test_autocast_leaves_tables_in_float32(kind):
         torch.testing.assert_close(got, exact, atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "change,word",
-    [
-        ({"kind": "gausian"}, "gaussian"),
-        ({"kind": "gaussian", "sigma": 0.0}, "sigma"),
-        ({"kind": "gaussian", "mu": math.nan}, "mu"),
-        ({"kind": "adaptive", "ramp": -1.0}, "ramp"),
-        ({"kind": "local", "local_window": -1}, "local_window"),
-        ({"kind": "adaptive", "max_norm": 0.0}, "max_norm"),
-        ({"kind": "adaptive", "regulariser": "l3"}, "regulariser"),
-    ],
-)
+@pytest.mark.parametrize("change,word", [
+    ({"kind": "gausian"}, "gaussian"), ({"kind": "gaussian", "sigma": 0.0}, "sigma"), ({"mu": math.nan}, "mu"),
+    ({"ramp": -1.0}, "ramp"), ({"kind": "local", "local_window": -1}, "local_window"), ({"max_norm": 0.0}, "max_norm"),
+    ({"kind": "adaptive", "regulariser": "l3"}, "regulariser"),
+])  # fmt: skip
 def test_wrong_values_are_named(change, word):
     with pytest.raises(ValueError, match=word):
         PriorConfig(**change).build(2, 10)
-
-
-def test_window_longer_than_the_prior_is_an_error():
-    with pytest.raises(ValueError, match="10"):
-        PriorConfig(kind="gaussian").build(2, 10).tables(11)
-
-
-def test_heads_must_divide_the_width():
-    with pytest.raises(ValueError, match="heads is 3"):
-        Attention(64, 3, PriorConfig().build(3, 10))
-
-
-@pytest.mark.parametrize("kind", PRIORS)
-def test_drawn_weights_are_those_of_the_forward_pass(kind):
-    torch.manual_seed(5)
-    attention = Attention(12, 3, PriorConfig(kind=kind, span=3.0, mu=2.0).build(3, 9)).double()
-    x, lengths = torch.randn(2, 9, 12, dtype=torch.float64), torch.tensor([5, 9])
-    maps = attention.weights(x, lengths)
-    value = attention.project_in(x)[..., 24:].unflatten(-1, (3, 4)).transpose(1, 2)
-    mixed = attention.project_out((maps @ value).transpose(1, 2).flatten(2))
-    for row, length in enumerate(lengths):
-        torch.testing.assert_close(mixed[row, :length], attention(x, lengths)[row, :length])
-    torch.testing.assert_close(maps[0, :, :5].sum(-1), torch.ones(3, 5, dtype=torch.float64))
-    assert (maps[0, :, 5:] == 0).all() and (maps[0, :, :, 5:] == 0).all() and not maps.requires_grad

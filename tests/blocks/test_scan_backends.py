@@ -6,7 +6,9 @@ import types
 
 import pytest
 import torch
+from run_folders import refused
 from scans import TOLERANCE, drawn, numbers
+from trained import contents
 
 from dqn_memory.blocks.kernels import select
 from dqn_memory.blocks.kernels.cpu_scan import scan_simd
@@ -54,17 +56,6 @@ def extension(monkeypatch):
     sys.modules.pop(ADAPTER, None)
 
 
-def works(monkeypatch, *names):
-    """Only these backends load, on any device."""
-
-    def only(name, device):
-        if name not in names:
-            raise Unavailable("it is not here")
-        return scan_torch
-
-    monkeypatch.setattr(select, "load", only)
-
-
 # --- choosing
 
 
@@ -73,47 +64,37 @@ def test_a_cpu_takes_simd():
     assert (choice.name, choice.scan, choice.why) == ("simd", scan_simd, "auto")
 
 
-def test_a_cpu_takes_torch_where_simd_does_not_work_and_says_why(monkeypatch):
-    works(monkeypatch)
-    choice = choose("auto", CPU)
-    assert (choice.name, choice.scan, choice.why) == ("torch", scan_torch, "auto; not simd, it is not here")
+@pytest.mark.parametrize(("device", "there", "taken", "why"), [
+    (CPU, (), "torch", "auto; not simd, it is not here"),
+    (CUDA, ("triton", "mamba_ssm"), "triton", "auto"),
+    (CUDA, ("mamba_ssm",), "mamba_ssm", "auto; not triton, it is not here"),
+    (CUDA, (), "torch", "auto; not triton, it is not here; not mamba_ssm, it is not here"),
+])  # fmt: skip
+def test_the_first_that_works_is_taken_and_the_others_are_named(device, there, taken, why, monkeypatch):
+    def only(name, device):
+        if name not in there:
+            raise Unavailable("it is not here")
+        return scan_torch
+
+    monkeypatch.setattr(select, "load", only)
+    assert choose("auto", device) == select.Choice(taken, scan_torch, why)
 
 
-def test_simd_is_refused_on_an_accelerator():
-    with pytest.raises(Unavailable, match="run on a CPU alone and the device is cuda"):
-        choose("simd", CUDA)
-
-
-@pytest.mark.parametrize(
-    ("there", "taken"),
-    [(("triton", "mamba_ssm"), "triton"), (("mamba_ssm",), "mamba_ssm"), ((), "torch")],
-)
-def test_an_accelerator_takes_the_first_that_works_and_names_the_others(there, taken, monkeypatch):
-    works(monkeypatch, *there)
-    choice = choose("auto", CUDA)
-    assert choice.name == taken
-    passed = ("triton", "mamba_ssm", "torch").index(taken)
-    assert choice.why.count("it is not here") == passed
-
-
-@pytest.mark.parametrize("name", ["triton", "mamba_ssm"])
-def test_kernels_are_refused_on_a_cpu(name, monkeypatch):
+@pytest.mark.parametrize(("name", "device", "words"), [
+    ("simd", CUDA, "run on a CPU alone and the device is cuda"),
+    ("triton", CPU, "run on CUDA alone and the device is cpu"),
+    ("mamba_ssm", CPU, "run on CUDA alone and the device is cpu"),
+    ("triton", CUDA, "cannot be imported: .*triton"),
+    ("mamba_ssm", CUDA, "cannot be imported: .*selective_scan_cuda"),
+    ("cuda", CPU, "known: torch, simd, triton, mamba_ssm"),
+])  # fmt: skip
+def test_what_cannot_run_is_refused(name, device, words, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(Unavailable, match="run on CUDA alone and the device is cpu"):
-        choose(name, CPU)
-
-
-@pytest.mark.parametrize(("name", "missing"), [("triton", "triton"), ("mamba_ssm", "selective_scan_cuda")])
-def test_a_missing_package_is_named(name, missing, monkeypatch):
-    monkeypatch.setitem(sys.modules, missing, None)
-    monkeypatch.delitem(sys.modules, f"dqn_memory.blocks.scan_{name}", raising=False)
-    with pytest.raises(Unavailable, match=f"cannot be imported: .*{missing}"):
-        choose(name, CUDA)
-
-
-def test_an_unknown_backend_is_answered_with_the_known_ones():
-    with pytest.raises(Unavailable, match="known: torch, simd, triton, mamba_ssm"):
-        choose("cuda", CPU)
+    for missing in ("triton", "selective_scan_cuda"):
+        monkeypatch.setitem(sys.modules, missing, None)
+    monkeypatch.delitem(sys.modules, f"dqn_memory.blocks.kernels.{name}", raising=False)
+    with pytest.raises(Unavailable, match=words):
+        choose(name, device)
 
 
 # --- the trial
@@ -125,17 +106,10 @@ def test_torch_passes_its_own_trial():
 
 @pytest.mark.parametrize("wrong", ["y", "last", "gradient"])
 def test_a_backend_with_other_numbers_is_refused(wrong, monkeypatch):
-    class Bent(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx, grad):
-            return 1.01 * grad
-
     def bent(*inputs):
-        u = Bent.apply(inputs[0]) if wrong == "gradient" else inputs[0]
+        u = inputs[0]
+        if wrong == "gradient":
+            u = 1.01 * u - (0.01 * u).detach()
         y, last = scan_torch(u, *inputs[1:])
         return (1.01 * y if wrong == "y" else y), (1.01 * last if wrong == "last" else last)
 
@@ -162,17 +136,11 @@ def test_the_extension_gives_torchs_numbers(extension):
     assert trial(extension, CPU) < 1e-5
 
 
-@pytest.mark.parametrize("start", ["given", "zero"])
-def test_the_extension_is_a_scan_like_any_other(extension, start):
-    inputs = drawn(3, 7, 5, 4, torch.float32)
-    inputs = inputs if start == "given" else inputs[:5]
-    rest = [] if start == "given" else [None]
-    pairs = zip(
-        numbers(lambda *given: extension(*given, *rest), inputs),
-        numbers(lambda *given: scan_torch(*given, *rest), inputs),
-        strict=True,
-    )
-    for ours, known in pairs:
+@pytest.mark.parametrize("rest", [[], [None]], ids=["given", "zero"])  # its initial state
+def test_the_extension_is_a_scan_like_any_other(extension, rest):
+    inputs = drawn(3, 7, 5, 4, torch.float32)[: 6 - len(rest)]
+    both = [numbers(lambda *given, scan=scan: scan(*given, *rest), inputs) for scan in (extension, scan_torch)]
+    for ours, known in zip(*both, strict=True):
         assert (ours - known).abs().max() <= TOLERANCE[torch.float32] * known.abs().max()
 
 
@@ -198,6 +166,7 @@ def test_every_mixer_is_equipped():
 
 
 def test_a_network_without_mamba_has_no_backend():
+    assert set(backend.Backend.__args__) == {"auto", *BACKENDS}
     assert backend.resolve_backend([torch.nn.Linear(2, 2)], "triton", CPU) is None
     assert backend.facts(None) == {"mamba_backend": None}
 
@@ -208,47 +177,34 @@ def test_what_cannot_run_is_one_sentence(monkeypatch):
         backend.resolve_backend([Mamba(8)], "triton", CPU)
 
 
-def train(run, *more, steps=40):
-    main([*SMALL, "--architecture", "mamba", "--total-steps", str(steps), "--run", str(run), *more])
-
-
-def test_a_run_says_its_backend_once_and_keeps_it(tmp_path, capsys):
-    train(tmp_path / "run")
-    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu (auto)") == 1
-    assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] == "simd"
-    main(["--resume", str(tmp_path / "run"), "--total-steps", "60"])
-    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu (as the run began)") == 1
+def train(run, *more, architecture="mamba"):
+    main([*SMALL, "--architecture", architecture, "--total-steps", "40", "--run", str(run), *more])
 
 
 def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):
-    main([*SMALL, "--architecture", "drqn", "--total-steps", "20", "--run", str(tmp_path / "run")])
+    train(tmp_path / "run", architecture="drqn")
     assert "mamba runs" not in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] is None
 
 
 def test_a_fresh_run_refuses_before_it_makes_a_folder(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    with pytest.raises(SystemExit):
-        train(tmp_path / "run", "--backend", "triton")
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "run on CUDA alone" in error and not (tmp_path / "run").exists()
+    said = refused(capsys, ["--backend", "triton"], lambda more: train(tmp_path / "run", *more))
+    assert "run on CUDA alone" in said and not (tmp_path / "run").exists()
 
 
-def test_a_resumed_run_keeps_its_backend_or_says_so(tmp_path, capsys, monkeypatch):
+def test_a_run_says_its_backend_and_a_resumed_one_keeps_it_or_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    train(tmp_path / "run")
-    path = tmp_path / "run" / "environment.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"mamba_backend": "triton"}))
-    before = {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main(["--resume", str(tmp_path / "run"), "--total-steps", "60"])
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1 and "was trained on the triton backend" in error and "--backend torch" in error
-    assert before == {file: file.read_bytes() for file in (tmp_path / "run").rglob("*") if file.is_file()}
-    main(["--resume", str(tmp_path / "run"), "--total-steps", "60", "--backend", "torch"])
+    run, longer = tmp_path / "run", ["--resume", str(tmp_path / "run"), "--total-steps"]
+    train(run)
+    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu (auto)") == 1
+    facts = json.loads((run / "environment.json").read_text())
+    assert facts["mamba_backend"] == "simd"
+    main([*longer, "60"])
+    assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu (as the run began)") == 1
+    (run / "environment.json").write_text(json.dumps(facts | {"mamba_backend": "triton"}))
+    before = contents(run)
+    said = refused(capsys, [*longer, "80"], main)
+    assert "was trained on the triton backend" in said and "--backend torch" in said and contents(run) == before
+    main([*longer, "80", "--backend", "torch"])
     assert "began on the triton backend of mamba: the continued run is not exact" in capsys.readouterr().out
-
-
-def test_backends_are_those_of_the_flag():
-    assert set(backend.Backend.__args__) == {"auto", *BACKENDS}

@@ -1,6 +1,8 @@
 """The Triton scan: recorded scans interpreted (and on CUDA, where there is one), machine code without a GPU.
 
-Each part runs in a process of its own, because Triton chooses between interpreter and compiler when it is imported.
+Each part runs this file in a process of its own, because Triton chooses between interpreter and compiler when it is
+imported: `numbers DEVICE` gives the errors of every recorded scan, and of larger random ones against torch, `binaries`
+the sizes of the kernels' machine code for two accelerators, none needed.
 """
 
 import importlib.metadata
@@ -14,31 +16,75 @@ from pathlib import Path
 import pytest
 import torch
 from packaging.version import Version
-from scans import SCANS, TOLERANCE
+from scans import SCANS, TOLERANCE, drawn, errors, numbers
+
+from dqn_memory.blocks.kernels.scan import scan_torch
 
 FOLDER = Path(__file__).parent
+ODD = ((2, 3, 70, 5), (1, 1, 33, 16), (3, 2, 32, 1))  # more than one block of channels, states not a power of two
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("triton") is None,
     reason="triton is not installed (it comes with torch for CUDA; make test-triton)",
 )
 
 
+def numbers_on(device):
+    from dqn_memory.blocks.kernels.triton import scan_triton
+
+    found = {}
+    for dtype in TOLERANCE:
+        for name in SCANS:
+            found[f"{name} {dtype}"] = errors(name, dtype, scan_triton, device)
+        for shape in ODD:
+            pairs = zip(
+                numbers(scan_triton, drawn(*shape, dtype, device)), numbers(scan_torch, drawn(*shape)), strict=True
+            )
+            found[f"{shape} {dtype}"] = {
+                str(index): float((ours.cpu().double() - right).abs().max() / (right.abs().max() or 1))
+                for index, (ours, right) in enumerate(pairs)
+            }
+    return found
+
+
+def binaries():
+    """One position is compiled as a constant, as a launch does it."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from dqn_memory.blocks.kernels.triton import BLOCK, backward_kernel, forward_kernel
+
+    sizes, found = {"STATES": 16, "PADDED": 16, "BLOCK": BLOCK}, {}
+    for name, kernel, constants in (
+        ("forward", forward_kernel, {"RECORD": False}), ("record", forward_kernel, {"RECORD": True}),
+        ("backward", backward_kernel, {}),
+    ):  # fmt: skip
+        for number, architecture, time in (("fp32", 80, 1), ("fp32", 80, 64), ("fp32", 90, 64), ("fp64", 90, 64)):
+            fixed = sizes | constants | ({"time": 1} if time == 1 else {})
+            whole = dict.fromkeys(("time", "channels", "rows"), "i32") | dict.fromkeys(fixed, "constexpr")
+            signature = {parameter.name: whole.get(parameter.name, f"*{number}") for parameter in kernel.params}
+            source = ASTSource(fn=kernel, signature=signature, constexprs=fixed)
+            made = triton.compile(source, target=GPUTarget("cuda", architecture, 32))
+            found[f"{name} {number} sm_{architecture} {time}"] = len(made.asm["cubin"])
+    return found
+
+
 def run(*words, interpret, cache):
     settings = {"TRITON_INTERPRET": "1" if interpret else "0", "TRITON_CACHE_DIR": str(cache)}
     path = os.pathsep.join([str(FOLDER), str(FOLDER.parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, str(FOLDER / "triton_scans.py"), *words], capture_output=True, text=True, timeout=300,
-        env={**os.environ, **settings, "PYTHONPATH": path}, check=False,
+        [sys.executable, __file__, *words], capture_output=True, text=True, timeout=300, check=False,
+        env={**os.environ, **settings, "PYTHONPATH": path},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def check(found):
-    assert len(found) == len(TOLERANCE) * (len(SCANS) + 3)
-    for name, errors in found.items():
+    assert len(found) == len(TOLERANCE) * (len(SCANS) + len(ODD))
+    for name, off in found.items():
         tolerance = next(allowed for dtype, allowed in TOLERANCE.items() if name.endswith(str(dtype)))
-        assert len(errors) >= 7 and all(error <= tolerance for error in errors.values()), (name, errors)
+        assert len(off) >= 7 and all(error <= tolerance for error in off.values()), (name, off)
 
 
 def cannot_interpret():
@@ -62,3 +108,8 @@ def test_recorded_scans_on_cuda(tmp_path):
 def test_kernels_compile_without_an_accelerator(tmp_path):
     sizes = run("binaries", interpret=False, cache=tmp_path)
     assert len(sizes) == 12 and all(size > 1000 for size in sizes.values()), sizes
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    print(json.dumps(numbers_on(sys.argv[2]) if sys.argv[1] == "numbers" else binaries()))

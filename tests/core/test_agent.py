@@ -1,6 +1,7 @@
 """The agent acts as evaluation does, alone and in a batch, and refuses runs that are not its own."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -97,18 +98,11 @@ def test_a_reset_forgets_everything(runs, name):
     assert not np.array_equal(remembered[1], fresh.q)
 
 
-def test_other_gymnasium_worlds_speak_their_own_numbers(tmp_path):
+def test_an_environment_with_one_discrete_observation_is_loaded_again(tmp_path):
     lake = trained(tmp_path / "lake", env="FrozenLake-v1")
-    agent = Agent.load(lake)
-    assert agent.act(3, True) in range(4)
+    assert Agent.load(lake).act(3, True) in range(4)
     assert Agent.load(lake, rows=2).act(np.array([3, 5]), np.array([True, True])).shape == (2,)
-    with pytest.raises(UserError, match="16"):
-        agent.act(40, False)
-
-
-def test_a_world_with_one_discrete_observation_is_loaded_again(tmp_path):
-    hallway = trained(tmp_path / "hallway", "--time-limit", "40", env="POMDP/Hallway-v0")
-    agent = Agent.load(hallway)
+    agent = Agent.load(trained(tmp_path / "hallway", "--time-limit", "40", env="POMDP/Hallway-v0"))
     env = gymnasium.make("POMDP/Hallway-v0")
     assert agent.act(env.reset(seed=0)[0], True) in range(5)
     assert agent.act(env.step(0)[0], False) in range(5)
@@ -117,54 +111,17 @@ def test_a_world_with_one_discrete_observation_is_loaded_again(tmp_path):
 def test_an_atari_agent_is_loaded_again_and_plays_as_it_was_judged(tmp_path):
     pytest.importorskip("ale_py")
     small = (
-        "--total-steps",
-        "24",
-        "--learning-starts",
-        "16",
-        "--capacity",
-        "64",
-        "--context",
-        "2",
-        "--time-limit",
-        "9",
+        "--total-steps 24 --learning-starts 16 --capacity 64 --context 2 --time-limit 9 --num-envs 1 --final-episodes 1"
     )
-    run = trained(tmp_path / "freeway", *small, "--num-envs", "1", "--final-episodes", "1", env="ALE/Freeway-v5")
-    agent = Agent.load(run)
+    agent = Agent.load(trained(tmp_path / "freeway", *small.split(), env="ALE/Freeway-v5"))
     assert agent.act(np.zeros((3, 64, 64), np.uint8), True) in range(3)
-    assert agent.act(np.zeros((2, 3, 64, 64), np.uint8)[:1], False).shape == (1,)
-    with pytest.raises(UserError, match=r"\(3, 64, 64\)"):
-        agent.act(np.zeros((64, 64, 3), np.uint8), False)
-
-
-def test_a_dictionary_that_lacks_what_is_seen_is_named(runs):
-    with pytest.raises(UserError, match="no dictionary"):
-        Agent.load(runs("transformer")).act({"grid": np.zeros(10, np.int64)}, True)
-
-
-def test_wrong_calls_are_named_and_leave_the_memory_alone(runs):
-    agent = Agent.load(runs("transformer"), rows=2)
-    observation = np.zeros((2, 10), np.int64)
-    first = agent.act(observation, True), agent.q
-    for wrong in (np.zeros(5), np.zeros((2, 5)), np.zeros((3, 10)), np.zeros(()), observation - 1, observation + 30):
-        with pytest.raises(UserError):
-            agent.act(wrong, False)
-    with pytest.raises(UserError, match="reset"):
-        agent.act(observation, [True, False, True])
-    again = agent.act(observation, True)
-    np.testing.assert_array_equal(first[0], again)
-    with pytest.raises(UserError, match="rows"):
-        Agent.load(runs("transformer"), rows=0)
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    """An agent of a world with one of three observations, whose vocabulary has two tokens more."""
-    gymnasium.register("Tests/Three-v0", lambda **kwargs: Three(), max_episode_steps=9)
-    yield trained(tmp_path_factory.mktemp("three") / "run", env="Tests/Three-v0")
-    del gymnasium.registry["Tests/Three-v0"]
+    assert agent.act(np.zeros((1, 3, 64, 64), np.uint8), False).shape == (1,)
+    assert "(3, 64, 64)" in sentence(agent, np.zeros((64, 64, 3), np.uint8))
 
 
 class Three(gymnasium.Env):
+    """One of three observations, whose vocabulary has two tokens more."""
+
     observation_space, action_space = gymnasium.spaces.Discrete(3, start=-1), gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
@@ -175,6 +132,15 @@ class Three(gymnasium.Env):
         return 1, 0.0, False, False, {}
 
 
+@pytest.fixture(scope="module")
+def agents(runs, tmp_path_factory):
+    """An agent of whole numbers from -1 to 1, one of two rows of ten whole numbers, and one of real numbers."""
+    gymnasium.register("Tests/Three-v0", lambda **kwargs: Three(), max_episode_steps=9)
+    three = Agent.load(trained(tmp_path_factory.mktemp("three") / "run", env="Tests/Three-v0"))
+    yield {"three": three, "cards": Agent.load(runs("transformer")), "car": Agent.load(runs("bidirectional"))}
+    del gymnasium.registry["Tests/Three-v0"]
+
+
 def sentence(agent, observation, reset=True):
     with pytest.raises(UserError) as raised:
         agent.act(observation, reset)
@@ -182,36 +148,39 @@ def sentence(agent, observation, reset=True):
     return str(raised.value)
 
 
-def test_an_observation_outside_its_space_is_refused_though_the_network_has_a_token_for_it(three, runs):
-    agent = Agent.load(three)
+@pytest.mark.parametrize(("name", "observation", "words"), [
+    *(("three", outside, "within Discrete(3, start=-1)") for outside in (2, 3, -2, [0, 2])),  # 2 and 3 are tokens too
+    *(("three", fraction, "whole numbers") for fraction in (0.7, np.array([0.0, 0.5]))),
+    *(("three", other, "numbers") for other in ("one", None)),
+    ("three", [[1], [1, 0]], "same shape"),
+    *(("car", [bad, *[0.0] * 9], "finite") for bad in (np.nan, np.inf, -np.inf)),
+    ("cards", {"grid": np.zeros(10, np.int64)}, "no dictionary"),
+    ("cards", (np.zeros(10, np.int64), {}), "reset returns (observation, info); give the first"),
+    *(("cards", np.zeros(shape), "must be (10,), or (N, ...)") for shape in (5, (2, 5), ())),
+    *(("cards", np.full(10, value), "within MultiDiscrete") for value in (-1, 30)),
+])  # fmt: skip
+def test_what_is_no_observation_is_named(agents, name, observation, words):
+    agent = agents[name]
+    if name == "car":
+        observation = np.array(observation[: agent.interface.raw.shape[0]])
+    assert words in sentence(agent, observation)
+
+
+def test_one_component_too_large_is_refused_though_another_may_be_so_large(agents):
+    sizes = agents["cards"].interface.raw.nvec
+    assert "within MultiDiscrete" in sentence(agents["cards"], np.where(np.arange(10) == sizes.argmin(), sizes, 1))
     for inside in (-1, 0, 1, np.int8(1), 1.0, torch.tensor(1)):
-        assert agent.act(inside, True) in range(2)
-    for outside in (2, 3, -2, [0, 2]):
-        assert "within Discrete(3, start=-1)" in sentence(agent, outside)
-    cards = Agent.load(runs("transformer"))
-    sizes = cards.interface.raw.nvec
-    sizes = np.where(
-        np.arange(len(sizes)) == sizes.argmin(), sizes, 1
-    )  # one component too large, of the smallest range
-    assert "within MultiDiscrete" in sentence(cards, sizes)
+        assert agents["three"].act(inside, True) in range(2)
 
 
-def test_only_numbers_that_mean_something_are_observed(three, runs):
-    agent = Agent.load(three)
-    assert "whole numbers" in sentence(agent, 0.7) and "whole numbers" in sentence(agent, np.array([0.0, 0.5]))
-    assert "numbers" in sentence(agent, "one") and "numbers" in sentence(agent, None)
-    assert "same shape" in sentence(agent, [[1], [1, 0]])
-    car = Agent.load(runs("bidirectional"))
-    observation = np.zeros(car.interface.raw.shape, np.float32)
-    for bad in (np.nan, np.inf, -np.inf):
-        assert "finite" in sentence(car, np.where(np.arange(observation.size) == 0, bad, observation))
-    assert car.act(observation, True) in range(car.network.num_actions)
-
-
-def test_both_that_reset_returns_are_no_observation(runs):
-    env = gymnasium.make("envs:POMDP/MemoryCards-v0")
-    said = sentence(Agent.load(runs("transformer")), env.reset(seed=0))
-    assert "reset returns (observation, info); give the first" in said
+def test_wrong_calls_leave_the_memory_alone(runs):
+    agent, observation = Agent.load(runs("transformer"), rows=2), np.zeros((2, 10), np.int64)
+    first = agent.act(observation, True), agent.q
+    assert "2 environments, but got observations of 3" in sentence(agent, np.zeros((3, 10)), False)
+    assert "must be one bool or (2,)" in sentence(agent, observation, [True, False, True])
+    np.testing.assert_array_equal(agent.act(observation, True), first[0])
+    with pytest.raises(UserError, match="rows"):
+        Agent.load(runs("transformer"), rows=0)
 
 
 @pytest.mark.parametrize("reset", ["False", None, 0, 1.0, [1, 0], ["True", "True"], [True, None], [[True], []]])
@@ -233,9 +202,8 @@ def test_bools_of_every_library_are_resets(runs):
 @pytest.mark.parametrize("device", ["cud", "cuda:99", "meta", ""])
 def test_a_device_that_is_not_there_is_one_sentence(runs, device):
     for load in (Agent.load, load_network):
-        with pytest.raises(UserError, match=f"^there is no device '{device}' here; use 'cpu'") as raised:
+        with pytest.raises(UserError, match=f"^there is no device '{device}' here; use 'cpu'"):
             load(runs("transformer"), device=device)
-        assert "\n" not in str(raised.value)
 
 
 def test_loading_changes_nothing(runs):
@@ -254,39 +222,36 @@ def resave(run, folder, weights=None, header=None):
     return folder
 
 
-def test_foreign_and_unfitting_checkpoints_are_one_sentence(runs, tmp_path):
+@pytest.mark.parametrize(("change", "words"), [
+    ({"header": {"kind": "another program"}}, "another program"),
+    ({"without": "head"}, r"do not fit .*head.* is missing in the checkpoint and has"),
+    ({"env": MEMORY}, "do not fit"),
+    ({"header": {"config": "widht = 3"}}, "widht"),
+])  # fmt: skip
+def test_foreign_and_unfitting_checkpoints_are_one_sentence(runs, tmp_path, change, words):
     run = runs("transformer")
     saved, _ = CheckpointFolder(run / "checkpoints").load()
-    cut = {name: value for name, value in saved.weights.items() if "head" not in name}
-    elsewhere = saved.header["config"].replace(CARDS, MEMORY)
-    cases = {
-        "foreign": (resave(run, tmp_path / "a", header={"kind": "another program"}), "another program"),
-        "cut": (resave(run, tmp_path / "b", weights=cut), r"do not fit .*head.* is missing in the checkpoint and has"),
-        "other world": (resave(run, tmp_path / "c", header={"config": elsewhere}), "do not fit"),
-        "bad config": (resave(run, tmp_path / "d", header={"config": "widht = 3"}), "widht"),
-    }
-    for folder, message in cases.values():
-        with pytest.raises(UserError, match=message) as raised:
-            load_network(folder)
-        assert "\n" not in str(raised.value)
+    cut = {name: value for name, value in saved.weights.items() if change.get("without", " ") not in name}
+    elsewhere = {"config": saved.header["config"].replace(CARDS, change.get("env", CARDS))}
+    with pytest.raises(UserError, match=words) as raised:
+        load_network(resave(run, tmp_path / "copy", cut, elsewhere | change.get("header", {})))
+    assert "\n" not in str(raised.value)
 
 
 def test_damaged_and_missing_checkpoints_are_one_sentence(runs, tmp_path):
     copy = resave(runs("transformer"), tmp_path / "copy")
-    (weights,) = (copy / "checkpoints").glob("*.safetensors")
+    (weights,), manifest = (copy / "checkpoints").glob("*.safetensors"), copy / "checkpoints" / "manifest.json"
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
-    weights.write_bytes(bytes(data))
-    with pytest.raises(UserError, match="damaged"):
-        Agent.load(copy)
-    (copy / "checkpoints" / "manifest.json").write_text(json.dumps({"format": "else"}))
-    with pytest.raises(UserError, match="foreign"):
-        Agent.load(copy)
-    (copy / "checkpoints" / "manifest.json").unlink()
-    with pytest.raises(UserError, match="no checkpoint"):
-        Agent.load(copy)
-    with pytest.raises(UserError, match="no run folder"):
-        Agent.load(tmp_path / "nowhere")
+    for damage, words in (
+        (lambda: weights.write_bytes(bytes(data)), "damaged"),
+        (lambda: manifest.write_text(json.dumps({"format": "else"})), "foreign"),
+        (manifest.unlink, "no checkpoint"),
+        (lambda: shutil.rmtree(copy), "no run folder"),
+    ):
+        damage()
+        with pytest.raises(UserError, match=words):
+            Agent.load(copy)
 
 
 def test_the_package_is_imported_without_torch_and_names_the_agent():

@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 import glam_models
 import pytest
-import test_engine
+import test_learner
 import torch
 import unizero_models
 from helpers import filled_replay, network
@@ -61,7 +61,7 @@ def test_such_a_tensor_notices_a_read_and_another_device():
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
 def test_an_update_of_the_core(architecture, tails):
     net, target = (network(architecture, seed, width=32).float().to(NOWHERE) for seed in (0, 1))
-    config = replace(test_engine.CONFIG, n_step=2, tail_fraction=tails)
+    config = replace(test_learner.CONFIG, n_step=2, tail_fraction=tails)
     update = make_update("eager", net, target, still(make_optimizer(net, config)), config)
     batch = sample(filled_replay([[9, 7], [4, 12]]), config, 6, config.contexts_per_window(net), torch.Generator())
     assert stays(update(moved(batch)))
@@ -101,5 +101,5 @@ def test_updates_and_dreams_of_glam(sequence, imagination):
     _, _, optimizers, execution = glam_models.parts(device="meta", sequence=sequence, imagination_memory=imagination)
     for optimizer in optimizers:
         still(optimizer)
-    assert stays(execution.learn_model(glam_models.model_batch(device="meta")))
-    assert stays(execution.learn_agent(execution.imagine(glam_models.rollout_inputs(device="meta"))))
+    assert stays(execution.learn_model(*glam_models.model_batch(device="meta")))
+    assert stays(execution.learn_agent(execution.imagine(*glam_models.rollout_inputs(device="meta"))))

@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pytest
 import torch
+from delayed import episode
 from helpers import NUM_ACTIONS, TOKENS, network
 from PIL import Image
-from trained import contents, one_line, trained
+from run_folders import refused
+from trained import contents, trained
 
 from dqn_memory.analysis.attention import attention_maps, attention_priors, episode_attention, prior_tables, sensitivity
 from dqn_memory.blocks import Attention, PriorConfig
@@ -21,12 +23,9 @@ def make(architecture, **changes):
     return network(architecture, action_embedding=3 if architecture == "adrqn" else None, **changes).eval()
 
 
-def window(length=6, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    observation = torch.randint(TOKENS.vocabulary - 1, (length, 2), generator=generator)
-    previous = torch.randint(NUM_ACTIONS, (length,), generator=generator)
-    previous[0] = NUM_ACTIONS
-    return observation, previous
+def window(length=6):
+    played = episode(length)
+    return played.observation, played.previous_action
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -128,9 +127,7 @@ def test_the_script_on_causal_networks_and_chosen_starts(tmp_path, capsys):
     assert facts["initial"] == 1 and facts["recall"]["config"]["occlusion"] == "neutral"
     assert facts["pictures"] == ["attention_layer_0.png", "q_values.png", "recall.png"]
     for wrong in ("2", "-1"):
-        with pytest.raises(SystemExit) as stop:
-            main([str(run), "--initial", wrong])
-        assert stop.value.code == 2 and "0 .. 1" in one_line(capsys.readouterr().err)
+        assert "0 .. 1" in refused(capsys, [str(run), "--initial", wrong], main)
 
 
 @pytest.mark.long
@@ -157,8 +154,6 @@ def test_wrong_input_is_one_line_and_writes_nothing(tmp_path, capsys):
         ["--seed", "-1"], ["--state-run", str(run)], ["--state-run", str(tmp_path)],
     )  # fmt: skip
     for argv in ([str(tmp_path)], [], *([str(run), *each] for each in wrong)):
-        with pytest.raises(SystemExit) as stop:
-            main(argv)
-        assert stop.value.code == 2 and one_line(capsys.readouterr().err)
+        refused(capsys, argv, main)
     assert contents(tmp_path) == before
     assert inspected(capsys, run)[1]["pictures"] == ["q_values.png", "recall.png", "episode.gif"]  # no attention

@@ -1,5 +1,6 @@
 """The update: targets by hand, masks, buckets, and the agreement of training with acting."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -11,18 +12,23 @@ from dqn_memory.acting import WindowActor
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import trimmed_length
-from dqn_memory.replay import WindowBatch
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.settings import set_tf32
 from dqn_memory.runs.trainer import restore_optimizer, set_learning_rate
-from dqn_memory.train import average_parameters, make_optimizer, sample, td_loss, update
+from dqn_memory.train import QTrainer, average_parameters, make_optimizer, make_update, sample, td_loss, update
 
 CONFIG = LearnerConfig(batch_size=16, gamma=0.9)
 K = 6
 
 
-def batches(config, ends=None, lengths=((3, 9, 4, 2), (5, 5, 8)), seed=0, trim=True):
+def batches(config, ends=None, lengths=((3, 9, 4, 2), (5, 5, 8)), context=K, **more):
     replay = filled_replay([list(row) for row in lengths])
-    return sample(replay, config, K, ends, torch.Generator().manual_seed(seed), trim)
+    return sample(replay, config, context, ends, torch.Generator().manual_seed(0), **more)
+
+
+def pair(architecture="dtqn4", **changes):
+    """A network and its target."""
+    return tuple(network(architecture, seed, **changes) for seed in (0, 1))
 
 
 def acting_value(net, target, windows, row, end, config):
@@ -40,13 +46,15 @@ def acting_value(net, target, windows, row, end, config):
     ("architecture", "weight", "tails"),
     [
         ("dtqn4", 1.0, 1.0), ("dtqn4", 1.0, 0.25), ("dgfqn", 7.0, 1.0), ("drqn", 1.0, 0.5), ("dbgfqn", 1.0, 0.25),
-        ("dblfqn", 7.0, 1.0),
+        ("dblfqn", 7.0, 1.0), ("adrqn", 1.0, 1.0),
     ],
 )  # fmt: skip
 def test_targets_are_the_values_that_acting_would_compute(architecture, weight, tails, double, n_step):
     config = replace(CONFIG, n_step=n_step, double=double, terminal_weight=weight, tail_fraction=tails)
-    changes = {"layers": 1} if architecture in ("dbgfqn", "dblfqn") else {}  # so that all positions are trained
-    net, target = (network(architecture, seed, **changes) for seed in (0, 1))
+    changes = {"layers": 1}  # so that all positions are trained
+    if architecture == "adrqn":
+        changes |= {"action_embedding": 2, "initialisation": "torch"}  # so large that an action shows
+    net, target = pair(architecture, **changes)
     assert config.contexts_per_window(net) is None
     windows = batches(config, trim=False)
     expected, count = 0.0, 0
@@ -58,10 +66,7 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
                 goal = sum(config.gamma**i * windows.reward[row, j + i].double() for i in range(n))
                 if not (j + n == length and windows.terminated[row, length - 1]):
                     goal = goal + config.gamma**n * acting_value(net, target, windows, row, j + n, config)
-                q = net(
-                    windows.observation[row : row + 1, : j + 1],
-                    windows.previous_action[row : row + 1, : j + 1],
-                )
+                q = net(windows.observation[row : row + 1, : j + 1], windows.previous_action[row : row + 1, : j + 1])
                 share = weight if windows.terminated[row, j] else 1.0
                 if j + n == K and not windows.terminated[row, K - 1]:  # bootstraps behind the window
                     share = 1 / tails if row < tails * config.batch_size else 0.0
@@ -74,43 +79,33 @@ def test_targets_are_the_values_that_acting_would_compute(architecture, weight, 
 def test_steps_behind_the_window_weigh_one_on_average_beside_terminal_windows():
     """The rows that keep their tails must not be those that were drawn to end at a terminal step."""
     config = replace(CONFIG, tail_fraction=0.25, terminal_fraction=0.5)
-    replay = filled_replay([[30, 30], [30, 30]])
-    generator, weights = torch.Generator().manual_seed(0), []
+    replay, generator, weights = filled_replay([[30, 30], [30, 30]]), torch.Generator().manual_seed(0), []
     for _ in range(400):
         windows = sample(replay, config, K, None, generator)
         behind = (windows.lengths == K) & ~windows.terminated[:, -1]
         weights.append(losses._tail_weight(windows, 4, 1)[behind, -1])
-    mean = torch.cat(weights).mean()
-    assert 0.85 < float(mean) < 1.15
+    assert 0.85 < float(torch.cat(weights).mean()) < 1.15
 
 
 @pytest.mark.parametrize(("updates", "weight"), [(0, 16.0), (50, 4.0), (75, 2.0), (100, 1.0), (1000, 1.0)])
 def test_the_weight_of_terminal_steps_falls_by_equal_factors(updates, weight):
     config = replace(CONFIG, terminal_weight=16.0, terminal_weight_updates=100)
-    replay = filled_replay([[3, 9, 4, 2], [5, 5, 8]])
-    batch = sample(replay, config, K, None, torch.Generator().manual_seed(0), updates=updates)
-    assert float(batch.terminal_weight) == pytest.approx(weight)
+    assert float(batches(config, updates=updates).terminal_weight) == pytest.approx(weight)
     assert replace(config, terminal_weight_updates=0).terminal_weight_at(updates) == 16.0
 
 
 def test_a_bucketed_update_equals_the_full_width_one():
-    short = ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4))
-    config = replace(CONFIG, batch_size=32)
-    net, target = (network("dgfqn", s, context=16) for s in (0, 1))
+    config, (net, target) = replace(CONFIG, batch_size=32), pair("dgfqn", context=16)
     losses, gradients = [], []
     for trim in (True, False):
-        replay = filled_replay([list(row) for row in short])
-        windows = sample(replay, config, 16, None, torch.Generator().manual_seed(0), trim)
+        windows = batches(config, None, ((3, 2, 4, 3, 1, 4), (4, 4, 2, 3, 4)), 16, trim=trim)
         assert windows.action.shape[1] == (8 if trim else 16)
         loss, _ = td_loss(net, target, windows, config)
-        net.zero_grad()
-        loss.backward()
         losses.append(float(loss))
-        gradients.append([p.grad.clone() for p in net.parameters()])
+        gradients.append(torch.autograd.grad(loss, list(net.parameters())))
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
     # rows of the position table behind the bucket have no gradient in either
-    for ours, theirs in zip(*gradients, strict=True):
-        assert torch.allclose(ours, theirs, atol=1e-10)
+    torch.testing.assert_close(*gradients, atol=1e-10, rtol=1e-5)
 
 
 def test_buckets_leave_room_for_the_last_observation():
@@ -119,36 +114,35 @@ def test_buckets_leave_room_for_the_last_observation():
 
 
 def test_padding_does_not_reach_the_masked_loss():
-    net, target = network("dtqn4", 0), network("dtqn4", 1)
+    net, target = pair()
     windows = batches(CONFIG, trim=False)
-    garbage = torch.randint_like(windows.observation, 0, 39)
     behind = torch.arange(K + 1) > windows.lengths.unsqueeze(1)
-    spoiled = replace(windows, observation=torch.where(behind.unsqueeze(2), garbage, windows.observation))
-    assert behind.any()
-    assert float(td_loss(net, target, windows, CONFIG)[0]) == pytest.approx(
-        float(td_loss(net, target, spoiled, CONFIG)[0]), rel=1e-9
-    )
-    unmasked = replace(CONFIG, mask_padding=False)
-    plain, with_garbage = (float(td_loss(net, target, w, unmasked)[0]) for w in (windows, spoiled))
-    assert abs(plain - with_garbage) > 1e-9  # the published loss does see it
+    garbage = torch.where(behind.unsqueeze(2), torch.randint_like(windows.observation, 0, 39), windows.observation)
+    for config in (CONFIG, replace(CONFIG, mask_padding=False)):
+        both = [replace(windows, observation=each) for each in (windows.observation, garbage)]
+        plain, spoiled = (float(td_loss(net, target, each, config)[0]) for each in both)
+        # the published loss does see it
+        assert (plain == pytest.approx(spoiled, rel=1e-9)) is config.mask_padding
+
+
+def test_the_observation_after_the_last_step_is_no_padding():
+    (net, target), windows, seen = pair(), batches(CONFIG, trim=False), []
+    net.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[2]))
+    td_loss(net, target, windows, replace(CONFIG, loss_positions="all"))
+    assert torch.equal(seen[0], (windows.lengths + 1).clamp(max=K)) and (windows.lengths < K).any()
 
 
 @pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn"])
 def test_every_position_row_that_a_target_reads_also_receives_gradient(architecture):
-    net, target = network(architecture, 0), network(architecture, 1)
-    for table in (net.positions, target.positions):
-        assert table.table.shape[-2] == K
-    target.requires_grad_(True)
-    windows = batches(replace(CONFIG, batch_size=64), trim=False)
-    loss, _ = td_loss(net, target, windows, CONFIG)
-    loss.backward()
-    trained = net.positions.table.grad.reshape(K, -1).abs().sum(1) > 0
-    assert trained.all()
+    net, target = pair(architecture)
+    assert all(each.positions.table.shape[-2] == K for each in (net, target))
+    td_loss(net, target, batches(replace(CONFIG, batch_size=64), trim=False), CONFIG)[0].backward()
+    assert (net.positions.table.grad.reshape(K, -1).abs().sum(1) > 0).all()
 
 
 def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not(monkeypatch):
     """A cue that only the first observation shows reaches a full target, never a shifted one (spec 1.4)."""
-    net, target = network("dtqn4", 0), network("dtqn4", 1)
+    net, target = pair()
     windows = batches(CONFIG, lengths=((5, 5, 5, 5),), trim=False)
     cue = windows.observation.clone()
     cue[:, 0] = (cue[:, 0] + 7) % 39
@@ -172,25 +166,19 @@ def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not(monke
 @pytest.mark.parametrize("architecture", ["dbgfqn", "dblfqn", "dgfqn"])
 def test_ends_train_exactly_the_q_values_that_acting_computes(architecture):
     """Bidirectional default: Q at each acting step equals Q in training for the same prefix."""
-    net = network(architecture, 0)
-    length = 10
+    net, length = network(architecture, 0), 10
     replay = filled_replay([[length]])
-    prefixes = replay.contexts(torch.arange(length), K, 0.9)
-    trained = net.at(prefixes.observation, prefixes.previous_action, prefixes.lengths, prefixes.lengths - 1)
-    following = net.at(
-        prefixes.next_observation,
-        prefixes.next_previous_action,
-        prefixes.next_lengths,
-        prefixes.next_lengths - 1,
-    )
+    batch = replay.contexts(torch.arange(length), K, 0.9)
+    trained = net.at(batch.observation, batch.previous_action, batch.lengths, batch.lengths - 1)
+    after = (batch.next_observation, batch.next_previous_action, batch.next_lengths)
+    following = net.at(*after, batch.next_lengths - 1)
     actor = WindowActor(net, 1, torch.device("cpu"))
     for t in range(length):
         cell = {name: values[t] for name, values in replay.cells.items()}
         actor.observe(cell["observation"], cell["previous_action"].long(), torch.tensor([t == 0]))
         acted = actor.q_values()
         assert torch.allclose(acted[0], trained[t], atol=1e-12)
-        if t:
-            assert torch.allclose(acted[0], following[t - 1], atol=1e-12)
+        assert not t or torch.allclose(acted[0], following[t - 1], atol=1e-12)
 
 
 def test_a_causal_network_trains_the_same_q_on_windows_and_ends():
@@ -206,8 +194,7 @@ def test_a_causal_network_trains_the_same_q_on_windows_and_ends():
 
 @pytest.mark.parametrize("architecture", ["dtqn4", "dbgfqn", "drqn", "adrqn", "gtrxl", "dqn", "attn", "darqn"])
 def test_an_update_lowers_the_loss_on_its_batch(architecture):
-    changes = {"action_embedding": 2} if architecture == "adrqn" else {}
-    net, target = (network(architecture, seed, **changes) for seed in (0, 1))
+    net, target = pair(architecture, **({"action_embedding": 2} if architecture == "adrqn" else {}))
     config = replace(CONFIG, learning_rate=5e-3)
     ends = config.contexts_per_window(net)
     optimizer = make_optimizer(net, config)
@@ -221,10 +208,11 @@ def test_an_update_lowers_the_loss_on_its_batch(architecture):
 
 def test_priors_have_their_own_rate_and_regulariser():
     prior = PriorConfig(kind="adaptive", span=3.5, max_span=5.0, regulariser="l1", regulariser_weight=0.025)
-    net, target = network("dtqn1", 0, prior=prior), network("dtqn1", 1, prior=prior)
-    config = replace(CONFIG, prior_learning_rate=0.1)
-    optimizer = make_optimizer(net, config)
-    assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.learning_rate, 0.1]
+    net, target = pair("dtqn1", prior=prior)
+    for rate in (0.0, 0.1):
+        config = replace(CONFIG, prior_learning_rate=rate)
+        optimizer = make_optimizer(net, config)
+        assert [group["lr"] for group in optimizer.param_groups] == [CONFIG.learning_rate, rate]
     before = net.memory_scalars()
     metrics = update(net, target, optimizer, batches(config), config)
     assert float(metrics["losses/regularisation"]) == pytest.approx(0.025 * 3.5 * 2 * 2, rel=1e-6)
@@ -233,8 +221,6 @@ def test_priors_have_their_own_rate_and_regulariser():
 
 
 def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
-    from dqn_memory.blocks.priors import PriorConfig
-
     net = network("dtqn1", 0, prior=PriorConfig(kind="gaussian", mu=2.0))
     config = replace(CONFIG, learning_rate=1e-3, prior_learning_rate=1e-2, final_lr_fraction=0.1)
     for capturable in (False, True):
@@ -244,23 +230,17 @@ def test_step_sizes_fall_on_a_straight_line_and_keep_their_ratio():
             assert [float(g["lr"]) for g in optimizer.param_groups] == pytest.approx([1e-3 * left, 1e-2 * left])
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"loss_positions": "ends:0"}, "--loss-positions 'ends:0'"),
-        ({"loss_positions": "some"}, "--loss-positions 'some'"),
-        ({"loss_positions": "last", "targets": "shifted"}, "--targets shifted needs --loss-positions all"),
-        ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
-        ({"loss_positions": "last", "mask_padding": False}, "--mask-padding"),
-        (
-            {"tail_fraction": 0.5, "loss_positions": "last"},
-            "--tail-fraction 0.5 leaves steps out of windows; it needs --loss-positions all",
-        ),
-        ({"tail_fraction": 0.5, "targets": "shifted"}, "--tail-fraction 0.5 leaves steps out"),
-        ({"tail_fraction": 0.5, "mask_padding": False}, "--tail-fraction 0.5 leaves steps out"),
-        ({"terminal_weight": 4.0, "loss_positions": "last"}, "--terminal-weight 4.0 .* needs --loss-positions all"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"loss_positions": "ends:0"}, "--loss-positions 'ends:0'"),
+    ({"loss_positions": "some"}, "--loss-positions 'some'"),
+    ({"loss_positions": "last", "targets": "shifted"}, "--targets shifted needs --loss-positions all"),
+    ({"n_step": 3, "targets": "shifted"}, "--n-step 3 needs --targets full"),
+    ({"loss_positions": "last", "mask_padding": False}, "--mask-padding"),
+    ({"tail_fraction": 0.5, "loss_positions": "last"}, "0.5 leaves steps out of windows; it needs --loss-pos"),
+    ({"tail_fraction": 0.5, "targets": "shifted"}, "--tail-fraction 0.5 leaves steps out"),
+    ({"tail_fraction": 0.5, "mask_padding": False}, "--tail-fraction 0.5 leaves steps out"),
+    ({"terminal_weight": 4.0, "loss_positions": "last"}, "--terminal-weight 4.0 .* needs --loss-positions all"),
+])  # fmt: skip
 def test_combinations_that_cannot_work_are_one_sentence(changes, words):
     with pytest.raises(UserError, match=words.replace("(", r"\(")):
         replace(CONFIG, **changes).check(network("dtqn4", 0))
@@ -271,9 +251,7 @@ def test_default_positions_follow_the_network():
     assert [CONFIG.contexts_per_window(net) for net in (causal, one, two)] == [None, None, 4]
     assert replace(CONFIG, loss_positions="last").contexts_per_window(causal) == 1
     replace(CONFIG, loss_positions="prefixes").check(one)
-    with pytest.raises(
-        UserError, match="--loss-positions prefixes needs a network whose last layer alone is bidirectional"
-    ):
+    with pytest.raises(UserError, match="--loss-positions prefixes needs a network whose last layer alone is bidirec"):
         replace(CONFIG, loss_positions="prefixes").check(two)
     with pytest.raises(UserError, match="--targets shifted needs --loss-positions all"):
         replace(CONFIG, targets="shifted").check(one)
@@ -281,7 +259,7 @@ def test_default_positions_follow_the_network():
 
 def test_published_window_hides_the_last_observation():
     """At j >= L the published window holds padding, although its successor holds o_L (spec 1.3, branch P)."""
-    net, target = network("dtqn4", 0), network("dtqn4", 1)
+    net, target = pair()
     config = replace(CONFIG, targets="shifted", mask_padding=False, lengths=False)
     windows = batches(config, trim=False)
     length = windows.lengths
@@ -294,7 +272,7 @@ def test_published_window_hides_the_last_observation():
     assert short.any()
     assert (seen[short, length[short]] == TOKENS.padding).all()
     assert torch.equal(following, windows.observation[:, 1:])
-    assert isinstance(windows, WindowBatch) and (windows.action < NUM_ACTIONS).all()
+    assert (windows.action < NUM_ACTIONS).all()
 
 
 def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones():
@@ -321,13 +299,6 @@ def test_padding_that_is_trained_has_nothing_to_expect():
     assert padding.any() and not goal[padding].any() and goal[~padding].ne(0).any()
 
 
-def test_a_rate_of_zero_keeps_priors_where_they_are():
-    net = network("dtqn1", 0, prior=PriorConfig(kind="adaptive", span=3.5))
-    assert [group["lr"] for group in make_optimizer(net, replace(CONFIG, prior_learning_rate=0.0)).param_groups][
-        1
-    ] == 0.0
-
-
 def test_loaded_step_sizes_are_where_a_graph_reads_them():
     """A checkpoint is read onto a CPU; a graph captures the address of the step size beside the parameters."""
     net = network("dtqn1", 0)
@@ -337,3 +308,54 @@ def test_loaded_step_sizes_are_where_a_graph_reads_them():
         group["params"] = [torch.nn.Parameter(each.detach().to("meta")) for each in group["params"]]
     restore_optimizer(optimizer, saved)
     assert {group["lr"].device.type for group in optimizer.param_groups} == {"meta"}
+
+
+# ---- the engines compute the same function
+
+
+def steps(engine, architecture, device="cpu", updates=3, **changes):
+    """Losses and last parameters of a few updates on the same batches."""
+    net, target = (each.float().to(device) for each in pair(architecture, **changes))
+    config = replace(CONFIG, n_step=2, batch_size=8, learning_rate=1e-2)
+    optimizer = make_optimizer(net, config, capturable=device == "cuda")
+    update = make_update(engine, net, target, optimizer, config)
+    replay, generator = filled_replay([[9, 7], [4, 12]]), torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(updates):
+        batch = sample(replay, config, 6, config.contexts_per_window(net), generator)
+        moved = {name: value.to(device) for name, value in vars(batch).items()}
+        losses.append(float(update(replace(copy.copy(batch), **moved))["losses/td_loss"]))
+    return losses, [p.detach().cpu() for p in net.parameters()]
+
+
+def assert_same(ours, theirs):
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-4)
+    torch.testing.assert_close(ours[1], theirs[1], atol=1e-4, rtol=1e-5)
+
+
+@pytest.mark.long
+def test_compiled_updates_equal_eager_ones():
+    assert_same(steps("compile", "dtqn4", layers=1), steps("eager", "dtqn4", layers=1))
+
+
+@pytest.mark.parametrize("architecture", ["dtqn4", "gtrxl"])
+def test_the_compiler_sees_the_loss_in_one_piece(architecture):
+    net, target = (each.float() for each in pair(architecture))
+    batch = batches(CONFIG, CONFIG.contexts_per_window(net), ((9, 7), (4, 12)))
+    whole = torch.compile(td_loss, backend="eager", fullgraph=True)  # a break would raise
+    assert torch.equal(whole(net, target, batch, CONFIG)[0], td_loss(net, target, batch, CONFIG)[0])
+
+
+def test_training_computes_in_full_float32():
+    torch.backends.cudnn.allow_tf32 = True  # torch's own choice for recurrent layers and convolutions
+    QTrainer.configure(["--env", "POMDP/CarFlag-v0"]).compute.start()
+    assert not torch.backends.cudnn.allow_tf32 and torch.get_float32_matmul_precision() == "highest"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("architecture", ["dtqn4", "dgfqn", "dbgfqn", "drqn", "gtrxl"])
+def test_captured_updates_equal_eager_ones(architecture):
+    set_tf32(False)  # as training does
+    eager, captured = (steps(engine, architecture, "cuda", 6) for engine in ("eager", "cudagraph"))
+    assert_same(captured, eager)
+    assert_same(eager, steps("eager", architecture, "cpu", 6))

@@ -6,73 +6,47 @@ import re
 import numpy as np
 import pytest
 import torch
-from reported import make_study
 from trained import CAR, CARDS, trained
 
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
 from dqn_memory.runs.score import Score, env_reports_success, lines
-from dqn_memory.study.runner import _score
 from envs.fleet import make_fleet
 
 POLE = "CartPole-v1"
 SHARE = r"\d\.\d{3} +\[\d\.\d{3}, \d\.\d{3}\]"
 
 
-def said(capsys, *argv):
-    capsys.readouterr()
-    main([str(word) for word in argv])
-    return capsys.readouterr().out
-
-
-@pytest.fixture(scope="module")
-def pole(tmp_path_factory):
-    return trained(tmp_path_factory.mktemp("pole") / "run", env=POLE)
-
-
-def test_training_names_what_it_counted(tmp_path, capsys):
+def test_runs_name_what_they_counted(tmp_path, capsys):
     run = trained(tmp_path / "run", env=POLE)
     out, progress = capsys.readouterr()
     assert re.search(rf"run: positive return {SHARE} on 4 episodes, return \d", out) and "success" not in out
     assert re.search(r" positive return 1 ", progress) and "success" not in progress
     final = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert final["final/success_rate"] == 1.0  # records keep their keys
+    main([str(run), "--episodes", "5"])
+    text = capsys.readouterr().out
+    assert re.search(rf"(?m)^positive return +{SHARE}   5 of 5$", text) and "success" not in text
+    assert [line.split("   ")[0].rstrip() for line in text.splitlines()[3:]] == ["return", "length"]
+    main([str(run), "--episodes", "5", "--format", "json"])
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["success"] == 1.0 and facts["success_told"] is False
+    network, config, _ = load_network(run)
+    episode = play_in(config.eval_setup(torch.device("cpu")), network, seed=0)[0]
+    assert (episode.outcome, episode.env_reports_success) == ("positive return", False)
+
+
+def test_a_told_success_is_called_so(tmp_path, capsys):
     trained(tmp_path / "cards", env=CARDS)
     out, progress = capsys.readouterr()
     assert re.search(rf"cards: success {SHARE} on 4 episodes", out)
     assert " success " in progress and "positive" not in out + progress
-
-
-def test_evaluation_names_what_it_counted(pole, capsys):
-    text = said(capsys, pole, "--episodes", 5)
-    assert re.search(rf"(?m)^positive return +{SHARE}   5 of 5$", text) and "success" not in text
-    names = [line.split("   ")[0].rstrip() for line in text.splitlines()[2:]]
-    assert names[1:] == ["return", "length"]
-    facts = json.loads(said(capsys, pole, "--episodes", 5, "--format", "json"))
-    assert facts["success"] == 1.0 and facts["success_told"] is False
-
-
-def test_a_told_success_is_called_so():
     score = Score(np.array([True, False]), np.zeros(2), np.ones(2, np.int64), True)
     assert lines(score)[0] == "success     0.500"
-
-
-def test_an_episode_names_what_it_counted(pole):
-    network, config, _ = load_network(pole)
-    episode = play_in(config.eval_setup(torch.device("cpu")), network, seed=0)[0]
-    assert (episode.outcome, episode.env_reports_success) == ("positive return", False)
 
 
 def test_atari_tells_no_success():
     pytest.importorskip("ale_py")
     assert not env_reports_success(make_fleet("ALE/Freeway-v5", 1, 0))
     assert env_reports_success(make_fleet(CAR, 1, 0))
-
-
-@pytest.mark.parametrize(("world", "score"), [(POLE, ": return 0"), (CAR, ": success 0.7, return 0")])
-def test_a_study_says_of_a_finished_run_what_its_report_will_read(tmp_path, world, score):
-    (run,) = make_study(tmp_path / "study", [world], '["dtqn4"]', [1], lambda run, step: 0.7).runs()
-    run.config.parent.mkdir()
-    run.config.write_bytes((run.folder / "config.toml").read_bytes())
-    assert _score(run) == score

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from unizero_models import ACTIONS, IMAGE, VECTOR, actions, config, model, simplex
 
 from dqn_memory.blocks import PriorConfig
-from world_models.distributions import ValueCode
+from world_models.distributions import value_code
 from world_models.unizero.config import LearnerConfig, LossConfig
 from world_models.unizero.networks import Predictions, build
 from world_models.unizero.replay import Sequences
@@ -75,7 +75,7 @@ def test_losses_by_hand():
         value=torch.stack((logs(0.6, 0.3, 0.1), logs(0.25, 0.25, 0.5), ones), 1),
     )
     net = lambda latent, action, lengths: said if lengths.tolist() == [2] else None  # noqa: E731
-    net.code, net.encode = ValueCode(1), lambda observation: observation
+    net.code, net.encode = value_code(1), lambda observation: observation
     h = lambda x: math.copysign(math.sqrt(abs(x) + 1) - 1, x) + 0.001 * x  # noqa: E731
     data = Batch(
         observation=torch.zeros(1, 3, 4), action=torch.zeros(1, 3, dtype=torch.int64),

@@ -14,7 +14,7 @@ from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.priors import PENALTIES
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
-from world_models.distributions import ValueCode, simnorm
+from world_models.distributions import simnorm, value_code
 from world_models.unizero.config import GROUP, ModelConfig
 from world_models.unizero.dynamics import DYNAMICS, Window
 from world_models.unizero.encoders import ENCODERS
@@ -53,7 +53,7 @@ class WorldModel(nn.Module):
     def __init__(self, config: ModelConfig, spec: ObservationSpec, num_actions: int) -> None:
         super().__init__()
         self.config, self.spec, self.num_actions = config, spec, num_actions
-        self.code = ValueCode(config.support)
+        self.code = value_code(config.support)
         self.encoder = ENCODERS[spec.kind](spec, config.width, config.encoder)
         self.dynamics = DYNAMICS[config.dynamics](config, num_actions)
         self.causal = self.dynamics.causal  # else predictions of a training sequence depend on its later tokens

@@ -10,36 +10,20 @@ Symbols: one head of one sequence has T positions of h units; scores and weights
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from dqn_memory.blocks.kernels.simd import (
-    COUNT,
-    add,
-    broadcast,
-    compiled,
-    constant,
-    exp2,
-    get,
-    load,
-    maximum,
-    multiply,
-    multiply_add,
-    put,
-    replace_from,
-    run_in_threads,
-    store,
-    subtract,
-)
+from dqn_memory.blocks.kernels import simd as v
+from dqn_memory.blocks.kernels.operator import operator
+from dqn_memory.blocks.kernels.simd import COUNT
 
 LONGEST = 128  # positions above which the fused kernel is as fast
 WIDEST = 32  # units a head above which it is
 FEWEST = 16  # sequences x heads below which calling costs more than the work
 LOWEST = -1e30  # a score that no softmax sees
-
 LOG2_E = math.log2(math.e)
 
 
@@ -63,58 +47,44 @@ def cpu_attention(packed: Tensor, heads: int) -> Tensor:
     return out
 
 
-@torch.library.custom_op("dqn_memory::cpu_attention", mutates_args=())
-def attend(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def forward(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     """Attention (B, T, D), and log2 of each softmax's denominator, (B, H, T), for the backward pass."""
-    packed = packed.detach().contiguous()
-    batch, time, width = packed.shape
-    units, out = width // (3 * heads), packed.new_empty(batch, time, width // 3)
-    norms = packed.new_empty(batch, heads, time)
-    scratch = COUNT * (2 * units + time + 2)
-    run_in_threads(_forward, batch, scratch, packed.data_ptr(), time, heads, units, out.data_ptr(), norms.data_ptr())
+    packed, (out, norms) = packed.detach().contiguous(), _outputs(packed, heads)
+    batch, time, width = out.shape
+    units = width // heads
+    v.run_in_threads(_forward, batch, COUNT * (2 * units + time + 2), packed, time, heads, units, out, norms)
     return out, norms
 
 
-@attend.register_fake
-def _(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
+def backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
+    """Gradient of the packed projection, (B, T, 3D)."""
+    packed, grad, change = packed.detach().contiguous(), grad.contiguous(), _change(grad, packed, out, norms)
+    batch, heads, time = norms.shape
+    units, arrays = out.shape[2] // heads, (out, norms, grad, change)
+    v.run_in_threads(_backward, batch, COUNT * (3 * units + 2 * time + 2), packed, time, heads, units, *arrays)
+    return change
+
+
+def _outputs(packed: Tensor, heads: int) -> tuple[Tensor, Tensor]:
     batch, time, width = packed.shape
     return packed.new_empty(batch, time, width // 3), packed.new_empty(batch, heads, time)
 
 
-@torch.library.custom_op("dqn_memory::cpu_attention_backward", mutates_args=())
-def attend_backward(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
-    """Gradient of the packed projection, (B, T, 3D)."""
-    packed, grad = packed.detach().contiguous(), grad.contiguous()
-    batch, heads, time = norms.shape
-    units, change = packed.shape[2] // (3 * heads), torch.empty_like(packed)
-    scratch = COUNT * (3 * units + 2 * time + 2)
-    addresses = (tensor.data_ptr() for tensor in (out, norms, grad, change))
-    run_in_threads(_backward, batch, scratch, packed.data_ptr(), time, heads, units, *addresses)
-    return change
-
-
-@attend_backward.register_fake
-def _(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
+def _change(grad: Tensor, packed: Tensor, out: Tensor, norms: Tensor) -> Tensor:
     return torch.empty_like(packed, memory_format=torch.contiguous_format)
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.mark_non_differentiable(output[1])
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(inputs[0], *output)
+def _saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return inputs[0], *outputs
 
 
-def _gradient(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, None]:
-    return None if grad is None else attend_backward(grad, *ctx.saved_tensors), None
+attend = operator("cpu_attention", forward, backward, (_outputs, _change), _saved)
 
 
-attend.register_autograd(_gradient, setup_context=_save)
-
-
-@compiled
+@v.compiled
 def _forward(first, last, query, packed, time, heads, units, out, norms):
     """Sequences `first` .. `last` - 1; all arrays are addresses, `query` that of the scratch for what is computed."""
-    width, scale = heads * units, np.float32(LOG2_E / math.sqrt(units))
+    width, scale, nothing = heads * units, np.float32(LOG2_E / math.sqrt(units)), v.constant(0.0)
     mixed = query + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
     ends = scores + 4 * time * COUNT
@@ -124,22 +94,22 @@ def _forward(first, last, query, packed, time, heads, units, out, norms):
             for block in range(0, time, COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
                 _transpose(packed, start + block * 3 * width, 3 * width, here, units, scale, query)
-                _products(query, units, packed, start + width, 3 * width, keys, constant(np.float32(0)), scores)
+                _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
                 _softmax(scores, block, keys, ends)
                 _mix(scores, packed, start + 2 * width, 3 * width, keys, units, mixed)
                 for element in range(here):
-                    at, total = (row * time + block + element) * width + head * units, get(ends, COUNT + element)
+                    at, total = (row * time + block + element) * width + head * units, v.get(ends, COUNT + element)
                     for unit in range(units):
-                        put(out, at + unit, get(mixed, unit * COUNT + element) / total)
-                    norm = get(ends, element) + np.float32(math.log2(total))
-                    put(norms, (row * heads + head) * time + block + element, norm)
+                        v.put(out, at + unit, v.get(mixed, unit * COUNT + element) / total)
+                    norm = v.get(ends, element) + np.float32(math.log2(total))
+                    v.put(norms, (row * heads + head) * time + block + element, norm)
 
 
-@compiled
+@v.compiled
 def _backward(first, last, query, packed, time, heads, units, out, norms, grad, change):
     """Go from the gradient of `out` to that of `packed`; the last queries come first, as they read all keys."""
     width, scale, natural = heads * units, np.float32(LOG2_E / math.sqrt(units)), np.float32(1 / math.sqrt(units))
-    given = query + 4 * units * COUNT
+    nothing, given = v.constant(0.0), query + 4 * units * COUNT
     mixed = given + 4 * units * COUNT
     scores = mixed + 4 * units * COUNT
     slopes = scores + 4 * time * COUNT
@@ -150,157 +120,138 @@ def _backward(first, last, query, packed, time, heads, units, out, norms, grad, 
             for block in range((time - 1) // COUNT * COUNT, -1, -COUNT):
                 here, keys = min(COUNT, time - block), min(block + COUNT, time)
                 own, whole = start + block * 3 * width, (row * time + block) * width + head * units
-                store(
-                    ends, 0, constant(np.float32(0))
-                )  # elements after the last position have scores and slopes of zero
-                store(ends, COUNT, constant(np.float32(0)))
+                v.store(ends, 0, nothing)  # elements after the last position have scores and slopes of zero
+                v.store(ends, COUNT, nothing)
                 for element in range(here):
                     at, total = whole + element * width, np.float32(0)
                     for unit in range(units):
-                        total -= get(out, at + unit) * get(grad, at + unit)
-                    put(ends, element, get(norms, (row * heads + head) * time + block + element))
-                    put(ends, COUNT + element, total)
+                        total -= v.get(out, at + unit) * v.get(grad, at + unit)
+                    v.put(ends, element, v.get(norms, (row * heads + head) * time + block + element))
+                    v.put(ends, COUNT + element, total)
                 _transpose(packed, own, 3 * width, here, units, scale, query)
                 _transpose(grad, whole, width, here, units, np.float32(1), given)
-                _products(query, units, packed, start + width, 3 * width, keys, constant(np.float32(0)), scores)
-                _products(given, units, packed, start + 2 * width, 3 * width, keys, load(ends, COUNT), slopes)
-                _weights(scores, slopes, block, keys, load(ends, 0))
+                _products(query, units, packed + 4 * (start + width), 3 * width, keys, nothing, scores)
+                _products(given, units, packed + 4 * (start + 2 * width), 3 * width, keys, v.load(ends, COUNT), slopes)
+                _weights(scores, slopes, block, keys, v.load(ends, 0))
                 _mix(slopes, packed, start + width, 3 * width, keys, units, mixed)
                 for element in range(here):
                     for unit in range(units):
-                        put(change, own + element * 3 * width + unit, natural * get(mixed, unit * COUNT + element))
+                        v.put(change, own + element * 3 * width + unit, natural * v.get(mixed, unit * COUNT + element))
                 _rows(packed, own, 3 * width, here, units, natural, query)
                 _rows(grad, whole, width, here, units, np.float32(1), given)
-                _add_outer(slopes, query, keys, units, keys == time, change, start + width, 3 * width)
-                _add_outer(scores, given, keys, units, keys == time, change, start + 2 * width, 3 * width)
+                _add_outer(slopes, query, keys, units, keys == time, change + 4 * (start + width), 3 * width)
+                _add_outer(scores, given, keys, units, keys == time, change + 4 * (start + 2 * width), 3 * width)
 
 
-@compiled
+@v.compiled
 def _transpose(source, start, stride, here, units, scale, transposed):
     """Eight rows of h units as h rows of eight elements; elements after the last position are zero."""
     for element in range(here):
         for unit in range(units):
-            put(transposed, unit * COUNT + element, get(source, start + element * stride + unit) * scale)
+            v.put(transposed, unit * COUNT + element, v.get(source, start + element * stride + unit) * scale)
     for element in range(here, COUNT):
         for unit in range(units):
-            put(transposed, unit * COUNT + element, np.float32(0))
+            v.put(transposed, unit * COUNT + element, 0.0)
 
 
-@compiled
+@v.compiled
 def _rows(source, start, stride, here, units, scale, rows):
     """Eight rows of h units, one after the other; rows after the last position are zero."""
-    factor = constant(scale)
+    factor = v.constant(scale)
     for element in range(COUNT):
         for unit in range(0, units, COUNT):
-            row = (
-                multiply(load(source, start + element * stride + unit), factor)
-                if element < here
-                else constant(np.float32(0))
-            )
-            store(rows, element * units + unit, row)
+            row = v.constant(0.0)
+            if element < here:
+                row = v.load(source, start + element * stride + unit) * factor
+            v.store(rows, element * units + unit, row)
 
 
-@compiled
-def _products(transposed, units, source, start, stride, keys, first, scores):
+@v.compiled
+def _add_products(vectors, apart, factors, factor_stride, keys, first, fresh, sums, stride):
+    """sums[j] += eight vectors, `apart` from one another, times eight numbers of row j of the factors.
+
+    Where `fresh`, the sums begin at `first`.
+    """
+    a, b, c = v.load(vectors, 0), v.load(vectors, apart), v.load(vectors, 2 * apart)
+    d, e, f = v.load(vectors, 3 * apart), v.load(vectors, 4 * apart), v.load(vectors, 5 * apart)
+    g, h = v.load(vectors, 6 * apart), v.load(vectors, 7 * apart)
+    for key in range(keys):
+        index, at = key * factor_stride, key * stride
+        total = first if fresh else v.load(sums, at)
+        total = v.multiply_add(a, v.broadcast(factors, index), total)
+        total = v.multiply_add(b, v.broadcast(factors, index + 1), total)
+        total = v.multiply_add(c, v.broadcast(factors, index + 2), total)
+        total = v.multiply_add(d, v.broadcast(factors, index + 3), total)
+        total = v.multiply_add(e, v.broadcast(factors, index + 4), total)
+        total = v.multiply_add(f, v.broadcast(factors, index + 5), total)
+        total = v.multiply_add(g, v.broadcast(factors, index + 6), total)
+        total = v.multiply_add(h, v.broadcast(factors, index + 7), total)
+        v.store(sums, at, total)
+
+
+@v.compiled
+def _products(transposed, units, source, stride, keys, first, scores):
     """scores[j] = first + the eight products with row j of the source."""
     for unit in range(0, units, COUNT):
-        at = unit * COUNT
-        a, b, c, d = (
-            load(transposed, at),
-            load(transposed, at + 8),
-            load(transposed, at + 16),
-            load(transposed, at + 24),
-        )
-        e, f, g, h = (
-            load(transposed, at + 32),
-            load(transposed, at + 40),
-            load(transposed, at + 48),
-            load(transposed, at + 56),
-        )
-        for key in range(keys):
-            index = start + key * stride + unit
-            even = first if unit == 0 else load(scores, key * COUNT)
-            even = multiply_add(a, broadcast(source, index), even)
-            even = multiply_add(b, broadcast(source, index + 1), even)
-            even = multiply_add(c, broadcast(source, index + 2), even)
-            even = multiply_add(d, broadcast(source, index + 3), even)
-            even = multiply_add(e, broadcast(source, index + 4), even)
-            even = multiply_add(f, broadcast(source, index + 5), even)
-            even = multiply_add(g, broadcast(source, index + 6), even)
-            even = multiply_add(h, broadcast(source, index + 7), even)
-            store(scores, key * COUNT, even)
+        columns = transposed + 4 * unit * COUNT
+        _add_products(columns, COUNT, source + 4 * unit, stride, keys, first, unit == 0, scores, COUNT)
 
 
-@compiled
+@v.compiled
+def _add_outer(weights, rows, keys, units, fresh, change, stride):
+    """Add to row j of the change the sum over eight queries of weights[j] times the query's row (fresh: from 0)."""
+    for unit in range(0, units, COUNT):
+        _add_products(rows + 4 * unit, units, weights, COUNT, keys, v.constant(0.0), fresh, change + 4 * unit, stride)
+
+
+@v.compiled
 def _softmax(scores, block, keys, ends):
     """Scores become 2^(score - largest); `ends` holds the largest score and the sum of each element."""
-    lowest = constant(np.float32(LOWEST))
+    lowest = v.constant(LOWEST)
     top = lowest
     for key in range(keys):
-        score = load(scores, key * COUNT)
+        score = v.load(scores, key * COUNT)
         if key > block:  # a key in the future of the first elements
-            score = replace_from(key - block, score, lowest)
-            store(scores, key * COUNT, score)
-        top = maximum(top, score)
-    total = constant(np.float32(0))
+            score = v.replace_from(key - block, score, lowest)
+            v.store(scores, key * COUNT, score)
+        top = v.maximum(top, score)
+    total = v.constant(0.0)
     for key in range(keys):
-        weight = exp2(subtract(load(scores, key * COUNT), top))
+        weight = v.exp2(v.load(scores, key * COUNT) - top)
         if key > block:
-            weight = replace_from(key - block, weight, constant(np.float32(0)))
-        store(scores, key * COUNT, weight)
-        total = add(total, weight)
-    store(ends, 0, top)
-    store(ends, COUNT, total)
+            weight = v.replace_from(key - block, weight, v.constant(0.0))
+        v.store(scores, key * COUNT, weight)
+        total = total + weight
+    v.store(ends, 0, top)
+    v.store(ends, COUNT, total)
 
 
-@compiled
+@v.compiled
 def _weights(scores, slopes, block, keys, norm):
     """Scores become weights, and slopes, which hold d(weight) - its mean, become d(score)."""
     for key in range(keys):
-        weight = exp2(subtract(load(scores, key * COUNT), norm))
+        weight = v.exp2(v.load(scores, key * COUNT) - norm)
         if key > block:
-            weight = replace_from(key - block, weight, constant(np.float32(0)))
-        store(scores, key * COUNT, weight)
-        store(slopes, key * COUNT, multiply(load(slopes, key * COUNT), weight))
+            weight = v.replace_from(key - block, weight, v.constant(0.0))
+        v.store(scores, key * COUNT, weight)
+        v.store(slopes, key * COUNT, v.load(slopes, key * COUNT) * weight)
 
 
-@compiled
+@v.compiled
 def _mix(weights, source, start, stride, keys, units, mixed):
     """mixed[u] = sum over j of weights[j] times unit u of the source's row j."""
     for unit in range(0, units, COUNT):
-        a = b = c = d = e = f = g = h = constant(np.float32(0))
+        a = b = c = d = e = f = g = h = v.constant(0.0)
         for key in range(keys):
-            index, weight = start + key * stride + unit, load(weights, key * COUNT)
-            a = multiply_add(weight, broadcast(source, index), a)
-            b = multiply_add(weight, broadcast(source, index + 1), b)
-            c = multiply_add(weight, broadcast(source, index + 2), c)
-            d = multiply_add(weight, broadcast(source, index + 3), d)
-            e = multiply_add(weight, broadcast(source, index + 4), e)
-            f = multiply_add(weight, broadcast(source, index + 5), f)
-            g = multiply_add(weight, broadcast(source, index + 6), g)
-            h = multiply_add(weight, broadcast(source, index + 7), h)
+            index, weight = start + key * stride + unit, v.load(weights, key * COUNT)
+            a = v.multiply_add(weight, v.broadcast(source, index), a)
+            b = v.multiply_add(weight, v.broadcast(source, index + 1), b)
+            c = v.multiply_add(weight, v.broadcast(source, index + 2), c)
+            d = v.multiply_add(weight, v.broadcast(source, index + 3), d)
+            e = v.multiply_add(weight, v.broadcast(source, index + 4), e)
+            f = v.multiply_add(weight, v.broadcast(source, index + 5), f)
+            g = v.multiply_add(weight, v.broadcast(source, index + 6), g)
+            h = v.multiply_add(weight, v.broadcast(source, index + 7), h)
         at = unit * COUNT
-        store(mixed, at, a), store(mixed, at + 8, b), store(mixed, at + 16, c), store(mixed, at + 24, d)
-        store(mixed, at + 32, e), store(mixed, at + 40, f), store(mixed, at + 48, g), store(mixed, at + 56, h)
-
-
-@compiled
-def _add_outer(weights, rows, keys, units, fresh, change, start, stride):
-    """Add to row j of the change the sum over eight queries of weights[j] times the query's row (fresh: from 0)."""
-    for unit in range(0, units, COUNT):
-        a, b = load(rows, unit), load(rows, units + unit)
-        c, d = load(rows, 2 * units + unit), load(rows, 3 * units + unit)
-        e, f = load(rows, 4 * units + unit), load(rows, 5 * units + unit)
-        g, h = load(rows, 6 * units + unit), load(rows, 7 * units + unit)
-        for key in range(keys):
-            index, at = start + key * stride + unit, key * COUNT
-            total = constant(np.float32(0)) if fresh else load(change, index)
-            total = multiply_add(a, broadcast(weights, at), total)
-            total = multiply_add(b, broadcast(weights, at + 1), total)
-            total = multiply_add(c, broadcast(weights, at + 2), total)
-            total = multiply_add(d, broadcast(weights, at + 3), total)
-            total = multiply_add(e, broadcast(weights, at + 4), total)
-            total = multiply_add(f, broadcast(weights, at + 5), total)
-            total = multiply_add(g, broadcast(weights, at + 6), total)
-            total = multiply_add(h, broadcast(weights, at + 7), total)
-            store(change, index, total)
+        v.store(mixed, at, a), v.store(mixed, at + 8, b), v.store(mixed, at + 16, c), v.store(mixed, at + 24, d)
+        v.store(mixed, at + 32, e), v.store(mixed, at + 40, f), v.store(mixed, at + 48, g), v.store(mixed, at + 56, h)

@@ -1,4 +1,4 @@
-"""The selective scan on a CPU as loops over eight channels side by side: see `elements`, and `scan` for the symbols.
+"""The selective scan on a CPU as loops over eight channels side by side: see `simd`, and `scan` for the symbols.
 
 What torch does in nine passes over a state of B E N numbers at each position happens here in registers and the
 first-level cache: a block of eight channels of one row goes through the whole sequence, its N states beside it. The
@@ -15,40 +15,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from dqn_memory.blocks.kernels import simd as v
 from dqn_memory.blocks.kernels.scan import Gradients, operator
-from dqn_memory.blocks.kernels.simd import (
-    COUNT,
-    SMALLEST,
-    add,
-    broadcast,
-    compiled,
-    constant,
-    exp2,
-    get,
-    load,
-    multiply,
-    multiply_add,
-    put,
-    run_in_threads,
-    store,
-    subtract,
-)
+from dqn_memory.blocks.kernels.simd import COUNT
 
 LOG2_E = math.log2(math.e)
 ROWS = 16  # that add up their gradient of the decay one after the other, however many threads there are
-FORGOTTEN = 2.0**SMALLEST  # what stands for exp(-infinity); taken away again, which changes no number above 1e-31
+FORGOTTEN = 2.0**v.SMALLEST  # what stands for exp(-infinity); taken away again, which changes no number above 1e-31
 
 
 def forward(
     u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Compute outputs y (B, T, E) and the last state (B, E, N); raise ValueError where the numbers are not float32."""
-    _check(u)
-    batch, time, channels = u.shape
+    if u.dtype != torch.float32:
+        raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
+    (batch, time, channels), states = u.shape, decay.shape[1]
     inputs = [_filled(u), _filled(delta), _exponent(decay), *(x.detach().contiguous() for x in (enter, leave, initial))]
     y, last = torch.empty_like(inputs[0]), torch.empty_like(inputs[5])
-    addresses = tuple(part.data_ptr() for part in (*inputs, y, last))
-    run_in_threads(_forward, batch, decay.shape[1] * COUNT, (time, channels, y.shape[2], decay.shape[1]), addresses)
+    sizes = (time, channels, y.shape[2], states)
+    v.run_in_threads(_forward, batch, states * COUNT, sizes, (*inputs, y, last))
     return y[..., :channels].contiguous(), last
 
 
@@ -65,17 +51,11 @@ def backward(
     to_decay = u.new_zeros(groups, padded // COUNT, states, COUNT)
     to_enter, to_leave = (u.new_empty(batch, time, states) for _ in range(2))
     outputs = (to_u, to_delta, to_decay, to_enter, to_leave, to_initial)
-    addresses = tuple(part.data_ptr() for part in (*inputs, *outputs))
-    scratch = (4 * time + 2) * states * COUNT
-    run_in_threads(_backward, groups, scratch, (batch, time, channels, padded, states), addresses)
+    sizes, scratch = (batch, time, channels, padded, states), (4 * time + 2) * states * COUNT
+    v.run_in_threads(_backward, groups, scratch, sizes, (*inputs, *outputs))
     whole = to_decay.sum(0).transpose(1, 2).flatten(0, 1)[:channels]
     to_u, to_delta = (x[..., :channels].contiguous() for x in (to_u, to_delta))
     return to_u, to_delta, whole, to_enter, to_leave, to_initial
-
-
-def _check(u: Tensor) -> None:
-    if u.dtype != torch.float32:
-        raise ValueError(f"the simd backend of mamba computes in float32 alone, not in {u.dtype}; use torch")
 
 
 def _filled(x: Tensor) -> Tensor:
@@ -90,31 +70,31 @@ def _exponent(decay: Tensor) -> Tensor:
     return filled.unflatten(0, (-1, COUNT)).transpose(1, 2).contiguous()
 
 
-@compiled
+@v.compiled
 def _power(x):
     """2^x, and exactly 0 where it is next to nothing."""
-    return subtract(exp2(x), constant(np.float32(FORGOTTEN)))
+    return v.exp2(x) - v.constant(FORGOTTEN)
 
 
-@compiled
+@v.compiled
 def _gather(source, start, here, states, block):
     """N states of `here` channels, one channel after the other, to N rows of eight elements."""
     for at in range(0, states * COUNT, COUNT):
-        store(block, at, constant(np.float32(0)))
+        v.store(block, at, v.constant(0.0))
     for element in range(here):
         for n in range(states):
-            put(block, n * COUNT + element, get(source, start + element * states + n))
+            v.put(block, n * COUNT + element, v.get(source, start + element * states + n))
 
 
-@compiled
+@v.compiled
 def _scatter(block, here, states, target, start):
     """Undo `_gather`."""
     for element in range(here):
         for n in range(states):
-            put(target, start + element * states + n, get(block, n * COUNT + element))
+            v.put(target, start + element * states + n, v.get(block, n * COUNT + element))
 
 
-@compiled
+@v.compiled
 def _forward(first, last, state, sizes, addresses):
     """Rows `first` .. `last` - 1; `state` is scratch for N x 8 numbers."""
     time, channels, padded, states = sizes
@@ -125,19 +105,18 @@ def _forward(first, last, state, sizes, addresses):
             _gather(initial, own, here, states, state)
             for t in range(time):
                 index, at = (row * time + t) * padded + block, (row * time + t) * states
-                step, total = load(delta, index), constant(np.float32(0))
-                push = multiply(step, load(u, index))
+                step, total = v.load(delta, index), v.constant(0.0)
+                push = step * v.load(u, index)
                 for n in range(states):
-                    kept = _power(multiply(step, load(decay, block * states + n * COUNT)))
-                    driven = multiply(push, broadcast(enter, at + n))
-                    now = multiply_add(kept, load(state, n * COUNT), driven)
-                    store(state, n * COUNT, now)
-                    total = multiply_add(now, broadcast(leave, at + n), total)
-                store(y, index, total)
+                    kept = _power(step * v.load(decay, block * states + n * COUNT))
+                    now = v.multiply_add(kept, v.load(state, n * COUNT), push * v.broadcast(enter, at + n))
+                    v.store(state, n * COUNT, now)
+                    total = v.multiply_add(now, v.broadcast(leave, at + n), total)
+                v.store(y, index, total)
             _scatter(state, here, states, final, own)
 
 
-@compiled
+@v.compiled
 def _backward(first, last, held, sizes, addresses):
     """Go back over groups of rows; `scratch` holds states, factors, two sums and a gradient."""
     batch, time, channels, padded, states = sizes
@@ -148,7 +127,7 @@ def _backward(first, last, held, sizes, addresses):
     change = out + 4 * time * plane
     for row in range(first * ROWS, min(last * ROWS, batch)):
         for at in range(0, 2 * time * plane, COUNT):
-            store(into, at, constant(np.float32(0)))
+            v.store(into, at, v.constant(0.0))
         for block in range(0, padded, COUNT):
             own, here = (row * channels + block) * states, min(COUNT, channels - block)
             _gather(addresses[6], own, here, states, held)
@@ -157,11 +136,11 @@ def _backward(first, last, held, sizes, addresses):
             _walk_back(row, block, sizes, addresses, (held, kept, into, out, change))
             _scatter(change, here, states, addresses[13], own)
         for at in range(time * states):
-            put(addresses[11], row * time * states + at, _sum(into, at * COUNT))
-            put(addresses[12], row * time * states + at, _sum(out, at * COUNT))
+            v.put(addresses[11], row * time * states + at, _sum(into, at * COUNT))
+            v.put(addresses[12], row * time * states + at, _sum(out, at * COUNT))
 
 
-@compiled
+@v.compiled
 def _record(row, block, sizes, addresses, held, kept):
     """States h_0 .. h_{T-1} after h_{-1}, and factors exp(dt_t A), of a block of channels."""
     _, time, _, padded, states = sizes
@@ -169,51 +148,49 @@ def _record(row, block, sizes, addresses, held, kept):
     plane = states * COUNT
     for t in range(time):
         index, at = (row * time + t) * padded + block, (row * time + t) * states
-        step = load(delta, index)
-        push = multiply(step, load(u, index))
+        step = v.load(delta, index)
+        push = step * v.load(u, index)
         for n in range(states):
             here = t * plane + n * COUNT
-            factor = _power(multiply(step, load(decay, block * states + n * COUNT)))
-            store(kept, here, factor)
-            driven = multiply(push, broadcast(enter, at + n))
-            store(held, here + plane, multiply_add(factor, load(held, here), driven))
+            factor = _power(step * v.load(decay, block * states + n * COUNT))
+            v.store(kept, here, factor)
+            v.store(held, here + plane, v.multiply_add(factor, v.load(held, here), push * v.broadcast(enter, at + n)))
 
 
-@compiled
+@v.compiled
 def _walk_back(row, block, sizes, addresses, scratch):
     """With g the gradient of h_t, a_t = exp(dt_t A): the exponent receives g a_t h_{t-1} and h_{t-1} receives g a_t."""
     _, time, _, padded, states = sizes
     grad, u, delta, decay, enter, leave, _, _, to_u, to_delta, to_decay, _, _, _ = addresses
     held, kept, into, out, change = scratch
-    plane, own, nothing = states * COUNT, (row // ROWS * padded + block) * states, constant(np.float32(0))
+    plane, own, nothing = states * COUNT, (row // ROWS * padded + block) * states, v.constant(0.0)
     for back in range(time):
         t = time - 1 - back
         index, at = (row * time + t) * padded + block, (row * time + t) * states
-        given, step, source = load(grad, index), load(delta, index), load(u, index)
-        push, to_push, to_exponent = multiply(step, source), nothing, nothing
+        given, step, source = v.load(grad, index), v.load(delta, index), v.load(u, index)
+        push, to_push, to_exponent = step * source, nothing, nothing
         for n in range(states):
             element = n * COUNT
             here = t * plane + element
-            total = multiply_add(given, broadcast(leave, at + n), load(change, element))
-            store(out, here, multiply_add(given, load(held, here + plane), load(out, here)))
-            store(into, here, multiply_add(total, push, load(into, here)))
-            to_push = multiply_add(total, broadcast(enter, at + n), to_push)
-            total = multiply(total, load(kept, here))
-            store(change, element, total)
-            work = multiply(total, load(held, here))
-            store(to_decay, own + element, multiply_add(work, step, load(to_decay, own + element)))
-            to_exponent = multiply_add(work, load(decay, block * states + element), to_exponent)
-        store(to_u, index, multiply(to_push, step))
-        natural = multiply(to_exponent, constant(np.float32(1 / LOG2_E)))
-        store(to_delta, index, add(natural, multiply(to_push, source)))
+            total = v.multiply_add(given, v.broadcast(leave, at + n), v.load(change, element))
+            v.store(out, here, v.multiply_add(given, v.load(held, here + plane), v.load(out, here)))
+            v.store(into, here, v.multiply_add(total, push, v.load(into, here)))
+            to_push = v.multiply_add(total, v.broadcast(enter, at + n), to_push)
+            total = total * v.load(kept, here)
+            v.store(change, element, total)
+            work = total * v.load(held, here)
+            v.store(to_decay, own + element, v.multiply_add(work, step, v.load(to_decay, own + element)))
+            to_exponent = v.multiply_add(work, v.load(decay, block * states + element), to_exponent)
+        v.store(to_u, index, to_push * step)
+        v.store(to_delta, index, to_exponent * v.constant(1 / LOG2_E) + to_push * source)
 
 
-@compiled
+@v.compiled
 def _sum(source, at):
     """Of eight numbers."""
     total = np.float32(0)
     for element in range(COUNT):
-        total += get(source, at + element)
+        total += v.get(source, at + element)
     return total
 
 

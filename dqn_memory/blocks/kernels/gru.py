@@ -14,11 +14,12 @@ update, candidate.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from dqn_memory.blocks.kernels.operator import operator
 
 NAMES = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
 
@@ -38,8 +39,7 @@ def scan(cells: Sequence[nn.GRU], inputs: Sequence[Tensor]) -> list[Tensor]:
     return [part.transpose(0, 1) for part in hidden.unbind(1)]
 
 
-@torch.library.custom_op("dqn_memory::gru_scan", mutates_args=())
-def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def forward(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Run the recurrence over the input's share of the gates (G, B, T, 3, H).
 
     `weight` is the recurrent weight (G, 3H, H), `bias` the candidate's recurrent bias (G, H).
@@ -50,7 +50,9 @@ def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     from dqn_memory.blocks.kernels import cpu_gru  # at first use: it loads numba
 
     if cpu_gru.is_faster(weight):
-        return cpu_gru.forward(gates, weight, bias)
+        outputs = _outputs(gates, weight, bias)
+        cpu_gru.forward(gates, weight, bias, outputs)
+        return outputs
     gates = gates.permute(2, 3, 0, 1, 4).clone(memory_format=torch.contiguous_format)  # (T, 3, G, B, H)
     # tanh(a) = 2 sigmoid(2a) - 1, and torch's sigmoid is three times as fast as its tanh.
     gates[:, 2].mul_(2)
@@ -73,15 +75,13 @@ def gru_scan(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     return hidden, gates, recurrent
 
 
-@gru_scan.register_fake
-def _(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _outputs(gates: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     directions, batch, time, _, width = gates.shape
     hidden = gates.new_empty(time, directions, batch, width)
     return hidden, gates.new_empty(time, 3, directions, batch, width), torch.empty_like(hidden)
 
 
-@torch.library.custom_op("dqn_memory::gru_scan_backward", mutates_args=())
-def gru_scan_backward(
+def backward(
     grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of gates (G, B, T, 3, H), weight (G, 3H, H), bias (G, H) from that of hidden (T, G, B, H).
@@ -107,7 +107,7 @@ def gru_scan_backward(
 
 
 def _steps_back(total: Tensor, change: Tensor, gates: Tensor, weight: Tensor) -> None:
-    """Loop from the last position to the first, in place; see `gru_scan_backward`."""
+    """Loop from the last position to the first, in place; see `backward`."""
     totals, updates, steps = total.unbind(0), gates[:, 1].unbind(0), range(len(total) - 1, -1, -1)
     columns, changes, flat = (v.unbind(0) for v in (total.unsqueeze(3), change, change.flatten(3)))
     for t in steps:
@@ -126,20 +126,16 @@ def _factors(before: Tensor, gates: Tensor, recurrent: Tensor) -> tuple[Tensor, 
     return torch.stack((by_reset, by_update, by_candidate), dim=3), inner
 
 
-@gru_scan_backward.register_fake
-def _(grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _changes(
+    grad: Tensor, hidden: Tensor, gates: Tensor, recurrent: Tensor, weight: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     time, directions, batch, width = hidden.shape
     to_gates = hidden.new_empty(directions, batch, time, 3, width)
     return to_gates, torch.empty_like(weight), hidden.new_empty(directions, width)
 
 
-def _save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*output, inputs[1])
+def _saved(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return *outputs, inputs[1]
 
 
-def _backward(ctx: Any, grad: Tensor | None, *unused: None) -> tuple[Tensor | None, ...]:
-    return (None, None, None) if grad is None else gru_scan_backward(grad, *ctx.saved_tensors)
-
-
-gru_scan.register_autograd(_backward, setup_context=_save)
+gru_scan = operator("gru_scan", forward, backward, (_outputs, _changes), _saved)

@@ -19,7 +19,7 @@ from dqn_memory.blocks.kernels.scan import scan_torch
 def scan_mamba_ssm(
     u: Tensor, delta: Tensor, decay: Tensor, enter: Tensor, leave: Tensor, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """As `scan_operator.Scan`; ValueError for anything but float32."""
+    """As `scan.Scan`; ValueError for anything but float32."""
     if decay.dtype != torch.float32:
         raise ValueError(f"the mamba_ssm backend computes in float32 alone, not in {decay.dtype}; use torch or triton")
     time_last = [x.mT.contiguous() for x in (u, delta, enter, leave)]  # (B, E, T), (B, N, T)

@@ -17,11 +17,12 @@ backward pass: it computes the states of a block anew into the same memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from dqn_memory.blocks.kernels import operator as operators
 
 Scan = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 """(u, delta, decay, enter, leave, initial) -> (y, last): u, delta, y (B, T, E), decay (E, N), enter, leave (B, T, N),
@@ -37,24 +38,7 @@ Backward = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Ten
 
 def operator(name: str, forward: Forward, backward: Backward) -> Scan:
     """Make the scan that `forward` and `backward` compute, as operators `name` and `name`_backward."""
-    run = torch.library.custom_op(f"dqn_memory::{name}", forward, mutates_args=())
-    differentiate = torch.library.custom_op(f"dqn_memory::{name}_backward", backward, mutates_args=())
-    run.register_fake(_outputs)
-    differentiate.register_fake(_gradients)
-
-    def save(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*inputs)
-
-    def pull(ctx: Any, grad: Tensor | None, grad_last: Tensor | None) -> tuple[Tensor | None, ...]:
-        inputs = ctx.saved_tensors
-        if grad is None and grad_last is None:
-            return (None,) * len(inputs)
-        grad = torch.zeros_like(inputs[0]) if grad is None else grad
-        grad_last = torch.zeros_like(inputs[5]) if grad_last is None else grad_last
-        return differentiate(grad.contiguous(), grad_last.contiguous(), *inputs)
-
-    run.register_autograd(pull, setup_context=save)
+    run = operators.operator(name, forward, backward, (_outputs, _gradients), differentiable=2)
 
     # A plain function, because a module that holds it is copied with `copy.deepcopy`.
     def scan(

@@ -106,16 +106,12 @@ def trial(scan: Scan, device: torch.device) -> float:
 
 def _numbers(scan: Scan, device: torch.device) -> list[Tensor]:
     batch, time, channels, states = 2, 3, 40, 16
-    by_channel, by_state, initial_shape = (
-        (batch, time, channels),
-        (batch, time, states),
-        (batch, channels, states),
-    )
+    by_channel, by_state = (batch, time, channels), (batch, time, states)
     draws = torch.Generator().manual_seed(0)
-    shapes = (by_channel, by_channel, (channels, states), by_state, by_state, initial_shape)
+    shapes = (by_channel, by_channel, (channels, states), by_state, by_state, (batch, channels, states))
     u, delta, decay, enter, leave, initial = (torch.randn(shape, generator=draws) for shape in shapes)
     inputs = [x.to(device).requires_grad_() for x in (u, delta.abs(), -decay.abs(), enter, leave, initial)]
-    y, last = scan(inputs[0], inputs[1], inputs[2], inputs[3], inputs[4], inputs[5])
+    y, last = scan(*inputs)
     gradients = torch.autograd.grad(y.square().sum() + last.square().sum(), inputs)
     return [x.detach().cpu() for x in (y, last, *gradients)]
 

@@ -3,14 +3,17 @@
 A compiler vectorises a loop only where it can prove that its arrays do not overlap, and unrolls short loops into single
 numbers instead. A value of this type is a vector in LLVM's own sense, so a kernel states which numbers stand side by
 side; LLVM maps it to what a processor has (one register of AVX, two of SSE or NEON). Arrays are addresses of float32
-numbers, because numba counts references and checks indices of its own; so nothing is checked here.
+numbers, because numba counts references and checks indices of its own; so nothing is checked here. Kernels import this
+module as `v`; `+ - * /` of two vectors act on each of the eight pairs.
 """
 
 from __future__ import annotations
 
+import operator
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 
 import numba
@@ -21,14 +24,14 @@ from llvmlite.binding import get_host_cpu_features
 from numba import types
 from numba.core import cgutils
 from numba.core.datamodel import models
-from numba.extending import intrinsic as numba_intrinsic
-from numba.extending import register_model
+from numba.core.typing.templates import ConcreteTemplate, infer_global
+from numba.extending import intrinsic, lower_builtin, register_model
 
-intrinsic: Any = numba_intrinsic
 COUNT = 8
 NUMBER = ir.FloatType()
+INTEGER = ir.IntType(32)
 FLOATS = ir.VectorType(NUMBER, COUNT)
-INTEGERS = ir.VectorType(ir.IntType(32), COUNT)
+INTEGERS = ir.VectorType(INTEGER, COUNT)
 FEATURES = get_host_cpu_features()
 # Whether a product and a sum become one rounding. Always or never: left to the compiler, a function that another one
 # takes in may round otherwise than by itself, and a run that compiled would not repeat bit for bit when it is resumed.
@@ -65,17 +68,19 @@ def _same(value: float) -> ir.Constant:
     return ir.Constant(FLOATS, [value] * COUNT)
 
 
+def _broadcast(builder: Any, value: Any, kind: Any = FLOATS) -> Any:
+    nothing = ir.Constant(kind, ir.Undefined)
+    single = builder.insert_element(nothing, value, INTEGER(0))
+    return builder.shuffle_vector(single, nothing, ir.Constant(INTEGERS, [0] * COUNT))
+
+
+def _call(builder: Any, name: str, *values: Any) -> Any:
+    kind = ir.FunctionType(FLOATS, [FLOATS] * len(values))
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, f"llvm.{name}.v8f32"), values)
+
+
 def _multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    if not FUSES:
-        return builder.fadd(builder.fmul(a, b), c)
-    kind = ir.FunctionType(FLOATS, [FLOATS] * 3)
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fma.v8f32"), [a, b, c])
-
-
-def _broadcast(builder: Any, value: Any) -> Any:
-    single = builder.insert_element(ir.Constant(FLOATS, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
-    zeros = ir.Constant(INTEGERS, [0] * COUNT)
-    return builder.shuffle_vector(single, ir.Constant(FLOATS, ir.Undefined), zeros)
+    return _call(builder, "fma", a, b, c) if FUSES else builder.fadd(builder.fmul(a, b), c)
 
 
 def _pointer(builder: Any, address: Any, index: Any, kind: Any = NUMBER) -> Any:
@@ -83,138 +88,105 @@ def _pointer(builder: Any, address: Any, index: Any, kind: Any = NUMBER) -> Any:
     return builder.bitcast(builder.gep(first, [index]), kind.as_pointer())
 
 
-@intrinsic
-def load(typing: Any, address: Any, index: Any) -> Any:
+def _instruction(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Make a function for kernels of these types from one that writes its code and gives its value, if it has any."""
+
+    def make(write: Callable[..., Any]) -> Any:
+        @wraps(write)  # numba asks for the names of the arguments
+        def operation(typing: Any, *given: Any) -> Any:
+            def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+                value = write(builder, *values)
+                return context.get_dummy_value() if value is None else value
+
+            return result(*arguments), code
+
+        return intrinsic(operation)
+
+    return make
+
+
+@_instruction(vector8, types.intp, types.intp)
+def load(builder: Any, address: Any, index: Any) -> Any:
     """Load eight numbers from `index` on."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(_pointer(builder, values[0], values[1], FLOATS), align=4)
-
-    return vector8(types.intp, types.intp), code
+    return builder.load(_pointer(builder, address, index, FLOATS), align=4)
 
 
-@intrinsic
-def store(typing: Any, address: Any, index: Any, value: Any) -> Any:
+@_instruction(types.void, types.intp, types.intp, vector8)
+def store(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Write eight numbers from `index` on."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[2], _pointer(builder, values[0], values[1], FLOATS), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, vector8), code
+    builder.store(value, _pointer(builder, address, index, FLOATS), align=4)
 
 
-@intrinsic
-def get(typing: Any, address: Any, index: Any) -> Any:
+@_instruction(types.float32, types.intp, types.intp)
+def get(builder: Any, address: Any, index: Any) -> Any:
     """Load the number at `index`."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.load(_pointer(builder, *values), align=4)
-
-    return types.float32(types.intp, types.intp), code
+    return builder.load(_pointer(builder, address, index), align=4)
 
 
-@intrinsic
-def put(typing: Any, address: Any, index: Any, value: Any) -> Any:
+@_instruction(types.void, types.intp, types.intp, types.float32)
+def put(builder: Any, address: Any, index: Any, value: Any) -> None:
     """Write one number at `index`."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        builder.store(values[2], _pointer(builder, *values[:2]), align=4)
-        return context.get_dummy_value()
-
-    return types.void(types.intp, types.intp, types.float32), code
+    builder.store(value, _pointer(builder, address, index), align=4)
 
 
-@intrinsic
-def broadcast(typing: Any, address: Any, index: Any) -> Any:
+@_instruction(vector8, types.intp, types.intp)
+def broadcast(builder: Any, address: Any, index: Any) -> Any:
     """Load the number at `index` into all eight elements."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _broadcast(builder, builder.load(_pointer(builder, *values), align=4))
-
-    return vector8(types.intp, types.intp), code
+    return _broadcast(builder, builder.load(_pointer(builder, address, index), align=4))
 
 
-@intrinsic
-def constant(typing: Any, value: Any) -> Any:
+@_instruction(vector8, types.float32)
+def constant(builder: Any, value: Any) -> Any:
     """Set all eight elements to one number."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _broadcast(builder, values[0])
-
-    return vector8(types.float32), code
+    return _broadcast(builder, value)
 
 
-@intrinsic
-def multiply_add(typing: Any, a: Any, b: Any, c: Any) -> Any:
+@_instruction(vector8, vector8, vector8, vector8)
+def multiply_add(builder: Any, a: Any, b: Any, c: Any) -> Any:
     """Compute a b + c."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return _multiply_add(builder, *values)
-
-    return vector8(vector8, vector8, vector8), code
+    return _multiply_add(builder, a, b, c)
 
 
-@intrinsic
-def maximum(typing: Any, a: Any, b: Any) -> Any:
+@_instruction(vector8, vector8, vector8)
+def maximum(builder: Any, a: Any, b: Any) -> Any:
     """Take the larger one of each pair, or a if one is NaN."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(builder.fcmp_unordered(">", *values), *values)
-
-    return vector8(vector8, vector8), code
+    return builder.select(builder.fcmp_unordered(">", a, b), a, b)
 
 
-@intrinsic
-def replace_from(typing: Any, first: Any, value: Any, before: Any) -> Any:
+@_instruction(vector8, types.intp, vector8, vector8)
+def replace_from(builder: Any, first: Any, value: Any, before: Any) -> Any:
     """Take `value` in the elements from number `first` on and `before` in those before it."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        bound = builder.trunc(values[0], ir.IntType(32))
-        single = builder.insert_element(ir.Constant(INTEGERS, ir.Undefined), bound, ir.Constant(ir.IntType(32), 0))
-        zeros = ir.Constant(INTEGERS, [0] * COUNT)
-        bounds = builder.shuffle_vector(single, ir.Constant(INTEGERS, ir.Undefined), zeros)
-        numbers = ir.Constant(INTEGERS, list(range(COUNT)))
-        return builder.select(builder.icmp_signed(">=", numbers, bounds), values[1], values[2])
-
-    return vector8(types.intp, vector8, vector8), code
+    bounds = _broadcast(builder, builder.trunc(first, INTEGER), INTEGERS)
+    numbers = ir.Constant(INTEGERS, list(range(COUNT)))
+    return builder.select(builder.icmp_signed(">=", numbers, bounds), value, before)
 
 
-@intrinsic
-def exp2(typing: Any, x: Any) -> Any:
+@_instruction(vector8, vector8)
+def exp2(builder: Any, x: Any) -> Any:
     """Compute 2^x for x from -126 (smaller ones count as that) to 127; NaN for NaN."""
-
-    def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        smallest = _same(SMALLEST)
-        x = builder.select(builder.fcmp_unordered(">", values[0], smallest), values[0], smallest)
-        function = cgutils.get_or_insert_function(builder.module, ir.FunctionType(FLOATS, [FLOATS]), "llvm.floor.v8f32")
-        whole = builder.call(function, [builder.fadd(x, _same(0.5))])
-        rest = builder.fsub(x, whole)
-        result = _same(float(COEFFICIENTS[-1]))
-        for coefficient in COEFFICIENTS[-2::-1]:
-            result = _multiply_add(builder, result, rest, _same(float(coefficient)))
-        exponent = builder.fptosi(builder.fadd(whole, _same(127.0)), INTEGERS)
-        power = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * COUNT)), FLOATS)
-        return builder.fmul(result, power)
-
-    return vector8(vector8), code
+    smallest = _same(SMALLEST)
+    x = builder.select(builder.fcmp_unordered(">", x, smallest), x, smallest)
+    whole = _call(builder, "floor", builder.fadd(x, _same(0.5)))
+    rest = builder.fsub(x, whole)
+    result = _same(float(COEFFICIENTS[-1]))
+    for coefficient in COEFFICIENTS[-2::-1]:
+        result = _multiply_add(builder, result, rest, _same(float(coefficient)))
+    exponent = builder.fptosi(builder.fadd(whole, _same(127.0)), INTEGERS)
+    power = builder.bitcast(builder.shl(exponent, ir.Constant(INTEGERS, [23] * COUNT)), FLOATS)
+    return builder.fmul(result, power)
 
 
-def _binary(name: str) -> Any:
-    @intrinsic
-    def operation(typing: Any, a: Any, b: Any) -> Any:
-        def code(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-            return getattr(builder, name)(*values)
-
-        return vector8(vector8, vector8), code
-
-    return operation
+def _arithmetic(symbol: Callable[..., Any], name: str) -> None:
+    """Let an operator of Python between two vectors be one instruction."""
+    cases = {"key": symbol, "cases": [vector8(vector8, vector8)]}
+    infer_global(symbol)(type(name, (ConcreteTemplate,), cases))
+    lower_builtin(symbol, vector8, vector8)(lambda context, builder, signature, pair: getattr(builder, name)(*pair))
 
 
-add = _binary("fadd")
-subtract = _binary("fsub")
-multiply = _binary("fmul")
-divide = _binary("fdiv")
+_arithmetic(operator.add, "fadd")
+_arithmetic(operator.sub, "fsub")
+_arithmetic(operator.mul, "fmul")
+_arithmetic(operator.truediv, "fdiv")
 
 
 def compiled(function: Any) -> Any:
@@ -223,14 +195,24 @@ def compiled(function: Any) -> Any:
 
 
 def run_in_threads(kernel: Any, batch: int, scratch: int, *arguments: Any) -> None:
-    """Run a kernel over all sequences, a part of them on each of torch's threads with `scratch` numbers of its own."""
+    """Run a kernel over all sequences, a part of them on each of torch's threads with `scratch` numbers of its own.
+
+    Tensors among the arguments, and in tuples among them, become their addresses.
+    """
+    given = [_addresses(each) for each in arguments]
     parts = min(torch.get_num_threads(), batch)
     buffers = torch.empty(parts, scratch)
     tasks = [(batch * part // parts, batch * (part + 1) // parts, buffers[part].data_ptr()) for part in range(parts)]
-    waiting: list[Future[None]] = [_pool(parts).submit(kernel, *task, *arguments) for task in tasks[1:]]
-    kernel(*tasks[0], *arguments)
+    waiting: list[Future[None]] = [_pool(parts).submit(kernel, *task, *given) for task in tasks[1:]]
+    kernel(*tasks[0], *given)
     for other in waiting:
         other.result()
+
+
+def _addresses(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return tuple(map(_addresses, argument))
+    return argument.data_ptr() if isinstance(argument, torch.Tensor) else argument
 
 
 @cache

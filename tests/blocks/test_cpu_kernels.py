@@ -1,0 +1,347 @@
+"""The compiled kernels of a CPU against torch in float64: values, gradients, threads, views, and when they are used."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from scans import SCANS, TOLERANCE, drawn, errors, numbers
+from torch import nn
+from torch.nn import functional as F
+
+from dqn_memory.blocks import LayerConfig
+from dqn_memory.blocks.feed_forward import Gelu
+from dqn_memory.blocks.kernels import cpu_attention, cpu_gelu, gru
+from dqn_memory.blocks.kernels.cpu_scan import scan_simd
+from dqn_memory.blocks.kernels.scan import scan_torch
+from dqn_memory.blocks.mamba import Mamba
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = ("test_schema", "test_faketensor", "test_aot_dispatch_static")
+
+
+def draw(*shape, seed=0, scale=1.0):
+    values = scale * torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return values.float().requires_grad_()
+
+
+def attention(x, heads):
+    query, key, value = x.unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
+    return F.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2)
+
+
+def gelu(x):
+    return F.gelu(x, approximate="tanh")
+
+
+def cells(directions, units=8, dtype=torch.float32):
+    torch.manual_seed(0)
+    return [nn.GRU(6, units, batch_first=True).to(dtype) for _ in range(directions)]
+
+
+def gru_inputs(directions, batch, time, units=8):
+    return [
+        draw(directions, batch, time, 3, units),
+        draw(directions, 3 * units, units, seed=1),
+        draw(directions, units),
+    ]
+
+
+def gru_run(*inputs):
+    return gru.gru_scan(*inputs)[0]
+
+
+def heads(count):
+    """Attention of packed inputs with that many heads, here and in torch."""
+    return lambda x: cpu_attention.cpu_attention(x, count), lambda x: attention(x, count)
+
+
+attend_two, attention_of_two = heads(2)
+BEFORE_LAST = (True, True, False, True, True, True)  # which inputs of a scan have a row for each row of the batch
+# function, reference, inputs of a batch, which of them are batched, the operator and small inputs of it
+KERNELS = {
+    "attention": (
+        *heads(2), lambda batch: [draw(batch, 20, 48)], (True,), lambda: (cpu_attention.attend, (draw(3, 9, 48), 2)),
+    ),
+    "gelu": (
+        cpu_gelu.cpu_gelu, gelu, lambda batch: [draw(batch, 12, 8)], (True,),
+        lambda: (cpu_gelu.cpu_gelu, (draw(4, 6),)),
+    ),
+    "scan": (
+        lambda *inputs: scan_simd(*inputs)[0], lambda *inputs: scan_torch(*inputs)[0],
+        lambda batch: drawn(batch, 6, 16, 4, dtype=torch.float32), BEFORE_LAST,
+        lambda: (torch.ops.dqn_memory.cpu_scan, drawn(2, 3, 11, 2, dtype=torch.float32)),
+    ),
+}  # fmt: skip
+EQUAL = {
+    **{
+        f"{count} heads of {units}, {time} positions": (*heads(count), draw(3, time, 3 * count * units), 3e-6)
+        for count, units, time in [
+            *((2, 8, time) for time in (1, 7, 8, 9, 16, 31, 50, 128)),
+            *((1, 8, 20), (8, 8, 20), (3, 16, 20), (2, 24, 20), (4, 32, 20)),
+        ]
+    },
+    "large scores": (*heads(2), draw(3, 9, 48, scale=10.0), 1e-3),
+    "gelu where it bends": (cpu_gelu.cpu_gelu, gelu, torch.linspace(-8, 8, 4000), 1e-6),
+    "gelu where it is straight": (
+        cpu_gelu.cpu_gelu, gelu, torch.cat((torch.linspace(-100, -8, 400), torch.linspace(8, 100, 400))), 1e-6,
+    ),
+    "gelu near zero": (
+        cpu_gelu.cpu_gelu, gelu, torch.tensor([0.0, -0.0, 1e-38, -1e-38, 1e-20, -1e-7, 1e-4, -1e-3]), 1e-6,
+    ),
+}  # fmt: skip
+
+
+def gradients(function, inputs, grad=None):
+    y = function(*inputs)
+    weight = torch.linspace(-1, 1, y.numel(), dtype=torch.float64).view_as(y).to(y.dtype) if grad is None else grad
+    return [y, *torch.autograd.grad(y, inputs, weight)]
+
+
+@pytest.mark.parametrize(("run", "reference", "x", "tolerance"), EQUAL.values(), ids=EQUAL)
+def test_values_and_gradients_are_those_of_torch(run, reference, x, tolerance):
+    exact = gradients(reference, [x.detach().double().requires_grad_()])
+    for ours, known in zip(gradients(run, [x.detach().requires_grad_()]), exact, strict=True):
+        torch.testing.assert_close(ours.double(), known, atol=tolerance, rtol=tolerance)
+
+
+def test_attention_of_the_largest_scores_stays_finite():
+    assert all(each.isfinite().all() for each in gradients(attend_two, [draw(3, 9, 48, scale=300.0)]))
+
+
+@pytest.mark.parametrize("first", [0, 16, 32])  # of queries, keys, values
+def test_attention_reads_no_future_and_keeps_what_is_no_number(first):
+    x = draw(3, 30, 48).detach()
+    other = x.clone()
+    other[:, 13:] = -7.0
+    assert torch.equal(attend_two(x)[:, :13], attend_two(other)[:, :13])
+    x[:, 5, first : first + 16] = torch.nan
+    ours, theirs = attend_two(x).isnan().all(-1), attention_of_two(x).isnan().all(-1)
+    assert torch.equal(ours, theirs) and ours[:, 5].all()
+
+
+def test_gelu_of_the_largest_numbers_stays_finite():
+    x = torch.tensor([1e30, -1e30, 3e38, -3e38, 1e6, -1e6, 11.0, -11.0], requires_grad=True)
+    y = cpu_gelu.cpu_gelu(x)
+    y.sum().backward()
+    assert torch.equal(y[::2], x[::2]) and y.isfinite().all()
+    assert x.grad[::2].eq(1).all() and x.grad[1::2].abs().max() < 1e-20
+
+
+@pytest.mark.parametrize("name", SCANS)
+def test_recorded_scans_with_gradients(name):
+    assert max(errors(name, torch.float32, scan_simd).values()) < TOLERANCE[torch.float32]
+
+
+def compare_scans(shape, **changes):
+    """Outputs, last state and all gradients, relative to the largest number of each."""
+    inputs = drawn(*shape, dtype=torch.float32)
+    for name, value in changes.items():
+        inputs[("u", "delta", "decay").index(name)] = value.requires_grad_()
+    exact = numbers(scan_torch, [value.detach().double().requires_grad_() for value in inputs])
+    for ours, known in zip(numbers(scan_simd, inputs), exact, strict=True):
+        assert (ours - known).abs().max() <= TOLERANCE[torch.float32] * known.abs().max().clamp(min=1e-30)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 8, 1), (3, 5, 16, 16), (2, 7, 12, 4), (1, 4, 3, 2), (16, 3, 8, 8), (17, 3, 8, 8), (40, 2, 24, 5)]
+)
+def test_scans_at_every_size(shape):
+    compare_scans(shape)
+
+
+def test_a_step_of_any_length_forgets_exactly():
+    before = drawn(2, 1, 8, 4, dtype=torch.float32)
+    before[1], before[2] = torch.full((2, 1, 8), 1e4), -torch.ones(8, 4)
+    with torch.no_grad():
+        now = scan_simd(*before)[0]
+        before[5] = before[5] * 1e6
+        assert torch.equal(scan_simd(*before)[0], now)
+    compare_scans((2, 3, 8, 4), delta=torch.full((2, 3, 8), 1e3), decay=-torch.ones(8, 4))
+
+
+def test_no_initial_state_is_zeros():
+    inputs = drawn(3, 4, 8, 4, dtype=torch.float32)[:5]
+    pairs = (numbers(lambda *given: scan_simd(*given, start), inputs) for start in (None, torch.zeros(3, 8, 4)))  # noqa: B023
+    assert all(torch.equal(*pair) for pair in zip(*pairs, strict=True))
+
+
+def test_scans_of_other_numbers_than_float32_are_refused():
+    with pytest.raises(ValueError, match=r"float32 alone, not in torch\.float64; use torch"):
+        scan_simd(*drawn(1, 2, 8, 2))
+
+
+def test_a_mixer_runs_on_the_scan_under_autocast():
+    torch.manual_seed(0)
+    mixer, x = Mamba(8), torch.randn(3, 5, 8)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        known = mixer(x)
+        mixer.core = scan_simd
+        torch.testing.assert_close(mixer(x), known)
+
+
+# ---- GRUs, whose loops have a form of torch too: for float64, and for widths that are no multiple of eight
+
+
+SHAPES = [(1, 1), (1, 7), (5, 1), (5, 7)]  # (B, T); with one row or position some views become contiguous
+UNITS = [4, 8, 24]
+
+
+def gru_results(function, cells, inputs):
+    outputs = function(cells, inputs)
+    generator = torch.Generator().manual_seed(1)
+    loss = sum((y * torch.randn(y.shape, generator=generator, dtype=y.dtype)).sum() for y in outputs)
+    return [*outputs, *torch.autograd.grad(loss, [*inputs, *(p for cell in cells for p in cell.parameters())])]
+
+
+def compare_grus(cells, inputs, atol, rtol):
+    expected = gru_results(lambda c, x: [cell(part)[0] for cell, part in zip(c, x, strict=True)], cells, inputs)
+    for _ in range(2):  # twice: an operator that writes to its inputs is right only once
+        for ours, theirs in zip(gru_results(gru.scan, cells, inputs), expected, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=atol, rtol=rtol)
+
+
+@pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-12), (torch.float32, 1e-6)])
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("batch,time", [*SHAPES, (2, 3), (8, 3), (9, 3), (17, 3)])
+@pytest.mark.parametrize("units", UNITS)
+def test_grus_at_every_size(directions, batch, time, units, dtype, tolerance):
+    inputs = [draw(batch, time, 6, seed=row).detach().to(dtype).requires_grad_() for row in range(directions)]
+    compare_grus(cells(directions, units, dtype), inputs, tolerance, 10 * tolerance)
+
+
+@pytest.mark.parametrize("units", UNITS[:2])  # with more, float32 itself is further from float64 than this
+def test_saturated_gates(units):
+    """tanh is computed through a sigmoid; far from zero both must still agree, and gradients stay finite."""
+    compare_grus(cells(2, units), [draw(3, 9, 6, seed=row, scale=1e3) for row in range(2)], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("units", UNITS)
+def test_grus_keep_what_is_no_number_to_its_row_and_future(units):
+    x = draw(3, 7, 6).detach()
+    x[1, 4] = torch.nan
+    with torch.no_grad():
+        ours = gru.scan(cells(1, units), [x])[0].isnan()
+    assert ours[1, 4:].all() and not ours[1, :4].any() and not ours[0].any()
+
+
+def test_autocast_keeps_the_state_of_a_gru_in_float32():
+    pair, inputs = cells(2), [draw(3, 9, 6, seed=row) for row in range(2)]
+    with torch.autocast("cpu", torch.bfloat16):
+        outputs = gru.scan(pair, inputs)
+    assert all(torch.equal(*each) for each in zip(outputs, gru.scan(pair, inputs), strict=True))
+
+
+@pytest.mark.parametrize("batch,time", SHAPES)
+def test_gru_operators_keep_the_rules_of_torch(batch, time):
+    checks, inputs = RULES[:2], gru_inputs(2, batch, time)
+    torch.library.opcheck(gru.gru_scan, [x.detach() for x in inputs], test_utils=checks)
+    exact = [x.detach().double().requires_grad_() for x in gru_inputs(2, batch, time, 4)]
+    assert torch.autograd.gradcheck(lambda *args: gru.gru_scan(*args)[0], exact)
+    torch.library.opcheck(gru.gru_scan, exact, test_utils=checks)
+    saved = [part.detach() for part in gru.gru_scan(*exact)]
+    arguments = (torch.randn_like(saved[0]), *saved, exact[1].detach())
+    torch.library.opcheck(torch.ops.dqn_memory.gru_scan_backward, arguments, test_utils=checks)
+
+
+# ---- all of them
+
+
+def on_threads(function):
+    """What a function gives on one, two and three threads."""
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(function())
+    finally:
+        torch.set_num_threads(before)
+    return found
+
+
+@pytest.mark.parametrize("name", [*KERNELS, "gru"])
+def test_results_do_not_depend_on_the_threads(name):
+    run, inputs = (gru_run, gru_inputs(2, 10, 5)) if name == "gru" else (KERNELS[name][0], KERNELS[name][2](50))
+    (first, *grads), *others = on_threads(lambda: gradients(run, inputs))
+    for y, *changes in others:
+        assert torch.equal(y, first)
+        # torch's own sums, which the gradient of a GRU ends with, depend on its threads
+        torch.testing.assert_close(changes, grads, atol=1e-6 if name == "gru" else 0, rtol=1e-6 if name == "gru" else 0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_rows_do_not_know_of_each_other(kernel):
+    run, _, make, batched, _ = kernel
+    inputs = [x.detach() for x in make(20)]
+    alone = [x[7:8] if row else x for x, row in zip(inputs, batched, strict=True)]
+    assert torch.equal(run(*alone)[0], run(*inputs)[7])
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_views_and_gradients_that_are_not_contiguous(kernel):
+    run, reference, make, batched, _ = kernel
+    inputs = make(6)
+
+    def halves(function):
+        return lambda *given: function(*(x[::2] if row else x for x, row in zip(given, batched, strict=True)))
+
+    ones = torch.ones(()).expand(halves(reference)(*inputs).shape)
+    both = [gradients(halves(each), inputs, ones) for each in (run, reference)]
+    for ours, known in zip(*both, strict=True):
+        torch.testing.assert_close(ours, known, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", KERNELS.values(), ids=KERNELS)
+def test_operators_keep_the_rules_of_torch(kernel):
+    operator, inputs = kernel[-1]()
+    torch.library.opcheck(operator, inputs, test_utils=RULES)
+
+
+@pytest.mark.parametrize(("shape", "dtype", "fits"), [
+    ((8, 50, 192), torch.float32, True), ((8, 50, 768), torch.float32, True), ((1, 50, 192), torch.float32, False),
+    ((8, 50, 192), torch.bfloat16, False), ((8, 50, 192), torch.float64, False), ((8, 129, 192), torch.float32, False),
+    ((8, 50, 3 * 8 * 12), torch.float32, False), ((8, 50, 3 * 8 * 40), torch.float32, False),
+])  # fmt: skip
+def test_attention_is_used_for_many_short_windows_of_float32(shape, dtype, fits, monkeypatch):
+    calls, original = [], cpu_attention.cpu_attention
+    monkeypatch.setattr(cpu_attention, "cpu_attention", lambda *given: (calls.append(given), original(*given))[1])
+    LayerConfig(heads=8).build(shape[2] // 3, 200).to(dtype)(torch.zeros(*shape[:2], shape[2] // 3, dtype=dtype))
+    assert bool(calls) is fits
+
+
+@pytest.mark.parametrize(("number", "dtype", "device", "fits"), [
+    (0, torch.float32, "cpu", True), (-8, torch.float32, "cpu", False), (4, torch.float32, "cpu", False),
+    (0, torch.float64, "cpu", False), (0, torch.bfloat16, "cpu", False), (0, torch.float32, "meta", False),
+])  # fmt: skip
+def test_gelu_is_used_for_many_float32_numbers_on_a_cpu(number, dtype, device, fits):
+    x = torch.empty(cpu_gelu.FEWEST + number, dtype=dtype, device=device, requires_grad=True)
+    assert ("cpu_gelu" in Gelu()(x).grad_fn.name()) is fits
+
+
+SCRIPT = """
+import hashlib
+import torch
+from dqn_memory.blocks.kernels import cpu_gru, gru
+
+torch.set_num_threads(1)
+numbers = torch.Generator().manual_seed(0)
+total, change = (torch.randn(9, 1, 11, *shape, generator=numbers) for shape in ((16,), (3, 16)))
+gates, weight = torch.rand(9, 3, 1, 11, 16, generator=numbers), torch.randn(1, 48, 16, generator=numbers)
+cpu_gru.backward(total, change, gates, weight)
+given, bias = torch.randn(1, 11, 9, 3, 16, generator=numbers), torch.randn(1, 16, generator=numbers)
+for result in (total, change, *gru.gru_scan(given, weight, bias)):
+    print(hashlib.sha256(result.contiguous().numpy().tobytes()).hexdigest())
+print(cpu_gru._backward.stats.cache_hits.total())
+"""
+
+
+@pytest.mark.long
+def test_what_is_compiled_rounds_as_what_is_loaded(tmp_path: Path) -> None:
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    said = [
+        subprocess.check_output([sys.executable, "-c", SCRIPT], env=environment, text=True).split() for _ in range(2)
+    ]
+    assert (said[0].pop(), said[1].pop()) == ("0", "1")  # compiled, then loaded
+    assert said[0] == said[1]

@@ -1,0 +1,228 @@
+"""What every layer over the registries promises: labels, padding, rows, dtypes, single positions, steps, compiling."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from dqn_memory.blocks import GATES, MEMORY, PRIORS, LayerConfig, PriorConfig
+from dqn_memory.blocks.block import select
+
+WIDTH, HEADS, TIME = 8, 2, 6
+ORDERS = ["post", "identity"]
+AHEAD = ("adaptive_gate", "gaussian_adaptive_gate")  # priors whose attention sees the future
+GRAMMAR = list(itertools.product([*MEMORY, "none"], PRIORS, GATES, ORDERS))
+PAIRS = [  # the grammar's memories and priors, each with all others of one of them
+    *itertools.product([*MEMORY, "none"], ["causal", "gaussian_adaptive_gate"], ["residual"], ORDERS),
+    *itertools.product(["feedforward_x2", "bigru"], PRIORS, GATES, ["post"]),
+]
+
+
+def build(memory, prior="causal", gate="residual", order="post", dtype=torch.float64, **options):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        # Small spans and centres, so that every prior has something to hide within TIME positions.
+        kind = PriorConfig(kind=prior, mu=1.6, sigma=0.9, span=2.3, ramp=1.5, local_window=2)
+        config = LayerConfig(memory=memory, heads=HEADS, prior=kind, gate=gate, order=order, **options)
+        return config.build(WIDTH, TIME).to(dtype)
+
+
+def sequences(rows=3, seed=0, dtype=torch.float64):
+    return torch.randn(rows, TIME, WIDTH, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def gradients(layer, y, x):
+    """An output, and the gradients of a weighted sum of it."""
+    wanted = [x, *layer.parameters()]
+    return [y, *torch.autograd.grad((y * torch.arange(1.0, WIDTH + 1)).sum(), wanted, materialize_grads=True)]
+
+
+def assert_close(ours, theirs, tolerance=1e-12):
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("row", GRAMMAR, ids="-".join)
+def test_causal_label_is_true(row):
+    """Replace the inputs from t on, for all t, and look at the positions before."""
+    layer, x, other = build(*row), sequences(1), sequences(1, seed=1)
+    replaced = [torch.cat((x[:, :t], other[:, t:]), 1) for t in range(1, TIME)]
+    with torch.no_grad():
+        y = layer(torch.cat([x, *replaced]))
+    leak = max((y[t, :t] - y[0, :t]).abs().max().item() for t in range(1, TIME))
+    assert leak < 1e-12 if layer.causal else leak > 1e-6
+
+
+def test_labels():
+    """The labels themselves, so that a block cannot pass by calling itself not causal, or stateless."""
+    for memory, prior in itertools.product([*MEMORY, "none"], PRIORS):
+        assert build(memory, prior).causal == (memory not in ("birnn", "bilstm", "bigru") and prior not in AHEAD)
+    layers = {name: build(name, attention=False) for name in MEMORY}
+    stateful = {name for name, layer in layers.items() if layer.stateful}
+    assert stateful >= {"rnn", "lstm", "gru", "darqn", "darqn_released", "mamba"} and not build("gru").stateful
+    x = sequences(1)
+    other = torch.cat((sequences(1, seed=1)[:, :1], x[:, 1:]), 1)
+    for name in stateful:  # later outputs depend on the first input
+        assert (layers[name](other) - layers[name](x))[:, 1:].abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("row", GRAMMAR, ids="-".join)
+def test_padding_and_rows(row):
+    """Garbage behind a sequence changes nothing: each row equals that row alone, cut to its length."""
+    layer, lengths = build(*row), torch.tensor([1, 4, TIME])
+    x = sequences()
+    padding = torch.arange(TIME) >= lengths[:, None]
+    x = torch.where(padding[..., None], 1e3 * sequences(seed=2), x).requires_grad_()
+    y = layer(x, lengths)
+    for b, length in enumerate(lengths.tolist()):
+        assert_close([y[b : b + 1, :length]], [layer(x[b : b + 1, :length])], 1e-10)
+    y.masked_fill(padding[..., None], 0).square().sum().backward()
+    assert (x.grad[padding] == 0).all()
+    assert x.grad.isfinite().all() and all(p.grad is None or p.grad.isfinite().all() for p in layer.parameters())
+    assert y.isfinite().all()
+
+
+@pytest.mark.parametrize("memory", [*MEMORY, "none"])
+@pytest.mark.parametrize("prior", PRIORS)
+def test_all_gradients_are_finite_when_padding_is_trained(memory, prior):
+    """The published loss has padding in it; that must not produce NaN, nor must an empty row. Dtypes are kept."""
+    layer = build(memory, prior, dtype=torch.float32)
+    y = layer(sequences(dtype=torch.float32), torch.tensor([0, 2, TIME]))
+    y.square().sum().backward()
+    assert y.dtype == torch.float32
+    for name, parameter in layer.named_parameters():
+        assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("gate", GATES)
+def test_float64_is_not_computed_in_float32(memory, gate):
+    y = build(memory, gate=gate)(sequences())
+    assert y.dtype == torch.float64
+    assert 0 < (y - build(memory, gate=gate, dtype=torch.float32)(sequences().float())).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("projection", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("memory", MEMORY)
+def test_step_equals_sequence(memory, gate, order, projection):
+    layer = build(memory, gate=gate, order=order, attention=False, projection=projection)
+    if not layer.stateful:
+        for call in (lambda: layer.initial_state(3), lambda: layer.step(sequences()[:, 0], (), torch.zeros(3).bool())):
+            with pytest.raises(TypeError, match="forward"):
+                call()
+        return
+    x, reset = sequences(), torch.zeros(TIME, 3, dtype=torch.bool)
+    reset[3, 1] = True  # row 1 starts a new episode at position 3
+    state, outputs = layer.initial_state(3, dtype=torch.float64), []
+    for t in range(TIME):
+        y, state = layer.step(x[:, t], state, reset[t])
+        outputs.append(y)
+    whole = layer(x)
+    whole[1, 3:] = layer(x[1:2, 3:])[0]
+    assert_close([torch.stack(outputs, 1)], [whole])
+    assert all(part.shape[0] == 3 for part in state)
+
+
+@pytest.mark.parametrize("lengths", [None, torch.tensor([6, 2, 4, 1])], ids=["whole", "padded"])
+@pytest.mark.parametrize("row", PAIRS, ids="-".join)
+def test_one_position_equals_the_sequence(row, lengths):
+    layer, index, x = build(*row), torch.tensor([5, 1, 2, 0]), sequences(4).requires_grad_()
+    whole = select(layer(x, lengths), index)
+    assert_close(gradients(layer, layer.at(x, lengths, index), x), gradients(layer, whole, x), 1e-11)
+
+
+@pytest.mark.parametrize("row", PAIRS, ids="-".join)
+def test_every_end_equals_the_sequence_that_ends_there(row):
+    layer, x, lengths = build(*row), sequences(), (6, 2, 4)
+    expected = torch.stack([layer(x[:, : t + 1])[:, t] for t in range(TIME)], 1)
+    if not layer.supports_prefixes:
+        assert row[1] in AHEAD
+        with pytest.raises(TypeError, match="encode each sequence by itself"):
+            layer.at_every_prefix(x)
+        return
+    assert_close([layer.at_every_prefix(x)], [expected])
+    inside = layer.at_every_prefix(x, torch.tensor(lengths))  # padding changes nothing before it
+    cut = [[values[row, :length] for row, length in enumerate(lengths)] for values in (inside, expected)]
+    assert_close(*cut)
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_dropout_acts_in_training_only(memory):
+    layer, x = build(memory, dropout=0.5), sequences()
+    assert (layer(x) != layer(x)).any()
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+
+
+# Compiling is slow, so every row has a memory, a prior, a gate and an order of its own, the shorter lists repeated.
+COMPILED = [
+    (memory, prior, *frame)
+    for memory, prior, frame in zip(
+        [*MEMORY, "none"], itertools.cycle(PRIORS), itertools.cycle(itertools.product(GATES, ORDERS)), strict=False
+    )
+]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("row", COMPILED, ids="-".join)
+def test_compiled_equals_eager(row):
+    assert {each[0] for each in COMPILED} == {*MEMORY, "none"} and {each[1] for each in COMPILED} == set(PRIORS)
+    layer, lengths = build(*row), torch.tensor([2, 5, 6])
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="aot_eager", dynamic=False)
+    x = sequences().requires_grad_()
+    assert_close(gradients(layer, compiled(x, lengths), x), gradients(layer, layer(x, lengths), x), 1e-10)
+
+
+# ---- parameter counts in closed form (attention 4 D^2 + 4 D, two norms 4 D, memory S)
+
+PRINTED = {  # S at D = 64 and 128
+    "feedforward_x1": (8320, 33024), "feedforward_x2": (16576, 65920), "feedforward_x3": (24832, 98816),
+    "feedforward_x4": (33088, 131712), "rnn": (8320, 33024), "lstm": (33280, 132096), "gru": (24960, 99072),
+    "birnn": (6272, 24832), "bilstm": (25088, 99328), "bigru": (18816, 74496),
+}  # fmt: skip
+
+
+def memory_count(name, d):
+    gates = {"rnn": 1, "gru": 3, "lstm": 4}
+    if name.startswith("feedforward_x"):
+        k = int(name[-1])
+        return 2 * k * d * d + (k + 1) * d
+    if name in gates:
+        return gates[name] * (2 * d * d + 2 * d)
+    if name.startswith("bi"):
+        return gates[name[2:]] * (3 * d * d // 2 + 2 * d)
+    if name == "mamba":  # inner width 2d, 16 states, 4 taps
+        rank = math.ceil(d / 16)
+        return 6 * d * d + 10 * d + 2 * d * (rank + 32) + 2 * d * (rank + 1) + 32 * d + 2 * d
+    return {"linear": d * d + d, "none": -2 * d}.get(name, 11 * d * d + 10 * d)
+
+
+def count(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+@pytest.mark.parametrize("memory", [*MEMORY, "none"])
+@pytest.mark.parametrize("d", [16, 64, 128])
+def test_layers_have_so_many_parameters(memory, d):
+    layer = LayerConfig(memory=memory).build(d, 50)
+    assert count(layer) == 4 * d * d + 4 * d + 4 * d + memory_count(memory, d)
+    assert all(parameter.requires_grad for parameter in layer.parameters())
+    if memory in PRINTED and d in (64, 128):
+        assert count(layer) == {64: 16896, 128: 66560}[d] + PRINTED[memory][d == 128]
+    projected = "feedforward" not in memory and memory not in ("linear", "mamba", "none")
+    assert count(LayerConfig(memory=memory, projection=True).build(d, 50)) == count(layer) + projected * (d * d + d)
+
+
+@pytest.mark.parametrize("gate", GATES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_gates_are_counted_per_sublayer(gate, order):
+    plain, gated = (LayerConfig(gate=name, order=order).build(64, 50) for name in ("residual", gate))
+    assert count(gated) - count(plain) == (2 * (6 * 64 * 64 + 64) if gate == "gru" else 0)
+
+
+def test_a_mamba_mixer_of_width_256_counts_as_published():
+    assert count(MEMORY["mamba"](256, 0.0, False)) == 437_760
