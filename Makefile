@@ -29,7 +29,7 @@ test-results: .venv/.stamp
 
 test-cluster: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[cluster]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/study/test_study_ray.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -k ray tests/study/test_study_run.py
 
 # Triton's wheel is large and torch for a CPU comes without it, so it stands beside the environment.
 test-triton: build/triton/.stamp

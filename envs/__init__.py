@@ -1,9 +1,6 @@
 """Partially observable environments. Importing this package registers them with Gymnasium and imports no torch."""
 
-import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any
 
 import gymnasium
 
@@ -27,7 +24,7 @@ def register(id: str, entry: Entry) -> None:
     3. `envs.checker.check_registered("Mine/World-v0")` plays whole episodes and names the first difference.
     4. `--plugin my_module` makes every script import it.
 
-    The same entry may be registered again, as a module may be imported twice.
+    An entry that reads the same may be registered again, as a module may be imported twice.
 
     Raises:
         UserError: the id is taken, or holds what Gymnasium does not allow there.
@@ -36,27 +33,13 @@ def register(id: str, entry: Entry) -> None:
         raise UserError(f'The entry of {id!r} must be an envs.Entry("module:Class", {{...}}), not {entry!r}.')
     if not isinstance(id, str) or not ID.fullmatch(id):
         raise UserError(f'An id must be like "Mine/World-v0", of letters, digits, _ . and -, not {id!r}.')
-    if id in WORLDS and not _same(WORLDS[id], entry):
+    if id in WORLDS and repr(WORLDS[id]) != repr(entry):
         raise UserError(f"There is an environment {id!r} already, {WORLDS[id].entry!r}; register yours by another id.")
     if id in gymnasium.registry and gymnasium.registry[id].entry_point != ADAPTER:
         raise UserError(f"{id!r} is an environment of Gymnasium's already; register yours by another id.")
     WORLDS[id] = entry
     if id not in gymnasium.registry:
         _register_with_gymnasium(id)
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Tell whether two values are equal, arrays element by element, and so what holds arrays."""
-    if type(one) is not type(other) or getattr(one, "shape", None) != getattr(other, "shape", None):
-        return False
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if dataclasses.is_dataclass(one) and not isinstance(one, type):
-        return _same(vars(one), vars(other))
-    equal = one == other
-    return bool(equal.all() if hasattr(equal, "all") else equal)
 
 
 def _register_with_gymnasium(id: str) -> None:

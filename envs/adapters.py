@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from envs.contract import probe
 from envs.core import State, World, put
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.registry import make_world
 from envs.seeding import Floats, Rows, RowStreams
 from envs.spaces import object_rows, row, unflatten
@@ -26,7 +27,31 @@ RENDER_MODES = ("rgb_array", "ansi")
 METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 8}
 
 
-class WorldEnv(gymnasium.Env[Any, Any]):
+class _Adapter:
+    """What both adapters have: a world, the engine that runs it, and the state of its rows."""
+
+    metadata = METADATA
+    state: State | None = None
+
+    def _set_up(self, world: str | World[Any], render_mode: str | None, kwargs: dict[str, Any]) -> None:
+        known = (None, *RENDER_MODES)
+        require(render_mode in known, f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
+        self.world = make_world(world, **kwargs) if isinstance(world, str) else world
+        probe(self.world)  # `unflatten` would bring observations of a wrong shape into the right one
+        self.render_mode, self._engine = render_mode, Engine(self.world)
+        self._unflatten = unflatten(self.world.observation_space)
+
+    def _started(self) -> State:
+        if self.state is None:
+            raise UserError("The environment has not been started; call reset() before anything else.")
+        return self.state
+
+    def _render_row(self, index: int) -> Any:
+        draw = self.world.frame if self.render_mode == "rgb_array" else self.world.text
+        return draw(self._started(), index)
+
+
+class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
     """One world as a Gymnasium environment on numpy.
 
     `info["success"]` is set on the final step of every episode. The world truncates itself at `time_limit`.
@@ -36,16 +61,10 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         render_mode: None, "rgb_array" or "ansi".
     """
 
-    metadata = METADATA
-
     def __init__(self, world: str | World[Any], render_mode: str | None = None, **kwargs: Any) -> None:
-        self.world = _world(world, render_mode, kwargs)
-        self.render_mode = render_mode
+        self._set_up(world, render_mode, kwargs)
         self.observation_space = self.world.observation_space
         self.action_space = gymnasium.spaces.Discrete(self.world.num_actions)
-        self.state: State | None = None
-        self._engine = engine(self.world)
-        self._unflatten = unflatten(self.observation_space)
         self._actions = list(np.arange(self.world.num_actions)[:, None])  # each (1,)
         self._no_draws = np.empty((1, 0))
 
@@ -60,15 +79,16 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         if not self.action_space.contains(action):
             raise UserError(f"The action {action!r} is not in {self.action_space}.")
         u = self._draw(self.world.step_draws)
-        outcome = self._engine.step(_started(self.state), self._actions[int(action)], u)
-        self.state = outcome.state
-        ended, cut = bool(outcome.terminated[0]), bool(outcome.truncated[0])
-        info = {"success": bool(outcome.success[0])} if ended or cut else {}
-        return self._observation(outcome.state), float(outcome.reward[0]), ended, cut, info
+        self.state, reward, terminated, truncated, success = self._engine.step(
+            self._started(), self._actions[int(action)], u
+        )
+        ended, cut = terminated.item(), truncated.item()
+        info = {"success": success.item()} if ended or cut else {}
+        return self._observation(self.state), reward.item(), ended, cut, info
 
     def render(self) -> Any:
         """Draw the world as a picture (height, width, 3) or a text; None without a render mode."""
-        return _render(self.world, _started(self.state), 0, self.render_mode)
+        return None if self.render_mode is None else self._render_row(0)
 
     def _observation(self, state: State) -> Any:
         return row(self._unflatten(self._engine.observation(state)), 0)
@@ -77,7 +97,7 @@ class WorldEnv(gymnasium.Env[Any, Any]):
         return self.np_random.random((1, count)) if count else self._no_draws
 
 
-class WorldVectorEnv(VectorEnv[Any, Array, Array]):
+class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
     """N rows of one world as a Gymnasium vector environment.
 
     Row i with seed s is `WorldEnv` with seed s; an integer seed gives row i the seed `seed + i`, as in
@@ -86,6 +106,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
 
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
+        num_envs: N.
         autoreset_mode: an AutoresetMode or its value, "NextStep", "SameStep" or "Disabled".
         render_mode: None, "rgb_array" or "ansi".
     """
@@ -98,20 +119,18 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
-        self.world = _world(world, render_mode, kwargs)
-        self.num_envs, self.render_mode = num_envs, render_mode
-        self.autoreset_mode = _autoreset_mode(autoreset_mode)
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
+        self._set_up(world, render_mode, kwargs)
+        modes = {mode.value: mode for mode in AutoresetMode}
+        known = autoreset_mode in (*modes, *modes.values())
+        require(known, f"autoreset_mode must be one of {', '.join(map(repr, modes))}, not {autoreset_mode!r}.")
+        self.num_envs, self.autoreset_mode = num_envs, AutoresetMode(autoreset_mode)
         self.metadata = {**METADATA, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = self.world.observation_space
         self.single_action_space = gymnasium.spaces.Discrete(self.world.num_actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.streams = RowStreams(num_envs, max(520, 8 * (self.world.step_draws + self.world.reset_draws)))
-        self.state: State | None = None
-        self._engine = engine(self.world)
-        self._unflatten = unflatten(self.single_observation_space)
         self._done: Mask = np.zeros(num_envs, bool)
 
     def reset(
@@ -132,7 +151,7 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
     def step(self, actions: Array) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
         """Take one action in every row; a row that is due for its reset ignores its action."""
         chosen, idle = self._checked(actions), self._idle()
-        after, reward, ended, cut, success = self._engine.step(_started(self.state), chosen, self._step_draws(idle))
+        after, reward, ended, cut, success = self._engine.step(self._started(), chosen, self._step_draws(idle))
         if idle is not None:
             reward, ended, cut = np.where(idle, 0.0, reward), ended & ~idle, cut & ~idle
         self._done = ended | cut
@@ -145,24 +164,15 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
 
     def render(self) -> tuple[Any, ...] | None:
         """Draw every row as a picture or a text; None without a render mode."""
-        if self.render_mode is None:
-            return None
-        state = _started(self.state)
-        return tuple(_render(self.world, state, index, self.render_mode) for index in range(self.num_envs))
+        return None if self.render_mode is None else tuple(map(self._render_row, range(self.num_envs)))
 
     def _idle(self) -> Mask | None:
-        """Find the rows (N,) whose step is their reset; None where there are none.
-
-        Raises:
-            UserError: autoreset is disabled, and an episode that has ended was not started over.
-        """
+        """Find the rows (N,) whose step is their reset; None where there are none."""
         if self.autoreset_mode is AutoresetMode.SAME_STEP or not self._done.any():
             return None
         if self.autoreset_mode is AutoresetMode.DISABLED:
-            ended = ", ".join(map(str, np.flatnonzero(self._done)[:5]))
-            raise UserError(
-                f"Row {ended} has ended; reset it with options={{'reset_mask': mask}} before the next step."
-            )
+            rows, advice = ", ".join(map(str, np.flatnonzero(self._done)[:5])), "options={'reset_mask': mask}"
+            raise UserError(f"Row {rows} has ended; reset it with {advice} before the next step.")
         return self._done
 
     def _step_draws(self, idle: Mask | None) -> Floats:
@@ -174,14 +184,12 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         u[running] = self.streams.draw(running, count)
         return u
 
-    def _restarted(self, state: State | None, chosen: Rows) -> State:
-        """Start new episodes in the chosen rows (M,)."""
+    def _restarted(self, state: Any, chosen: Rows) -> State:
+        """Start new episodes in the chosen rows (M,) of a state, which only a reset of all rows does without."""
         if chosen.size == 0:
-            return _started(state)
+            return state
         u = self.streams.draw(chosen, self.world.reset_draws)
-        return (
-            self._engine.reset(u) if chosen.size == self.num_envs else self._engine.restart(_started(state), chosen, u)
-        )
+        return self._engine.reset(u) if chosen.size == self.num_envs else self._engine.restart(state, chosen, u)
 
     def _info(self, finished: Rows, after: State, success: Mask) -> dict[str, Any]:
         """Report the episodes that have just ended, in the rows `finished` (M,)."""
@@ -209,141 +217,75 @@ class WorldVectorEnv(VectorEnv[Any, Array, Array]):
         mask = (options or {}).get("reset_mask")
         if mask is None:
             return np.ones(self.num_envs, bool)
-        if not isinstance(mask, np.ndarray) or mask.shape != (self.num_envs,) or mask.dtype != bool or not mask.any():
-            wanted = f"a numpy array of {self.num_envs} truth values, at least one of them True"
-            raise UserError(f"options['reset_mask'] must be {wanted}, not {mask!r}.")
-        if self.state is None and not mask.all():
-            raise UserError("The first reset must start all rows; call reset() without options['reset_mask'].")
+        fits = isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == bool and mask.any()
+        wanted = f"a numpy array of {self.num_envs} truth values, at least one of them True"
+        require(fits, f"options['reset_mask'] must be {wanted}, not {mask!r}.")
+        first = "The first reset must start all rows; call reset() without options['reset_mask']."
+        require(self.state is not None or mask.all(), first)
         return mask
 
     def _seeds(self, seed: int | Sequence[int | None]) -> Sequence[int | None]:
         if isinstance(seed, int | np.integer):
             return [int(seed) + index for index in range(self.num_envs)]
-        if len(seed) != self.num_envs:
-            raise UserError(f"seed must be one integer or a list of {self.num_envs}, not a list of {len(seed)}.")
+        wanted = f"one integer or a list of {self.num_envs}"
+        require(len(seed) == self.num_envs, f"seed must be {wanted}, not a list of {len(seed)}.")
         return seed
 
 
-def _world(world: str | World[Any], render_mode: str | None, kwargs: dict[str, Any]) -> World[Any]:
-    if render_mode is not None and render_mode not in RENDER_MODES:
-        raise UserError(f"render_mode must be None, 'rgb_array' or 'ansi', not {render_mode!r}.")
-    made = make_world(world, **kwargs) if isinstance(world, str) else world
-    probe(made)  # `unflatten` would bring observations of a wrong shape into the right one
-    return made
+class Engine:
+    """How an adapter runs a world, arrays in and arrays out; states are never changed in place.
 
+    Args:
+        world: the world.
+        on_arrays: whether numpy arrays stand for its tensors, which is faster; where the world can if not given.
+    """
 
-def _render(world: World[Any], state: State, index: int, render_mode: str | None) -> Any:
-    if render_mode is None:
-        return None
-    return world.frame(state, index) if render_mode == "rgb_array" else world.text(state, index)
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    try:
-        return AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(repr(each.value) for each in AutoresetMode)
-        raise UserError(f"autoreset_mode must be one of {known}, not {mode!r}.") from None
-
-
-def _started(state: State | None) -> State:
-    if state is None:
-        raise UserError("The environment has not been started; call reset() before anything else.")
-    return state
-
-
-P = TypeVar("P")
-
-
-class Outcome(NamedTuple):
-    """The result of one step of N rows."""
-
-    state: State
-    reward: Array  # (N,) float64
-    terminated: Array  # (N,) bool
-    truncated: Array  # (N,) bool
-    success: Array  # (N,) bool
-
-
-class TensorEngine:
-    """How an adapter runs a world: on tensors of its device. States are never changed in place."""
-
-    def __init__(self, world: World[Any]) -> None:
-        self.world = world
-
-    @torch.inference_mode()
-    def reset(self, u: Floats) -> State:
-        """Start as many episodes as there are rows of uniforms."""
-        return self.world.reset(self._tensor(u))
-
-    @torch.inference_mode()
-    def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """Take one action (N,) int64 in every row."""
-        after, _, reward, terminated, success = self.world.step(state, self._tensor(action), self._tensor(u))
-        truncated = self.world.truncated(after, terminated)
-        return Outcome(after, *(each.cpu().numpy() for each in (reward, terminated, truncated, success)))
-
-    @torch.inference_mode()
-    def restart(self, state: State, rows: Rows, u: Floats) -> State:
-        """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
-        return put(state, self._tensor(rows), self.world.reset(self._tensor(u)))
-
-    def observation(self, state: State) -> Array:
-        """Read the flat observation (N, d), which must not be written into."""
-        return state.observation.cpu().numpy()
-
-    def _tensor(self, array: Array) -> Tensor:
-        return torch.from_numpy(array).to(self.world.device)
-
-
-class NumpyEngine(TensorEngine):
-    """The same on numpy arrays, for a world that is written with `envs.numpy_backend`."""
-
-    def __init__(self, world: World[Any]) -> None:
-        super().__init__(on_numpy(world))
+    def __init__(self, world: World[Any], on_arrays: bool | None = None) -> None:
+        can = world.runs_on_numpy and world.device.type == "cpu"
+        self.on_arrays = can if on_arrays is None else on_arrays
+        self.world = on_numpy(world) if self.on_arrays else world
+        self._mode: Callable[[], Any] = nullcontext if self.on_arrays else torch.inference_mode
 
     def reset(self, u: Floats) -> State:
         """Start as many episodes as there are rows of uniforms."""
-        return self.world.reset(u)  # type: ignore[arg-type]
+        with self._mode():
+            return self.world.reset(self._given(u))
 
-    def step(self, state: State, action: Array, u: Floats) -> Outcome:
-        """Take one action (N,) int64 in every row."""
-        after, _, reward, terminated, success = self.world.step(state, action, u)  # type: ignore[arg-type]
-        truncated = self.world.truncated(after, terminated)
-        return Outcome(after, reward, terminated, truncated, success)  # type: ignore[arg-type]
+    def step(self, state: State, action: Any, u: Any) -> tuple[State, Array, Array, Array, Array]:
+        """Take one action (N,) int64 in every row; gives the state, reward, terminated, truncated and success (N,)."""
+        if self.on_arrays:  # without another call, which is felt where there is one row
+            after, _, reward, terminated, success = self.world.step(state, action, u)
+            return after, reward, terminated, self.world.truncated(after, terminated), success  # type: ignore[return-value]
+        with torch.inference_mode():
+            after, _, reward, terminated, success = self.world.step(state, self._given(action), self._given(u))
+            truncated = self.world.truncated(after, terminated)
+        return after, *(each.cpu().numpy() for each in (reward, terminated, truncated, success))
 
     def restart(self, state: State, rows: Rows, u: Floats) -> State:
         """Start new episodes in the rows (M,), from uniforms (M, reset_draws)."""
-        values, fresh = {}, vars(self.world.reset(u))  # type: ignore[arg-type]
-        for name, old in vars(state).items():
-            values[name] = old.copy()
-            values[name][rows] = fresh[name]
-        return type(state)(**values)
+        with self._mode():
+            return put(state, self._given(rows), self.world.reset(self._given(u)))
 
     def observation(self, state: State) -> Array:
         """Read the flat observation (N, d), which must not be written into."""
-        return state.observation  # type: ignore[return-value]
+        return state.observation if self.on_arrays else state.observation.cpu().numpy()  # type: ignore[return-value]
+
+    def _given(self, array: Array) -> Any:
+        return array if self.on_arrays else torch.from_numpy(array).to(self.world.device)
 
 
-def engine(world: World[Any]) -> TensorEngine:
-    """Choose the faster way to run this world."""
-    return NumpyEngine(world) if world.runs_on_numpy and world.device.type == "cpu" else TensorEngine(world)
-
-
-def on_numpy(part: P) -> P:
+def on_numpy(part: Any) -> Any:
     """Copy a world, or part of one, with its tables as numpy arrays that share their memory.
 
     Single numbers become numpy numbers. Parts with `runs_on_numpy` are copied in the same way.
     """
+    if isinstance(part, Tensor):
+        return part.numpy()[()]
+    if isinstance(part, tuple):
+        return tuple(map(on_numpy, part))
+    if not getattr(part, "runs_on_numpy", False):
+        return part
     twin = copy.copy(part)
     for name, value in vars(part).items():
-        object.__setattr__(twin, name, _arrays(value))  # also where a dataclass is frozen
+        object.__setattr__(twin, name, on_numpy(value))  # also where a dataclass is frozen
     return twin
-
-
-def _arrays(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value.numpy()[()]
-    if isinstance(value, tuple):
-        return tuple(_arrays(each) for each in value)
-    return on_numpy(value) if getattr(value, "runs_on_numpy", False) else value

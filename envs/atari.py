@@ -17,17 +17,10 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 from envs.gymnasium_fleet import ReplayedFleet
 
 Array = np.ndarray[Any, np.dtype[Any]]
-
-# The games of the Atari 100k benchmark (Kaiser et al. 2020), as ale-py spells them.
-ATARI_100K = (
-    "alien", "amidar", "assault", "asterix", "bank_heist", "battle_zone", "boxing", "breakout", "chopper_command",
-    "crazy_climber", "demon_attack", "freeway", "frostbite", "gopher", "hero", "jamesbond", "kangaroo", "krull",
-    "kung_fu_master", "ms_pacman", "pong", "private_eye", "qbert", "road_runner", "seaquest", "up_n_down",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,13 +44,10 @@ class AtariConfig:
 
     def check(self) -> None:
         """Refuse in one sentence every value that cannot work."""
-        if not 0 <= self.sticky < 1:
-            raise UserError(f"sticky {self.sticky} must be at least 0 and below 1.")
+        require(0 <= self.sticky < 1, f"sticky {self.sticky} must be at least 0 and below 1.")
         for name in ("size", "frame_skip", "most_frames"):
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} {getattr(self, name)} must be at least 1.")
-        if self.noops < 0:
-            raise UserError(f"noops {self.noops} must not be negative.")
+            require(getattr(self, name) >= 1, f"{name} {getattr(self, name)} must be at least 1.")
+        require(self.noops >= 0, f"noops {self.noops} must not be negative.")
 
 
 @dataclass
@@ -89,12 +79,10 @@ class AtariFleet(ReplayedFleet):
         super().__init__(game, num_envs, device)
         self.config = config or AtariConfig()
         self.config.check()
-        self.game = rom(game)
-        self.seeds, self.started = _spawn(seed, num_envs), False
-        self.games = _games(self.game, num_envs, self.config)
-        channels = 1 if self.config.grayscale else 3
-        shape = (channels, self.config.size, self.config.size)
-        self.observation_space: gymnasium.Space[Any] = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.game, self.seeds = rom(game), _spawn(seed, num_envs)
+        self._build()
+        shape = (1 if self.config.grayscale else 3, self.config.size, self.config.size)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.num_actions = int(self.games.single_action_space.n)
 
     def reset(self) -> Tensor:
@@ -102,78 +90,46 @@ class AtariFleet(ReplayedFleet):
 
         Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
         """
-        if self.started:
-            self.seeds = _spawn([*self.seeds.tolist(), 1], self.num_envs)
-        self.started, self.log = True, array("h")
-        self._start()
-        return self._tensor(self._frames)
-
-    def step(self, action: Tensor) -> AtariStep:
-        """Take one action (N,) int64 in every game."""
-        chosen = action.cpu().numpy()
-        self.log.extend(chosen.tolist())
-        return self._step(chosen)
+        if self.observation is not None:
+            self.seeds = _spawn([*self.seeds, 1], self.num_envs)
+        self.log = array("h")
+        return self._start(self.seeds)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one game as a picture (size, size, 3)."""
-        picture = np.moveaxis(self._frames[row], 0, -1)
+        picture = np.moveaxis(self._current()[row], 0, -1)
         return np.repeat(picture, 3, -1) if self.config.grayscale else picture.copy()
 
     def close(self) -> None:
-        """Stop the emulators."""
         self.games.close()
 
-    def _rebuild(self, seeds: Tensor) -> None:
-        self.seeds, self.started = seeds.numpy(), True
+    def _build(self) -> None:
         self.games = _games(self.game, self.num_envs, self.config)
 
-    def _replay(self, log: Array) -> None:
-        self._start()
-        for chosen in log.astype(np.int64):
-            self._step(chosen)
+    def _first(self, seeds: list[int] | None) -> Array:
+        frames, info = self.games.reset(seed=np.array(seeds))
+        self._lives = info["lives"].copy()
+        return self._arranged(frames)
 
-    def _start(self) -> None:
-        frames, info = self.games.reset(seed=self.seeds)
-        self._frames, self._lives = self._arranged(frames), info["lives"].copy()
-        self.returns[:], self.lengths[:] = 0.0, 0
-
-    def _step(self, chosen: Array) -> AtariStep:
+    def _step(self, chosen: list[int]) -> AtariStep:
         """Step every game; ale-py starts finished ones over."""
-        frames, rewards, ended, cut, info = self.games.step(chosen)
+        frames, rewards, ended, cut, info = self.games.step(np.array(chosen))
         terminated = ended.astype(bool)
         truncated = cut.astype(bool) & ~terminated
         done = terminated | truncated
-        self._frames = self._arranged(frames)
-        final = self._frames.copy()
+        self.observation = self._arranged(frames)
+        final = self.observation.copy()
         if done.any():
             final[done] = self._arranged(info["final_obs"])[done]
         lost = (info["lives"] < self._lives) & ~done
         self._lives = info["lives"].copy()
-        returns, lengths = self._count(rewards)
+        self._count(rewards)
         success = done & (self.returns > 0)
-        self.returns[done], self.lengths[done] = 0.0, 0
-        return AtariStep(
-            observation=self._tensor(self._frames),
-            final_observation=self._tensor(final),
-            reward=self._tensor(rewards.astype(np.float64)).float(),
-            terminated=self._tensor(terminated),
-            truncated=self._tensor(truncated),
-            success=self._tensor(success),
-            episode_return=returns,
-            episode_length=lengths,
-            life_lost=self._tensor(lost),
-        )
+        return AtariStep(**self._fields(final, rewards, terminated, truncated, success), life_lost=self._tensor(lost))
 
     def _arranged(self, frames: Array) -> Array:
         """Copy ale-py's (N, 1, H, W[, 3]) as (N, C, H, W)."""
-        single = frames[:, 0]
-        return np.ascontiguousarray(single[:, None] if self.config.grayscale else np.moveaxis(single, -1, 1))
-
-    def _seeds(self) -> Tensor:
-        return torch.tensor(self.seeds)
-
-    def _current(self) -> Array:
-        return self._frames
+        return np.ascontiguousarray(frames if self.config.grayscale else np.moveaxis(frames[:, 0], -1, 1))
 
 
 def rom(game: str) -> str:
@@ -223,5 +179,5 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
     )
 
 
-def _spawn(entropy: int | list[int], number: int) -> Array:
-    return np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1
+def _spawn(entropy: int | list[int], number: int) -> list[int]:
+    return (np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1).tolist()

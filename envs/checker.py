@@ -16,10 +16,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from envs.errors import UserError
+from envs.errors import require
 from envs.spaces import row
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -79,16 +80,14 @@ class _Check:
 
     def spaces(self) -> None:
         single = self.single.envs[0]
-        declared: dict[str, tuple[Any, Any]] = {
-            "num_envs": (self.vector.num_envs, self.count),
-            "metadata['autoreset_mode']": (self.vector.metadata.get("autoreset_mode"), self.mode),
-            "single_observation_space": (self.vector.single_observation_space, single.observation_space),
-            "single_action_space": (self.vector.single_action_space, single.action_space),
-            "observation_space": (self.vector.observation_space, batch_space(single.observation_space, self.count)),
-            "action_space": (self.vector.action_space, batch_space(single.action_space, self.count)),
-        }
-        for name, (ours, wanted) in declared.items():
+        observations, actions, n = single.observation_space, single.action_space, self.count
+        batched = {"observation_space": batch_space(observations, n), "action_space": batch_space(actions, n)}
+        singly = {"single_observation_space": observations, "single_action_space": actions}
+        for name, wanted in {"num_envs": n, **singly, **batched}.items():
+            ours = getattr(self.vector, name)
             _require(ours == wanted, f"{name} is {ours}, but should be {wanted}")
+        mode = self.vector.metadata.get("autoreset_mode")
+        _require(mode == self.mode, f"metadata['autoreset_mode'] is {mode}, but should be {self.mode}")
 
     def seeds(self) -> None:
         """One seed, a list of seeds, a list with gaps, and none."""
@@ -104,12 +103,12 @@ class _Check:
         self._reset("after reset the observation", self.seed)
         self.vector.action_space.seed(self.seed)
         endings = 0
-        last: tuple[Any, ...] = ()
-        kept: tuple[Any, ...] = ()
+        last: Any = ()
+        kept: Any = ()
         for step in range(steps):
             where = f"{self.mode.value}: at step {step}"
             result, done = self._step(where)
-            same = all(_difference(*pair) is None for pair in zip(last, kept, strict=True))
+            same = data_equivalence(last, kept, exact=True)
             _require(same, f"{where} arrays that the step before had returned are written into")
             last, kept = result[:4], deepcopy(result[:4])
             endings += int(done.sum())
@@ -138,10 +137,12 @@ class _Check:
         _require(pair, f"{where}: reset does not give an observation and a dict as info")
         wanted, _ = self.single.reset(seed=seed, options=options[1])
         for index in range(self.count):
-            what = where
-            if mask is not None:
-                what = f"{where}, the observation of a row that was {'' if mask[index] else 'not to be '}reset"
-            _check_same(row(result[0], index), row(wanted, index), what, index)
+            due = (
+                ""
+                if mask is None
+                else f", the observation of a row that was {'' if mask[index] else 'not to be '}reset"
+            )
+            _check_same(row(result[0], index), row(wanted, index), f"{where}{due} in row {index}")
 
     def _step(self, where: str) -> tuple[tuple[Any, ...], Array]:
         """Take a random action in both and compare all that they return; gives that, and which rows (N,) ended."""
@@ -152,22 +153,18 @@ class _Check:
         wanted = self.single.step(action)
         _require(not (result[2] & result[3]).any(), f"{where} a row is both terminated and truncated")
         done: Array = wanted[2] | wanted[3]
-        infos = [self._infos(each[4], f"{where} the info") for each in (result, wanted)]
+        infos = [each[4] for each in (result, wanted)]
+        if self.mode is AutoresetMode.SAME_STEP:  # which also begins new episodes; only the finished ones count
+            infos = [{k: value for k, value in info.items() if k.strip("_").startswith("final_")} for info in infos]
         for index in range(self.count):
             for name, ours, theirs in zip(PARTS, result, wanted, strict=False):
-                _check_same(row(ours, index), row(theirs, index), f"{where} {name}", index)
-            ours, theirs = (info[index] for info in infos)
+                _check_same(row(ours, index), row(theirs, index), f"{where} {name} in row {index}")
+            ours, theirs = (_of_row(info, index, f"{where} the info") for info in infos)
             success = theirs.get("final_info", theirs)
             lacks = f"{where} the info of a single environment lacks 'success' at an episode's end"
             _require(not done[index] or "success" in success, lacks)
-            _check_same(ours, theirs, f"{where} the info", index)
+            _check_same(ours, theirs, f"{where} the info in row {index}")
         return result, done
-
-    def _infos(self, info: dict[str, Any], where: str) -> list[dict[str, Any]]:
-        """Cut an info into those of the rows; where a step also begins new episodes, only the finished ones count."""
-        if self.mode is AutoresetMode.SAME_STEP:
-            info = {name: each for name, each in info.items() if name.strip("_").startswith("final_")}
-        return [_of_row(info, index, where) for index in range(self.count)]
 
     def _refuses(self, **arguments: Any) -> bool:
         try:
@@ -189,29 +186,20 @@ def _of_row(info: dict[str, Any], index: int, where: str) -> dict[str, Any]:
     return found
 
 
-def _check_same(ours: Any, wanted: Any, where: str, index: int) -> None:
-    difference = _difference(ours, wanted)
-    _require(difference is None, f"{where} in row {index} {difference}")
-
-
-def _difference(ours: Any, wanted: Any) -> str | None:
-    """Say in which the numbers, dtypes, shapes or keys of two values differ; None where they are the same."""
+def _check_same(ours: Any, wanted: Any, where: str) -> None:
+    """Compare numbers, dtypes, shapes and keys."""
     if isinstance(wanted, dict):
-        if not isinstance(ours, dict):
-            return "is no dict"
+        _require(isinstance(ours, dict), f"{where} is no dict")
         for name in (*wanted, *ours):
-            if name not in ours or name not in wanted:
-                return f"has {'no' if name in wanted else 'an unexpected'} {name!r}"
-            if (inner := _difference(ours[name], wanted[name])) is not None:
-                return f"entry {name!r} {inner}"
-        return None
+            found = "no" if name in wanted else "an unexpected"
+            _require(name in ours and name in wanted, f"{where} has {found} {name!r}")
+            _check_same(ours[name], wanted[name], f"{where} entry {name!r}")
+        return
     one, other = np.asarray(ours), np.asarray(wanted)
-    if one.dtype == other.dtype and one.shape == other.shape and bool((one == other).all()):
-        return None
-    first, second = (f"{' '.join(str(each).split())} ({each.dtype}, shape {each.shape})" for each in (one, other))
-    return f"is {first}, but a single environment gives {second}"
+    if one.dtype != other.dtype or one.shape != other.shape or not (one == other).all():
+        first, second = (f"{' '.join(str(each).split())} ({each.dtype}, shape {each.shape})" for each in (one, other))
+        _require(False, f"{where} is {first}, but a single environment gives {second}")
 
 
-def _require(condition: bool, sentence: str) -> None:
-    if not condition:
-        raise UserError(f"Vector environment: {sentence}.")
+def _require(condition: Any, sentence: str) -> None:
+    require(condition, f"Vector environment: {sentence}.")

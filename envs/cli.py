@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 from envs.registry import WORLDS
 
 Plugins = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="MODULE")]
@@ -42,24 +42,22 @@ def keywords(options: Sequence[str]) -> dict[str, Any]:
     keys, values = options[::2], options[1::2]
     if len(keys) > len(values):
         raise UserError(f"--options takes pairs KEY VALUE, but {keys[-1]!r} has no value.")
-    twice = [key for index, key in enumerate(keys) if key in keys[:index]]
-    if twice:
-        raise UserError(f"--options gives {twice[0]!r} twice; give it once.")
-    return {key: _value(text) for key, text in zip(keys, values, strict=True)}
+    for index, key in enumerate(keys):
+        require(key not in keys[:index], f"--options gives {key!r} twice; give it once.")
+    given: dict[str, Any] = {}
+    for key, text in zip(keys, values, strict=True):
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = TRUTH.get(text, text)  # a bare word is a string
+        given[key] = value if isinstance(value, PLAIN) else text
+    return given
 
 
 def named(id: str, given: Mapping[str, Any]) -> str:
     """Name a row of a table: the environment with its options."""
     options = ", ".join(f"{key}={value}" for key, value in given.items())
     return id.removeprefix("envs:") + (f" ({options})" if options else "")
-
-
-def _value(text: str) -> Any:
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return TRUTH.get(text, text)  # a bare word is a string
-    return value if isinstance(value, PLAIN) else text
 
 
 def load_plugins(names: Iterable[str]) -> None:

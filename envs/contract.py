@@ -1,8 +1,8 @@
 """Check a world against the contract of `envs.core.World`: what it must have and what its functions must return.
 
 Nothing later checks these things again: a replay takes observations of any shape that it can broadcast, and an
-embedding any number. So a world is checked once, its members when it is made, and its tensors when it is first
-reset and stepped. Every difference is one sentence.
+embedding any number. So a world is checked once, its members when it is made, and its tensors when a fleet or a
+Gymnasium environment is made of it. Every difference is one sentence.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,29 +18,27 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from envs.core import State, World
-from envs.errors import UserError
+from envs.core import State, StateObserved, World
+from envs.errors import UserError, require
 from envs.spaces import integer_ranges
-from envs.worlds.state_view import StateObserved
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"
 FIVE = "(state, observation, reward, terminated, success)"
-CHECKED_ROWS = 1024  # whose values are compared; rows are alike, and pictures in many of them are a lot of memory
-FLOATS = (torch.float32, torch.float64)
+BRIEF = 100  # characters of a space in a sentence
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
     """Raise a UserError where `build`, a class or a function with these parameters, cannot make a world."""
-    if inspect.isclass(build) and not issubclass(build, World):
-        raise UserError(f"{build.__name__}, the class of environment {id!r}, is no world: {RULE}.")
-    missing = sorted(getattr(build, "__abstractmethods__", ()))
-    if missing:
-        raise UserError(f"{build.__name__}, the class of environment {id!r}, has no {_listed(missing)}: {RULE}.")
+    name = getattr(build, "__name__", build)
+    is_world = not inspect.isclass(build) or issubclass(build, World)
+    require(is_world, f"{name}, the class of environment {id!r}, is no world: {RULE}.")
+    missing = " and ".join(sorted(getattr(build, "__abstractmethods__", ())))
+    require(not missing, f"{name}, the class of environment {id!r}, has no {missing}: {RULE}.")
     if "device" not in parameters and not any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         raise UserError(
-            f"{getattr(build, '__name__', build)} of environment {id!r} takes no keyword device; "
+            f"{name} of environment {id!r} takes no keyword device; "
             'give its __init__ device="cpu" as last parameter and hand it to super().__init__(time_limit, device).'
         )
 
@@ -49,41 +46,59 @@ def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:
 def check_members(world: Any) -> None:
     """Raise a UserError for the first thing that every world has and this one has not."""
     name = kind(world)
-    if not isinstance(world, World):
-        raise UserError(f"{name} is no world: {RULE}.")
-    missing = [each for each in ("time_limit", "device", "one", "nothing") if not hasattr(world, each)]
-    if missing:
-        raise UserError(f"{name} has no {missing[0]}; its __init__ must call super().__init__(time_limit, device).")
+    require(isinstance(world, World), f"{name} is no world: {RULE}.")
+    for member in ("time_limit", "device", "one", "nothing"):
+        advice = "its __init__ must call super().__init__(time_limit, device)"
+        require(hasattr(world, member), f"{name} has no {member}; {advice}.")
     for member, least in (("num_actions", 1), ("reset_draws", 0), ("step_draws", 0)):
-        _check_count(world, member, least)
-    if not hasattr(world, "observation_space"):
-        raise UserError(f"{name} has no observation_space: {RULE}.")
-    row_form(f"The observation_space of {name}", world.observation_space)
-    for function, wanted in ((world.reset, "u"), (world.step, "state, action, u")):
-        _check_call(f"{name}.{function.__name__}", function, wanted)
-
-
-def checked(world: World[Any]) -> World[Any]:
-    """Wrap a world so that `reset` and `step` raise a UserError where they return something else than they must."""
-    return cast("World[Any]", _Checked(world))
+        require(hasattr(world, member), f"{name} has no {member}: {RULE}.")
+        value = getattr(world, member)
+        whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+        wanted = f"a whole number of at least {least}"
+        require(whole and value >= least, f"{member} of {name} must be {wanted}, not {value!r}.")
+    require(hasattr(world, "observation_space"), f"{name} has no observation_space: {RULE}.")
+    _bounds(f"The observation_space of {name}", world.observation_space)
+    for member, arguments in (("reset", "u"), ("step", "state, action, u")):
+        signature = inspect.signature(getattr(world, member))
+        try:
+            signature.bind(*arguments.split(", "))
+        except TypeError:
+            raise UserError(f"{name}.{member} must take ({arguments}), not {signature}.") from None
 
 
 @torch.no_grad()
 def probe(world: World[Any], rows: int = 3) -> None:
-    """Check one reset and one step with numbers of its own, for callers that see neither tensors nor a fleet.
-
-    Raises:
-        UserError: the first difference from the contract.
-    """
+    """Check the members of a world, and what one reset and one step with numbers of their own return."""
     check_members(world)
-    numbers = torch.Generator().manual_seed(0)
+    name, space, numbers = kind(world), world.observation_space, torch.Generator().manual_seed(0)
     start, chance = (
         torch.rand(rows, count, dtype=torch.float64, generator=numbers).to(world.device)
         for count in (world.reset_draws, world.step_draws)
     )
-    action = torch.zeros(rows, dtype=torch.int64, device=world.device)
-    subject = checked(world)
-    subject.step(subject.reset(start), action, chance)
+    state = world.reset(start)
+    _check_state(f"{name}.reset", "return", state, rows)
+    _check_observation(f"{name}.reset", state.observation, space, rows)
+    before, where = {field: value.clone() for field, value in vars(state).items()}, f"{name}.step"
+    result: Any = world.step(state, torch.zeros(rows, dtype=torch.int64, device=world.device), chance)
+    count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
+    require(count == "5 values", f"{where} must return five values {FIVE}, not {count}.")
+    after, observation, reward, terminated, success = result
+    _check_state(where, "return first", after, rows)
+    _check_observation(where, observation, space, rows)
+    _check_column(f"The reward of {where}", reward, rows, torch.float32, torch.float64)
+    _check_column(f"terminated of {where}", terminated, rows, torch.bool)
+    _check_column(f"success of {where}", success, rows, torch.bool)
+    for field, value in before.items():
+        pure = torch.equal(getattr(state, field).nan_to_num(), value.nan_to_num())
+        require(pure, f"{where} must not write into the state it is given ({field}), but return a new one.")
+    one_more = torch.equal(after.steps, before["steps"] + 1)
+    require(one_more, f"steps of the state that {where} returns must be one more than before in every row.")
+    summed = torch.allclose(after.returns, before["returns"] + reward, rtol=1e-4, atol=1e-4)
+    require(summed, f"returns of the state that {where} returns must be those before and the reward in every row.")
+    same = torch.equal(after.observation, observation)
+    require(same, f"The observation that {where} returns must be that of the state it returns.")
+    early = (success & ~terminated).any()
+    require(not early, f"{where} tells a success where terminated is False; success belongs to an episode's end.")
 
 
 def kind(world: Any) -> str:
@@ -93,116 +108,41 @@ def kind(world: Any) -> str:
     return type(world).__name__
 
 
-class _Checked:
-    """A world whose results are checked."""
-
-    def __init__(self, world: World[Any]) -> None:
-        self.world, self.name = world, kind(world)
-        self.form = row_form(f"The observation_space of {self.name}", world.observation_space)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.world, name)
-
-    def reset(self, u: Tensor) -> State:
-        state = self.world.reset(u)
-        _check_state(f"{self.name}.reset", "return", state, len(u))
-        _check_observation(f"{self.name}.reset", state.observation, self.form, len(u))
-        return state
-
-    def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
-        before = {name: value[:CHECKED_ROWS].clone() for name, value in vars(state).items()}
-        result: Any = self.world.step(state, action, u)
-        where, rows = f"{self.name}.step", len(action)
-        if not isinstance(result, tuple) or len(result) != 5:
-            count = f"{len(result)} values" if isinstance(result, tuple) else _described(result)
-            raise UserError(f"{where} must return five values {FIVE}, not {count}.")
-        after, observation, reward, terminated, success = result
-        _check_state(where, "return first", after, rows)
-        _check_observation(where, observation, self.form, rows)
-        _check_column(f"The reward of {where}", reward, rows, FLOATS)
-        _check_column(f"terminated of {where}", terminated, rows, (torch.bool,))
-        _check_column(f"success of {where}", success, rows, (torch.bool,))
-        _check_pure(where, state, before)
-        _check_sums(where, before, after, reward)
-        if not torch.equal(after.observation[:CHECKED_ROWS], observation[:CHECKED_ROWS]):
-            raise UserError(f"The observation that {where} returns must be that of the state it returns.")
-        if bool((success & ~terminated).any()):
-            raise UserError(f"{where} tells a success where terminated is False; success belongs to an episode's end.")
-        return after, observation, reward, terminated, success
-
-
-def _check_count(world: World[Any], member: str, least: int) -> None:
-    if not hasattr(world, member):
-        raise UserError(f"{kind(world)} has no {member}: {RULE}.")
-    value = getattr(world, member)
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise UserError(f"{member} of {kind(world)} must be a whole number of at least {least}, not {value!r}.")
-
-
-def _check_call(where: str, function: Any, wanted: str) -> None:
-    try:
-        inspect.signature(function).bind(*wanted.split(", "))
-    except TypeError:
-        raise UserError(f"{where} must take ({wanted}), not {inspect.signature(function)}.") from None
-
-
 def _check_state(where: str, gives: str, state: Any, rows: int) -> None:
     if not isinstance(state, State):
         raise UserError(f"{where} must {gives} a state, a dataclass under envs.core.State, not {_described(state)}.")
-    name = type(state).__name__
-    stray = sorted(set(vars(state)) - {field.name for field in dataclasses.fields(state)})
-    if stray:
-        raise UserError(f"The state {name} of {where} keeps {stray[0]} in no field; put @dataclass over its class.")
+    name = f"the state {type(state).__name__} of {where}"
+    stray = " and ".join(sorted(set(vars(state)) - {field.name for field in dataclasses.fields(state)}))
+    require(not stray, f"{stray} of {name} is in no field; put @dataclass over its class.")
     for field, value in vars(state).items():
-        if not isinstance(value, Tensor) or value.shape[:1] != (rows,):
-            raise UserError(
-                f"{field} of the state {name} of {where} must be a tensor ({rows}, ...), not {_described(value)}."
-            )
-    _check_column(f"steps of the state {name} of {where}", state.steps, rows, (torch.int64,))
-    _check_column(f"returns of the state {name} of {where}", state.returns, rows, (torch.float64,))
+        fits = isinstance(value, Tensor) and value.shape[:1] == (rows,)
+        require(fits, f"{field} of {name} must be a tensor ({rows}, ...), not {_described(value)}.")
+    _check_column(f"steps of {name}", state.steps, rows, torch.int64)
+    _check_column(f"returns of {name}", state.returns, rows, torch.float64)
 
 
-def _check_column(what: str, value: Any, rows: int, dtypes: tuple[torch.dtype, ...]) -> None:
-    if not isinstance(value, Tensor) or value.shape != (rows,) or value.dtype not in dtypes:
-        wanted = " or ".join(_plain(dtype) for dtype in dtypes)
-        raise UserError(f"{what} must be a tensor ({rows},) of {wanted}, not {_described(value)}.")
+def _check_column(what: str, value: Any, rows: int, *dtypes: torch.dtype) -> None:
+    fits = isinstance(value, Tensor) and value.shape == (rows,) and value.dtype in dtypes
+    wanted = " or ".join(map(_plain, dtypes))
+    require(fits, f"{what} must be a tensor ({rows},) of {wanted}, not {_described(value)}.")
 
 
-def _check_observation(where: str, observation: Any, form: RowForm, rows: int) -> None:
-    shape, space = (rows, *form.shape), brief(form.space)
-    fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == form.dtype
-    if not fits:
-        wanted = f"a tensor {shape} of {form.dtype}, as its observation_space {space} says"
-        raise UserError(f"The observation of {where} must be {wanted}, not {_described(observation)}.")
-    shown = observation[:CHECKED_ROWS].detach().cpu().flatten(1).numpy()
-    outside = ~((shown >= form.low) & (shown <= form.high))  # not the other way round, so that nan is outside
+def _check_observation(where: str, observation: Any, space: Any, rows: int) -> None:
+    """Check the form that `envs.core.World` prescribes: flat, but for an image, and within bounds."""
+    low, high = _bounds(f"The observation_space of {where}", space)
+    image = isinstance(space, spaces.Box) and len(space.shape) == 3
+    shape, dtype, brief = (rows, *(space.shape if image else low.shape)), low.dtype.name, _brief(space)
+    fits = isinstance(observation, Tensor) and observation.shape == shape and _plain(observation.dtype) == dtype
+    wanted = f"a tensor {shape} of {dtype}, as its observation_space {brief} says"
+    require(fits, f"The observation of {where} must be {wanted}, not {_described(observation)}.")
+    shown = observation.detach().cpu().flatten(1).numpy()
+    outside = ~((shown >= low) & (shown <= high))  # not the other way round, so that nan is outside
     if outside.any():
         row, column = np.argwhere(outside)[0]
-        limits = f"{form.low[column]} to {form.high[column]}"
         raise UserError(
             f"The observation of {where} holds {shown[row, column]} at index {column}, "
-            f"but its observation_space {space} says {limits} there."
+            f"but its observation_space {brief} says {low[column]} to {high[column]} there."
         )
-
-
-def _check_pure(where: str, state: State, before: Mapping[str, Tensor]) -> None:
-    for field, value in before.items():
-        now = getattr(state, field)[:CHECKED_ROWS]
-        if not torch.equal(now.nan_to_num(), value.nan_to_num()):
-            raise UserError(f"{where} must not write into the state it is given ({field}), but return a new one.")
-
-
-def _check_sums(where: str, before: Mapping[str, Tensor], after: State, reward: Tensor) -> None:
-    if not torch.equal(after.steps[:CHECKED_ROWS], before["steps"] + 1):
-        raise UserError(f"steps of the state that {where} returns must be one more than before in every row.")
-    if not torch.allclose(
-        after.returns[:CHECKED_ROWS], before["returns"] + reward[:CHECKED_ROWS], rtol=1e-4, atol=1e-4
-    ):
-        raise UserError(f"returns of the state that {where} returns must be those before and the reward in every row.")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:-1]) + " and " + names[-1] if len(names) > 1 else names[0]
 
 
 def _described(value: Any) -> str:
@@ -216,32 +156,7 @@ def _plain(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-BRIEF = 100  # characters of a space in a sentence
-
-
-@dataclass(frozen=True)
-class RowForm:
-    """What one row of a world's observation must look like: flat, but for an image, and within bounds."""
-
-    space: gymnasium.Space[Any]
-    shape: tuple[int, ...]
-    dtype: str
-    low: Array  # (d,) least value of each entry, laid out flat
-    high: Array  # (d,) greatest value
-
-
-def row_form(what: str, space: Any) -> RowForm:
-    """Derive from a space the form that `envs.core.World` prescribes.
-
-    Raises:
-        UserError: `what` is no space that a world may declare.
-    """
-    low, high = _bounds(what, space)
-    image = isinstance(space, spaces.Box) and len(space.shape) == 3
-    return RowForm(space, space.shape if image else low.shape, low.dtype.name, low, high)
-
-
-def brief(space: gymnasium.Space[Any]) -> str:
+def _brief(space: gymnasium.Space[Any]) -> str:
     """Write a space on one line that is not too long."""
     line = " ".join(str(space).split())
     return line if len(line) <= BRIEF else line[: BRIEF - 3] + "..."
@@ -251,7 +166,7 @@ def _bounds(what: str, space: Any) -> tuple[Array, Array]:
     """Find the least and the greatest value (d,) of each entry, of the dtype that the space says."""
     if isinstance(space, spaces.Dict):
         entries = [_bounds(f"{what}, entry {name!r},", entry) for name, entry in space.items()]
-        low, high = (np.concatenate(part) for part in zip(*entries, strict=True))
+        low, high = map(np.concatenate, zip(*entries, strict=True))
         return low, high
     if isinstance(space, spaces.Box):
         return space.low.reshape(-1), space.high.reshape(-1)
@@ -259,6 +174,6 @@ def _bounds(what: str, space: Any) -> tuple[Array, Array]:
     if ranges is None:
         raise UserError(f"{what} must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict of these, not {space!r}.")
     count, start = ranges
-    if start.any():  # trainers take such numbers for indices of a table, and the one after the last for padding
-        raise UserError(f"{what} must count from 0, not {brief(space)}.")
+    # trainers take such numbers for indices of a table, and the one after the last for padding
+    require(not start.any(), f"{what} must count from 0, not {_brief(space)}.")
     return np.zeros(count.shape, space.dtype), (count - 1).astype(space.dtype)

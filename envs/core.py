@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import gymnasium
@@ -16,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.errors import UserError
-from envs.numpy_backend import zeros
+from envs.errors import UserError, require
+from envs.numpy_backend import put_rows, zeros
 
 
 @dataclass
@@ -49,15 +50,17 @@ class Step:
 
 
 S = TypeVar("S", bound=State)
+OBSERVE = ("observation", "state")  # what `make_world(observe=...)` takes
+SHOWN = "shown"  # the field in which `StateObserved` keeps the world's own observation, which pictures may need
 
 
 class World(ABC, Generic[S]):
     """N independent episodes as pure functions of tensors: static shapes, no global randomness.
 
     What a world of your own must have, in the order in which you need it. `make_world` refuses a class that lacks a
-    part, the first reset and step refuse wrong tensors (`envs.contract`), and `envs.checker.check_registered(id)`
-    plays whole episodes. Where all probabilities can be written as tables, a subclass of
-    `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
+    part, fleets and adapters try one reset and one step and refuse wrong tensors (`envs.contract`), and
+    `envs.checker.check_registered(id)` plays whole episodes. Where all probabilities can be written as tables, a
+    subclass of `envs.worlds.tabular.Tabular` needs nothing but `super().__init__(tables, time_limit, device)`.
 
     1. A state: a dataclass under `State` with all that an episode is, tensors with the leading axis N.
     2. `num_actions`, the size A of the discrete action set; actions are 0 .. A - 1.
@@ -95,8 +98,7 @@ class World(ABC, Generic[S]):
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
-        if time_limit < 1:
-            raise UserError(f"time_limit must be at least 1 step, not {time_limit}.")
+        require(time_limit >= 1, f"time_limit must be at least 1 step, not {time_limit}.")
         self.time_limit = time_limit
         self.device = torch.device(device)
         # Constants as tensors: on a CPU an operation with a Python number takes half as long again.
@@ -128,7 +130,7 @@ class World(ABC, Generic[S]):
     def observe_state(self, state: S) -> Tensor:
         """Show all that the future of an episode depends on, (N, e) in the form of `state_space`: nothing is hidden.
 
-        It is what `make_world(id, observe="state")` shows in place of the observation, see `envs.worlds.state_view`.
+        It is what `make_world(id, observe="state")` shows in place of the observation, see `StateObserved`.
         """
         raise UserError(f"The world {type(self).__name__} does not say what its state looks like.")
 
@@ -145,6 +147,71 @@ class World(ABC, Generic[S]):
         return zeros(self.one, count), zeros(self.nothing, count)
 
 
+class StateObserved(World[Any]):
+    """The same episodes under the same draws, observed as `world.observe_state` says: made by `observe="state"`.
+
+    Only the observation changes. Initial states, transitions, rewards, endings and pictures are those of the world,
+    so that two agents can be compared on the very same episodes, one of which has nothing to remember; all methods do
+    as the world's own.
+
+    Raises:
+        UserError: the world does not say what its state looks like.
+    """
+
+    def __init__(self, world: World[Any]) -> None:
+        kind, advice = type(world).__name__, "give it state_space and observe_state, or use observe='observation'"
+        require(world.state_space is not None, f"The world {kind} shows no state; {advice}.")
+        super().__init__(world.time_limit, world.device)
+        self.world = world
+        self.num_actions, self.action_names = world.num_actions, world.action_names
+        self.reset_draws, self.step_draws = world.reset_draws, world.step_draws
+        self.observation_space: Any = world.state_space
+        self.state_space = world.state_space
+        self.runs_on_numpy = world.runs_on_numpy
+
+    def reset(self, u: Tensor) -> State:
+        """Do as the world does."""
+        return self._observed(self.world.reset(u))
+
+    def step(self, state: State, action: Tensor, u: Tensor) -> tuple[State, Tensor, Tensor, Tensor, Tensor]:
+        """Do as the world does, but for the observation."""
+        after, _, reward, terminated, success = self.world.step(state, action, u)
+        after = self._observed(after)
+        return after, after.observation, reward, terminated, success
+
+    def observe_state(self, state: State) -> Tensor:
+        return self.world.observe_state(state)
+
+    def initial_draws(self) -> Tensor | None:
+        return self.world.initial_draws()
+
+    def truncated(self, state: State, terminated: Tensor) -> Tensor:
+        return self.world.truncated(state, terminated)
+
+    def frame(self, state: State, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self.world.frame(_as_the_world_has_it(state), row)
+
+    def text(self, state: State, row: int) -> str:
+        return self.world.text(_as_the_world_has_it(state), row)
+
+    def _observed(self, state: State) -> State:
+        values = {**vars(state), "observation": self.world.observe_state(state), SHOWN: state.observation}
+        return _kind(type(state))(**values)  # type: ignore[arg-type]  # a dataclass type hashes
+
+
+@cache  # so that two states of one world are of one class
+def _kind(inner: type[State]) -> type[State]:
+    """Make a world's state class with one more field."""
+    return dataclasses.make_dataclass(f"Observed{inner.__name__}", [(SHOWN, Tensor)], bases=(inner,))
+
+
+def _as_the_world_has_it(state: State) -> State:
+    """Return the state without its view, with the world's own observation in its place."""
+    values = dict(vars(state))
+    values["observation"] = values.pop(SHOWN)
+    return type(state).__bases__[0](**values)
+
+
 def where(mask: Tensor, chosen: S, other: S) -> S:
     """Choose row by row between two states of one dataclass: `chosen` where mask (N,) holds, else `other`."""
     values = {}
@@ -157,7 +224,7 @@ def where(mask: Tensor, chosen: S, other: S) -> S:
 def put(state: S, rows: Tensor, fresh: S) -> S:
     """Copy `state` with the M rows of `fresh` in its rows (M,) int64."""
     new = vars(fresh)
-    return type(state)(**{name: old.index_copy(0, rows, new[name]) for name, old in vars(state).items()})
+    return type(state)(**{name: put_rows(old, rows, new[name]) for name, old in vars(state).items()})
 
 
 def choose(u: Tensor, count: int) -> Tensor:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -20,6 +20,12 @@ MOST_LISTED = 40  # of more known names only the nearest are said
 
 class UserError(ValueError):
     """A mistake that the user can mend: one sentence saying what, where and what would be right."""
+
+
+def require(condition: Any, sentence: str) -> None:
+    """Raise a UserError with this sentence unless the condition holds."""
+    if not condition:
+        raise UserError(sentence)
 
 
 def near_names(what: str, name: str, known: Iterable[str]) -> str:

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.errors import UserError
+from envs.errors import UserError, require
 
 Entry = TypeVar("Entry")
 TEMPORARY = ".tmp"  # suffix of a file that is not yet whole
@@ -58,17 +58,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, or find out before a long computation that its results could not be written there.
-
-    Raises:
-        UserError: the system refuses.
-    """
+    """Make a folder, or find out before a long computation that its results could not be written there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --folder") from error
-    if not os.access(folder, os.W_OK):
-        raise UserError(f"cannot write to {folder}: it is protected; choose another --folder")
+    require(os.access(folder, os.W_OK), f"cannot write to {folder}: it is protected; choose another --folder")
 
 
 def read_text(path: Path, what: str = "") -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-import gymnasium
 import numpy as np
 import torch
 from torch import Tensor
 
 from envs.atari import AtariConfig, AtariFleet
-from envs.contract import check_members, checked
+from envs.contract import probe
 from envs.core import State, Step, World, put, where
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.gymnasium_fleet import GymnasiumFleet
 from envs.registry import WORLDS, check_keywords, make_world
 from envs.seeding import restore_generator
@@ -22,58 +21,19 @@ from envs.seeding import restore_generator
 S = TypeVar("S", bound=State)
 
 
-class Fleet(Protocol):
-    """What a trainer steps; TensorFleet, GymnasiumFleet and AtariFleet have this interface.
-
-    Attributes:
-        num_envs: N.
-        num_actions: size of the discrete action set.
-        observation_space: of one environment, as a network sees it.
-        device: where all tensors are.
-        exact_resume: whether a loaded state continues bit for bit.
-        reports_success: whether the environment itself tells a success; elsewhere a positive return counts.
-    """
-
-    num_envs: int
-    num_actions: int
-    observation_space: gymnasium.Space[Any]
-    device: torch.device
-    exact_resume: bool
-    reports_success: bool
-
-    def reset(self) -> Tensor:
-        """Start all episodes; returns the first observations (N, ...)."""
-
-    def step(self, action: Tensor) -> Step:
-        """Take one action (N,) int64 in every environment."""
-
-    def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw one environment as a picture (height, width, 3)."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Save all that an exact continuation needs: tensors and integers only."""
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue where `state_dict` was taken."""
-
-    def close(self) -> None:
-        """Release what the environments hold outside Python."""
-
-
 def advance(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
     """Step every row and start finished ones over: a pure function of tensors, fit for a CUDA graph.
 
     The uniforms u are (N, step_draws + reset_draws) float64; the latter count only where an episode ends.
     """
-    after, step = _step(world, state, action, u[:, : world.step_draws])
-    fresh = world.reset(u[:, world.step_draws :])
-    state = where(step.done, fresh, after)
+    after, step = _step(world, state, action, u)
+    state = where(step.done, world.reset(u[:, world.step_draws :]), after)
     return state, dataclasses.replace(step, observation=state.observation)
 
 
 def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
     """Do the same with resets of the finished rows only: less work on a CPU, but shapes that depend on data."""
-    after, step = _step(world, state, action, u[:, : world.step_draws])
+    after, step = _step(world, state, action, u)
     rows = step.done.nonzero().squeeze(1)  # (M,)
     if len(rows) == 0:
         return after, step
@@ -83,17 +43,10 @@ def advance_finished(world: World[S], state: S, action: Tensor, u: Tensor) -> tu
 
 def _step(world: World[S], state: S, action: Tensor, u: Tensor) -> tuple[S, Step]:
     """Step every row, before any reset."""
-    after, observation, reward, terminated, success = world.step(state, action, u)
-    return after, Step(
-        observation=observation,
-        final_observation=observation,
-        reward=reward.float(),
-        terminated=terminated,
-        truncated=world.truncated(after, terminated),
-        success=success,
-        episode_return=after.returns,
-        episode_length=after.steps,
-    )
+    after, observation, reward, terminated, success = world.step(state, action, u[:, : world.step_draws])
+    truncated = world.truncated(after, terminated)
+    numbers = observation, reward.float(), terminated, truncated, success, after.returns, after.steps
+    return after, Step(observation, *numbers)
 
 
 class TensorFleet:
@@ -105,23 +58,18 @@ class TensorFleet:
 
     Raises:
         UserError: `initial` has more rows than there are worlds, or rows of another width; the world breaks the
-            contract of `envs.core.World` in its members or, found with the first reset and the first step, in what
-            its functions give.
+            contract of `envs.core.World` in its members or in what its functions give.
     """
 
-    exact_resume = True
     reports_success = True
 
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
-        check_members(world)
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
+        probe(world)
         if initial is not None and (len(initial) > num_envs or initial.shape[1:] != (world.reset_draws,)):
             wanted = f"at most {num_envs} rows of {world.reset_draws}"
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
         self.world, self.num_envs, self.initial = world, num_envs, initial
-        # Checking values waits for the device, so only the first reset and the first step are checked.
-        self._resetting = self._stepping = checked(world)
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
         self.device = world.device
         self.generator = torch.Generator(self.device).manual_seed(seed)
@@ -137,14 +85,13 @@ class TensorFleet:
         u = self.draws(self.world.reset_draws)
         if self.initial is not None:
             u = torch.cat([self.initial.to(u), u[len(self.initial) :]])
-        self.state = self._reset(u)
-        return self.state.observation
+        self.state = self.world.reset(u)
+        return self._started().observation
 
     def step(self, action: Tensor) -> Step:
         """Take one action (N,) int64 in every environment."""
         u = self.draws(self.world.step_draws + self.world.reset_draws)
-        self.state, step = self._advance(self._stepping, self._started(), action, u)
-        self._stepping = self.world
+        self.state, step = self._advance(self.world, self._started(), action, u)
         return step
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -154,7 +101,7 @@ class TensorFleet:
     def state_dict(self) -> dict[str, Any]:
         """Save all that a bit-exact continuation needs: tensors only."""
         state = self._started()
-        fields = {field.name: getattr(state, field.name).clone() for field in dataclasses.fields(state)}
+        fields = {name: value.clone() for name, value in vars(state).items()}
         return {"state": fields, "generator": self.generator.get_state()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -163,29 +110,26 @@ class TensorFleet:
         Raises:
             UserError: the state belongs to another world or another number of worlds.
         """
-        template = self._reset(self.draws(self.world.reset_draws))
-        names = [field.name for field in dataclasses.fields(template)]
-        saved = state.get("state", {})
-        if sorted(saved) != sorted(names) or any(saved[n].shape != getattr(template, n).shape for n in names):
-            raise UserError(
-                f"The saved state does not fit {self.num_envs} worlds of {type(self.world).__name__}; "
-                "resume with the world and the number of worlds that the run was started with."
-            )
-        self.state = type(template)(**{name: saved[name].to(self.device) for name in names})
+        template, saved = self.world.reset(self.draws(self.world.reset_draws)), state.get("state", {})
+        shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
+        kind, advice = (
+            type(self.world).__name__,
+            "resume with the world and the number of worlds that the run was started with",
+        )
+        require(shapes == wanted, f"The saved state does not fit {self.num_envs} worlds of {kind}; {advice}.")
+        self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    def _reset(self, u: Tensor) -> State:
-        state: State = self._resetting.reset(u)
-        self._resetting = self.world
-        return state
-
     def _started(self) -> State:
         if self.state is None:
             raise UserError("The worlds have not been started; call reset() before anything else.")
         return self.state
+
+
+Fleet = TensorFleet | GymnasiumFleet | AtariFleet  # what a trainer steps; all three have one interface
 
 
 def make_fleet(
@@ -197,16 +141,13 @@ def make_fleet(
     env_kwargs: dict[str, Any] | None = None,
 ) -> Fleet:
     """Make N environments by id: an AtariFleet for ALE/..., a TensorFleet for a World, else a GymnasiumFleet."""
-    kwargs = env_kwargs or {}
-    if seed < 0:
-        raise UserError(f"seed must not be negative, not {seed}.")
-    if observation_key is not None and (id.startswith("ALE/") or id.removeprefix("envs:") in WORLDS):
-        raise UserError(
-            f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
-        )
-    if id.startswith("ALE/"):
+    kwargs, atari = env_kwargs or {}, id.startswith("ALE/")
+    require(seed >= 0, f"seed must not be negative, not {seed}.")
+    if not atari and id.removeprefix("envs:") not in WORLDS:
+        return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)
+    unused = f"observation_key {observation_key!r} chooses from a dictionary, which {id} does not show here."
+    require(observation_key is None, unused)
+    if atari:
         check_keywords(id, AtariConfig, kwargs)
         return AtariFleet(id, num_envs, seed, device, AtariConfig(**kwargs))
-    if id.removeprefix("envs:") in WORLDS:
-        return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)
-    return GymnasiumFleet(id, num_envs, seed, device, observation_key, **kwargs)
+    return TensorFleet(make_world(id, device, **kwargs), num_envs, seed)

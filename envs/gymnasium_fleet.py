@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Mapping
@@ -14,8 +13,9 @@ import torch
 from torch import Tensor
 
 from envs.core import Step
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 from envs.registry import WORLDS
+from envs.seeding import digest
 from envs.spaces import discrete_actions, encoder
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -30,40 +30,44 @@ class ReplayedFleet(ABC):
     where it should.
     """
 
-    exact_resume = True
+    seeds: list[int]  # (N,), of the first episodes
+    num_actions: int
+    observation_space: gymnasium.Space[Any]  # of one environment, as a network sees it
 
     def __init__(self, name: str, num_envs: int, device: str | torch.device) -> None:
-        if num_envs < 1:
-            raise UserError(f"num_envs must be at least 1, not {num_envs}.")
+        require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         self.name, self.num_envs, self.device = name, num_envs, torch.device(device)
         self.log = array("h")  # all actions since the first reset, N for every step
+        self.observation: Array | None = None  # (N, ...), to act on next
         self.returns = np.zeros(num_envs)  # of the running episodes
         self.lengths = np.zeros(num_envs, np.int64)
 
     @abstractmethod
-    def _rebuild(self, seeds: Tensor) -> None:
-        """Make the environments anew, to be started from these seeds (N,)."""
+    def _build(self) -> None:
+        """Make the environments."""
 
     @abstractmethod
-    def _replay(self, log: Array) -> None:
-        """Start from the seeds and repeat the actions (T, N)."""
+    def _first(self, seeds: list[int] | None) -> Array:
+        """Start all episodes, from seeds (N,) if given; gives the observations (N, ...)."""
 
     @abstractmethod
-    def _seeds(self) -> Tensor:
-        """Give the seeds (N,) that the environments were started with."""
-
-    @abstractmethod
-    def _current(self) -> Array:
-        """Give the observations (N, ...) to act on next."""
+    def _step(self, chosen: list[int]) -> Step:
+        """Take one action in every environment and start finished ones over."""
 
     @abstractmethod
     def close(self) -> None:
         """Close all environments."""
 
+    def step(self, action: Tensor) -> Step:
+        """Take one action (N,) int64 in every environment."""
+        chosen = action.tolist()
+        self.log.extend(chosen)
+        return self._step(chosen)
+
     def state_dict(self) -> dict[str, Any]:
         """Save the seeds (N,), the actions (T, N) and a hash of the last observations."""
-        log = np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs)
-        return {"seeds": self._seeds(), "actions": torch.tensor(log), "observation_hash": _hash(self._current())}
+        log = torch.tensor(np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs))
+        return {"seeds": torch.tensor(self.seeds), "actions": log, "observation_hash": digest(self._current())}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start anew from the saved seeds and replay the saved actions.
@@ -71,30 +75,55 @@ class ReplayedFleet(ABC):
         Raises:
             UserError: the number of environments differs, or the replay ends in other observations.
         """
-        if "actions" not in state or state["actions"].shape[1:] != (self.num_envs,):
-            raise UserError(
-                f"The saved state does not fit {self.num_envs} environments {self.name!r}; "
-                "resume with the environment and the number that the run was started with."
-            )
+        fits = "actions" in state and state["actions"].shape[1:] == (self.num_envs,)
+        advice = "resume with the environment and the number that the run was started with"
+        require(fits, f"The saved state does not fit {self.num_envs} environments {self.name!r}; {advice}.")
         self.log = array("h", state["actions"].flatten().tolist())
+        self.seeds = state["seeds"].tolist()
         self.close()
-        self._rebuild(state["seeds"])
-        self._replay(state["actions"].numpy())
-        if _hash(self._current()) != state["observation_hash"]:
-            raise UserError(
-                f"Environment {self.name!r} is not deterministic: replaying {len(state['actions'])} steps from the "
-                "saved seeds ends in other observations, so this run cannot be resumed exactly; was it made with "
-                "another version of the environment or other settings?"
-            )
+        self._build()
+        self._start(self.seeds)
+        for chosen in state["actions"].tolist():
+            if chosen[0] == RESTART:
+                self._start(None)
+            else:
+                self._step(chosen)
+        require(
+            digest(self._current()) == state["observation_hash"],
+            f"Environment {self.name!r} is not deterministic: replaying {len(state['actions'])} steps from the saved "
+            "seeds ends in other observations, so this run cannot be resumed exactly; was it made with another version "
+            "of the environment or other settings?",
+        )
 
-    def _count(self, rewards: Array) -> tuple[Tensor, Tensor]:
-        """Add a step's rewards (N,) to the running episodes; gives returns and lengths (N,) so far."""
+    def _start(self, seeds: list[int] | None) -> Tensor:
+        """Start all episodes; returns the first observations (N, ...)."""
+        self.observation = self._first(seeds)
+        self.returns[:], self.lengths[:] = 0.0, 0
+        return self._tensor(self.observation)
+
+    def _count(self, rewards: Array) -> None:
         self.returns += rewards
         self.lengths += 1
-        return self._tensor(self.returns), self._tensor(self.lengths)
+
+    def _fields(
+        self, final: Array, rewards: Array, terminated: Array, truncated: Array, success: Array
+    ) -> dict[str, Tensor]:
+        """Make the fields of a step from arrays (N, ...); the episodes that it ended count from 0 again."""
+        flags = {"terminated": terminated, "truncated": truncated, "success": success}
+        seen = {"observation": self._current(), "final_observation": final, "reward": rewards.astype(np.float32)}
+        values = {**seen, **flags, "episode_return": self.returns, "episode_length": self.lengths}
+        fields = {name: self._tensor(value) for name, value in values.items()}
+        done = terminated | truncated
+        self.returns[done], self.lengths[done] = 0.0, 0
+        return fields
 
     def _tensor(self, values: Array) -> Tensor:
         return torch.from_numpy(values.copy()).to(self.device)
+
+    def _current(self) -> Array:
+        if self.observation is None:
+            raise UserError("The environments have not been started; call reset() before anything else.")
+        return self.observation
 
 
 class GymnasiumFleet(ReplayedFleet):
@@ -137,18 +166,10 @@ class GymnasiumFleet(ReplayedFleet):
 
     def reset(self) -> Tensor:
         """Start all episodes, seeded the first time only; returns the first observations (N, ...)."""
-        if self._observation is None:
-            self._start(self.seeds)
-        else:
-            self.log.extend([RESTART] * self.num_envs)
-            self._start([None] * self.num_envs)
-        return self._tensor(self._current())
-
-    def step(self, action: Tensor) -> Step:
-        """Take one action (N,) int64 in every environment."""
-        chosen = action.tolist()
-        self.log.extend(chosen)
-        return self._step(chosen)
+        if self.observation is None:
+            return self._start(self.seeds)
+        self.log.extend([RESTART] * self.num_envs)
+        return self._start(None)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw one environment, if it was made with render_mode="rgb_array", as a picture (height, width, 3)."""
@@ -158,52 +179,28 @@ class GymnasiumFleet(ReplayedFleet):
         return np.asarray(picture, np.uint8)
 
     def close(self) -> None:
-        """Close all environments."""
         for env in self.envs:
             env.close()
 
     def _build(self) -> None:
         self.envs = [self.make() for _ in range(self.num_envs)]
-        self._observation: Array | None = None
 
-    def _rebuild(self, seeds: Tensor) -> None:
-        self.seeds = seeds.tolist()
-        self._build()
-
-    def _replay(self, log: Array) -> None:
-        self._start(self.seeds)
-        for chosen in log.tolist():
-            if chosen[0] == RESTART:
-                self._start([None] * self.num_envs)
-            else:
-                self._step(chosen)
-
-    def _start(self, seeds: list[int] | list[None]) -> None:
-        first = [env.reset(seed=seed)[0] for env, seed in zip(self.envs, seeds, strict=True)]
-        self._observation = np.stack([self._encode(each) for each in first])  # (N, ...)
-        self.returns[:], self.lengths[:] = 0.0, 0
+    def _first(self, seeds: list[int] | None) -> Array:
+        rows = zip(self.envs, [None] * self.num_envs if seeds is None else seeds, strict=True)
+        return np.stack([self._encode(env.reset(seed=seed)[0]) for env, seed in rows])
 
     def _step(self, chosen: list[int]) -> Step:
-        """Step every environment and start finished ones over."""
         results = [env.step(self._first_action + a) for env, a in zip(self.envs, chosen, strict=True)]
         rewards = np.array([float(result[1]) for result in results])
-        returns, lengths = self._count(rewards)
-        flags = np.array([self._flags(row, *result[2:]) for row, result in enumerate(results)])  # (N, 3)
-        self._observation = np.stack([self._encode(result[0]) for result in results])
-        final = self._tensor(self._observation)
-        for row in np.flatnonzero(flags[:, 0] | flags[:, 1]):
-            self._observation[row] = self._encode(self.envs[row].reset()[0])
-            self.returns[row], self.lengths[row] = 0.0, 0
-        return Step(
-            observation=self._tensor(self._observation),
-            final_observation=final,
-            reward=self._tensor(rewards).float(),
-            terminated=self._tensor(flags[:, 0]),
-            truncated=self._tensor(flags[:, 1]),
-            success=self._tensor(flags[:, 2]),
-            episode_return=returns,
-            episode_length=lengths,
-        )
+        self._count(rewards)
+        terminated, truncated, success = np.array(
+            [self._flags(row, *result[2:]) for row, result in enumerate(results)]
+        ).T
+        final = np.stack([self._encode(result[0]) for result in results])  # (N, ...)
+        self.observation = final.copy()
+        for row in np.flatnonzero(terminated | truncated):
+            self.observation[row] = self._encode(self.envs[row].reset()[0])
+        return Step(**self._fields(final, rewards, terminated, truncated, success))
 
     def _flags(self, row: int, ended: Any, cut: Any, info: dict[str, Any]) -> tuple[bool, bool, bool]:
         """Give terminated, truncated and success; an end at the time limit is an end."""
@@ -212,14 +209,6 @@ class GymnasiumFleet(ReplayedFleet):
         self.reports_success &= not done or "success" in info or "is_success" in info
         verdict = info.get("success", info.get("is_success", self.returns[row] > 0))
         return terminated, truncated, bool(verdict) and done
-
-    def _seeds(self) -> Tensor:
-        return torch.tensor(self.seeds)
-
-    def _current(self) -> Array:
-        if self._observation is None:
-            raise UserError("The environments have not been started; call reset() before anything else.")
-        return self._observation
 
 
 def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
@@ -234,7 +223,3 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         if "keyword argument" not in str(error):
             raise
         raise UserError(f"Environment {id!r} cannot be made with {sorted(kwargs)}: {error}") from error
-
-
-def _hash(observation: Array) -> int:
-    return int.from_bytes(hashlib.blake2b(observation.tobytes(), digest_size=7).digest(), "little")

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -66,17 +67,15 @@ def _git(*arguments: str) -> str | None:
 
 
 def _version(package: str) -> str | None:
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def cpu() -> str:
     """Name the processor."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -25,21 +25,30 @@ def pick(table: Values, column: Values) -> Values:
     """Take one entry of every row of a table (N, K), at column (N,): (N,)."""
     if isinstance(table, torch.Tensor):
         return table.gather(1, column.unsqueeze(1)).squeeze(1)
-    return table.reshape(-1).take(_flat(table, column))
+    return table.reshape(-1).take(_row_starts(*table.shape) + column)
 
 
 def gather(table: Values, columns: Values) -> Values:
     """Take entries of every row of a table (N, K), at columns (N, M): (N, M)."""
     if isinstance(table, torch.Tensor):
         return table.gather(1, columns)
-    return table.reshape(-1).take(np.arange(0, table.size, table.shape[1])[:, None] + columns)
+    return table.reshape(-1).take(_row_starts(*table.shape)[:, None] + columns)
 
 
 def write(table: Values, column: Values, value: Values) -> Values:
     """Write `value` (N,) into every row of a table (N, K) at column (N,), in place; returns the table."""
     if isinstance(table, torch.Tensor):
         return table.scatter_(1, column.unsqueeze(1), value.unsqueeze(1))
-    table.reshape(-1)[_flat(table, column)] = value
+    table.reshape(-1)[_row_starts(*table.shape) + column] = value
+    return table
+
+
+def put_rows(table: Values, rows: Values, values: Values) -> Values:
+    """Copy a table (N, ...) with `values` (M, ...) in its rows (M,)."""
+    if isinstance(table, torch.Tensor):
+        return table.index_copy(0, rows, values)
+    table = table.copy()
+    table[rows] = values
     return table
 
 
@@ -86,10 +95,6 @@ def truncate(values: Values) -> Values:
 def argsort(keys: Values) -> Values:
     """Sort the columns of every row (N, K) by their keys, ascending, stable; returns their indices."""
     return keys.argsort(dim=1, stable=True) if isinstance(keys, torch.Tensor) else keys.argsort(1, kind="stable")
-
-
-def _flat(table: Values, column: Values) -> Values:
-    return _row_starts(*table.shape) + column
 
 
 @lru_cache(maxsize=32)

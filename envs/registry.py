@@ -5,17 +5,20 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from envs.errors import UserError, near_names, suggestion
+from envs.errors import UserError, near_names, require, suggestion
 
 if TYPE_CHECKING:
     import torch
 
     from envs.core import World
+
+ENTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:.+")
 
 
 @dataclass(frozen=True)
@@ -26,9 +29,6 @@ class Entry:
         entry: "module:Class", a string, so that a world's module is imported when the world is made and not before.
             The class is an `envs.core.World`, whose docstring says what that must have.
         kwargs: keywords for the class, or `observe`; what a user gives overrides them. `device` is always given.
-
-    Raises:
-        UserError: `entry` has another form.
     """
 
     entry: str
@@ -37,11 +37,10 @@ class Entry:
     def __post_init__(self) -> None:
         """Refuse what can be seen to be wrong without an import."""
         wanted = 'a string "module:Class" such as "my_module:MyWorld"'
-        module, colon, name = self.entry.partition(":") if isinstance(self.entry, str) else ("", "", "")
-        if not (colon and name and all(part.isidentifier() for part in module.split("."))):
-            raise UserError(f"The entry of an environment must be {wanted}, not {self.entry!r}.")
-        if not isinstance(self.kwargs, Mapping):
-            raise UserError(f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")
+        fits = isinstance(self.entry, str) and ENTRY.fullmatch(self.entry)
+        require(fits, f"The entry of an environment must be {wanted}, not {self.entry!r}.")
+        named = isinstance(self.kwargs, Mapping)
+        require(named, f"The kwargs of the entry {self.entry!r} must be a dict, not {self.kwargs!r}.")
 
 
 def _rooms(size: int, across: int, **kwargs: int) -> Entry:
@@ -77,34 +76,40 @@ FROM_FILES = ("Gridverse/Yaml-v0", "POMDP/File-v0")  # what they are is decided 
 def make_world(id: str, device: str | torch.device = "cpu", **kwargs: Any) -> World[Any]:
     """Build the world named `id` with its tables on `device`; keywords override those of the table.
 
-    Every world takes `observe`: "observation" for its own, or "state" for its state (`envs.worlds.state_view`).
+    Every world takes `observe`: "observation" for its own, or "state" for its state (`envs.core.StateObserved`).
 
     Raises:
         UserError: the id or the device is unknown, or the world does not take a keyword or its value.
     """
+    import torch
+
+    from envs.contract import check_class, check_members
+    from envs.core import OBSERVE, StateObserved
+
     name = id.removeprefix("envs:")
     if name not in WORLDS:
         raise UserError(near_names("environment", name, WORLDS))
     build = _imported(name, WORLDS[name].entry)
-    _check_device(device)
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError):
+        raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' where torch sees one.") from None
     given = {**WORLDS[name].kwargs, **kwargs}
-    observe = given.pop("observe", "observation")
-    from envs.contract import check_class, check_members  # here, because it needs torch
-
+    observe, views = given.pop("observe", "observation"), " or ".join(map(repr, OBSERVE))
     check_class(name, build, _parameters(build))
     check_keywords(name, build, given)
-    _check_complete(name, build, given)
+    own = inspect.signature(build).parameters  # a class gives what only its base needs
+    for key, each in _keywords(build).items():
+        if key in own and each.default is each.empty and key not in given:
+            raise UserError(f"Environment {name!r} needs the keyword {key!r}; give it by name or in its Entry.")
     world: World[Any] = build(device=device, **given)
     check_members(world)
-    return _observed(name, world, observe)
+    require(observe in OBSERVE, f"observe of environment {name!r} must be {views}, not {observe!r}.")
+    return StateObserved(world) if observe == "state" else world
 
 
 def _imported(id: str, entry: str) -> Any:
-    """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author.
-
-    Raises:
-        UserError: there is no such module, or nothing of that name in it.
-    """
+    """Import what an entry names; an error inside its module keeps its traceback, which is for the module's author."""
     path, _, attribute = entry.partition(":")
     try:
         module = importlib.import_module(path)
@@ -115,18 +120,9 @@ def _imported(id: str, entry: str) -> Any:
     named = getattr(module, attribute, None)
     if not callable(named):
         own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__]
-        near = suggestion(attribute, own)
-        raise UserError(f"Environment {id!r} has the entry {entry!r}, but {path} has no class {attribute!r}; {near}")
+        lacks = f"{path} has no class {attribute!r}; {suggestion(attribute, own)}"
+        raise UserError(f"Environment {id!r} has the entry {entry!r}, but {lacks}")
     return named
-
-
-def _observed(name: str, world: World[Any], observe: Any) -> World[Any]:
-    from envs.worlds.state_view import OBSERVE, StateObserved  # here, because it needs torch
-
-    if observe not in OBSERVE:
-        wanted = " or ".join(map(repr, OBSERVE))
-        raise UserError(f"observe of environment {name!r} must be {wanted}, not {observe!r}.")
-    return StateObserved(world) if observe == "state" else world
 
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
@@ -137,18 +133,9 @@ def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
             raise UserError(f"Environment {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
         kind = known[name].annotation  # a string where its module postpones annotations, as ours do
         written = kind.__name__ if isinstance(kind, type) else str(kind)
-        fits, wanted = KINDS.get(written.removesuffix(" | None"), (None, ""))
-        optional = value is None and known[name].default is None
-        if fits is not None and not optional and not fits(value):
-            raise UserError(f"{name} of environment {id!r} must be {wanted}, not {value!r}.")
-
-
-def _check_complete(id: str, build: Any, given: Mapping[str, Any]) -> None:
-    own = set(inspect.signature(build).parameters)  # a class gives what only its base needs
-    needed = [name for name, each in _keywords(build).items() if name in own and each.default is each.empty]
-    missing = [name for name in needed if name not in given]
-    if missing:
-        raise UserError(f"Environment {id!r} needs the keyword {missing[0]!r}; give it by name or in its Entry.")
+        fits, wanted = KINDS.get(written.removesuffix(" | None"), (lambda value: True, ""))
+        right = fits(value) or (value is None and known[name].default is None)
+        require(right, f"{name} of environment {id!r} must be {wanted}, not {value!r}.")
 
 
 def _keywords(build: Any) -> dict[str, inspect.Parameter]:
@@ -164,25 +151,12 @@ def _parameters(build: Any) -> dict[str, inspect.Parameter]:
     return (_parameters(build.__base__) if passes_on and build.__base__ is not object else {}) | dict(own)
 
 
-def _check_device(device: Any) -> None:
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError):
-        raise UserError(f"There is no device {device!r} here; use 'cpu', or 'cuda' where torch sees one.") from None
-
-
 def _whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _wholes(value: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str) and all(_whole(each) for each in value)
-
-
-def _path(value: Any) -> bool:
-    return isinstance(value, str | os.PathLike)
+    return isinstance(value, Iterable) and not isinstance(value, str) and all(map(_whole, value))
 
 
 # What a keyword accepts, by the annotation in its world's signature; other annotations are left to the world.
@@ -192,6 +166,8 @@ KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "bool": (lambda value: isinstance(value, Integral) and value in (0, 1), "True or False"),
     "str": (lambda value: isinstance(value, str), "a name"),
     **dict.fromkeys(("Sequence[int]", "View | Sequence[int]"), (_wholes, "whole numbers, such as (2, 3)")),
-    "str | os.PathLike[str]": (_path, "the name of a file"),
-    "str | Path": (_path, "the name of a file"),
+    **dict.fromkeys(
+        ("str | os.PathLike[str]", "str | Path"),
+        (lambda value: isinstance(value, str | os.PathLike), "the name of a file"),
+    ),
 }

@@ -14,6 +14,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
+def digest(values: np.ndarray[Any, Any]) -> int:
+    """Hash an array to an integer below 2**56."""
+    return int.from_bytes(hashlib.blake2b(values.tobytes(), digest_size=7).digest(), "little")
+
+
 def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
     """Set a generator to a saved state.
 
@@ -23,8 +28,7 @@ def restore_generator(generator: torch.Generator, state: torch.Tensor) -> None:
     if len(state) == len(generator.get_state()):
         generator.set_state(state.cpu())
     else:
-        digest = hashlib.blake2b(state.cpu().numpy().tobytes(), digest_size=7).digest()
-        generator.manual_seed(int.from_bytes(digest, "little"))
+        generator.manual_seed(digest(state.cpu().numpy()))
 
 
 class RowStreams:
@@ -57,7 +61,9 @@ class RowStreams:
         if count == 0:
             return np.empty((len(chosen), 0))
         if self._furthest + count > self.block:
-            self._refill_short(chosen, count)
+            for row in chosen[self.cursor[chosen] + count > self.block].tolist():
+                self._refill(row, count)
+            self._furthest = int(self.cursor.max())
         self._furthest += count
         start = (self._block_start + self.cursor) if rows is None else (self._block_start[rows] + self.cursor[rows])
         if rows is None:
@@ -65,14 +71,7 @@ class RowStreams:
         else:
             self.cursor[rows] += count
         index = start[:, None] if count == 1 else start[:, None] + np.arange(count)
-        taken: Floats = self.buffer.reshape(-1).take(index)
-        return taken
-
-    def _refill_short(self, chosen: Rows, count: int) -> None:
-        """Refill the blocks of the chosen rows that have not `count` numbers left."""
-        for row in chosen[self.cursor[chosen] + count > self.block].tolist():
-            self._refill(row, count)
-        self._furthest = int(self.cursor.max())
+        return self.buffer.reshape(-1).take(index)
 
     def _refill(self, row: int, count: int) -> None:
         """Move the unused numbers of a row to the front and draw the rest of its block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import ArrayLike
 
-from envs.errors import UserError, near_names
+from envs.errors import UserError, near_names, require
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Encode = Callable[[Any], Array]
@@ -59,12 +60,9 @@ def unflatten(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
     """Give the function that brings flat observations (N, d) into the batched form of `space`, always as a copy.
 
     Array spaces of shape s become (N, *s) of the space's dtype; a Dict is cut up in the order of its entries.
-
-    Raises:
-        UserError: the space is neither an array space nor a Dict of such.
     """
     if not isinstance(space, spaces.Dict):
-        shape, dtype = _shape(space), space.dtype
+        shape, dtype = space.shape or (), space.dtype
         return lambda flat: flat.reshape(-1, *shape).astype(dtype)
     sizes = {name: _size(entry) for name, entry in space.items()}
     stops = dict(zip(sizes, np.cumsum(list(sizes.values())).tolist(), strict=True))
@@ -79,13 +77,6 @@ def row(batch: Any, index: int) -> Any:
     return batch[index]
 
 
-def batch_of_one(observation: Any) -> Any:
-    """Make a batch of one observation."""
-    if isinstance(observation, dict):
-        return {name: batch_of_one(entry) for name, entry in observation.items()}
-    return np.asarray(observation)[None]
-
-
 def object_rows(batch: Any, chosen: Array, count: int) -> Array:
     """Spread observations (M, ...) over the chosen rows (M,) of an object array (N,), None elsewhere, as Gymnasium."""
     result = np.full(count, None, object)
@@ -94,18 +85,10 @@ def object_rows(batch: Any, chosen: Array, count: int) -> Array:
     return result
 
 
-def _shape(space: gymnasium.Space[Any]) -> tuple[int, ...]:
-    if space.shape is None:
-        raise UserError(
-            f"An observation space must be Box, Discrete, MultiDiscrete, MultiBinary or a Dict, not {space}."
-        )
-    return space.shape
-
-
 def _size(space: gymnasium.Space[Any]) -> int:
     if isinstance(space, spaces.Dict):
-        return sum(_size(entry) for entry in space.values())
-    return int(np.prod(_shape(space)))
+        return sum(map(_size, space.values()))
+    return math.prod(space.shape or ())
 
 
 # What networks take
@@ -124,10 +107,12 @@ def encoder(space: gymnasium.Space[Any], key: str | None = None) -> tuple[gymnas
     if isinstance(space, spaces.Dict):
         inner, encode = encoder(_entry(space, key))
         return inner, lambda observation: encode(observation[key])
-    if key is not None:
-        raise UserError(f"observation_key {key!r} needs a Dict observation, but the observation is {space}.")
+    require(key is None, f"observation_key {key!r} needs a Dict observation, but the observation is {space}.")
+    if isinstance(space, spaces.Box) and len(space.shape) == 3:
+        return space, np.asarray
     if isinstance(space, spaces.Box):
-        return _encode_box(space)
+        low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
+        return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(observation).reshape(-1)
     if (ranges := integer_ranges(space)) is not None:
         sizes, start = ranges
         return spaces.MultiDiscrete(sizes), lambda observation: np.int64(observation).reshape(-1) - start
@@ -138,24 +123,16 @@ def discrete_actions(space: gymnasium.Space[Any]) -> tuple[int, int]:
     """Give the number of actions and the first action's number; a UserError unless the actions are Discrete."""
     if not isinstance(space, spaces.Discrete):
         raise UserError(f"The actions must be Discrete, not {space}.")
-    if space.n > MAX_ACTIONS:
-        raise UserError(f"There are {space.n} actions; a replay holds numbers up to {MAX_ACTIONS}.")
+    require(space.n <= MAX_ACTIONS, f"There are {space.n} actions; a replay holds numbers up to {MAX_ACTIONS}.")
     return int(space.n), int(space.start)
 
 
 def _entry(space: spaces.Dict, key: str | None) -> gymnasium.Space[Any]:
+    keys = ", ".join(map(repr, space))
     if key is None:
-        keys = ", ".join(repr(name) for name in space)
         raise UserError(f"The observation is a Dict; choose one of its keys {keys} with observation_key.")
     if key not in space.spaces:
         raise UserError(near_names("key of the observation", key, space.spaces))
-    if isinstance(space[key], spaces.Dict):
-        raise UserError(f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
+    nested = isinstance(space[key], spaces.Dict)
+    require(not nested, f"The entry {key!r} of the observation is a Dict itself; flatten it with a wrapper.")
     return space[key]
-
-
-def _encode_box(space: spaces.Box) -> tuple[spaces.Box, Encode]:
-    if len(space.shape) == 3:
-        return space, np.asarray
-    low, high = space.low.astype(np.float32).flatten(), space.high.astype(np.float32).flatten()
-    return spaces.Box(low, high, dtype=np.float32), lambda observation: np.float32(observation).reshape(-1)

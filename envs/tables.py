@@ -7,8 +7,7 @@ import io
 import json
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,8 +76,9 @@ class Table:
 
     def markdown(self) -> str:
         """Write the rows as Markdown, numbers to the right; the title and the note are the page's."""
-        marks = ["---:" if number else "---" for number in self._numeric()]
-        body = [[cell.replace("|", "\\|") for cell in row] for row in self._cells()]
+        marks = ["---:" if _numeric(values) else "---" for values in self._values()]
+        formats = [self.formats.get(name) for name in self.columns]
+        body = [[show(*cell).replace("|", "\\|") for cell in zip(row, formats, strict=True)] for row in self.rows]
         return "\n".join(f"| {' | '.join(line)} |" for line in (self.columns, marks, *body))
 
     def csv(self, origin: Sequence[str] = ()) -> str:
@@ -90,31 +90,23 @@ class Table:
 
     def text(self) -> str:
         """Align the columns for a terminal; those without any value are left out."""
-        filled = [any(row[index] is not None for row in self.rows) for index in range(len(self.columns))]
-        cells = self._cells()
-        columns = [
-            _aligned([name, *(row[index] for row in cells)], number)
-            for index, (name, number) in enumerate(zip(self.columns, self._numeric(), strict=True))
-            if filled[index]
-        ]
+        columns = []
+        for name, values in zip(self.columns, self._values(), strict=True):
+            if any(value is not None for value in values):
+                cells = [name, *(show(value, self.formats.get(name)) for value in values)]
+                width = max(map(len, cells))
+                columns.append([cell.rjust(width) if _numeric(values) else cell.ljust(width) for cell in cells])
         lines = ["  ".join(cells).rstrip() for cells in zip(*columns, strict=True)]
         return "\n".join([*([self.title, ""] if self.title else []), *lines])
 
-    def _cells(self) -> list[list[str]]:
-        """Format every value."""
-        return [
-            [show(value, self.formats.get(name)) for name, value in zip(self.columns, row, strict=True)]
-            for row in self.rows
-        ]
-
-    def _numeric(self) -> list[bool]:
-        """Tell for each column whether no text stands in it."""
-        return [not any(isinstance(row[index], str | bool) for row in self.rows) for index in range(len(self.columns))]
+    def _values(self) -> list[list[Value]]:
+        """List the values of each column."""
+        return [[row[index] for row in self.rows] for index in range(len(self.columns))]
 
 
-def _aligned(cells: list[str], right: bool) -> list[str]:
-    width = max(map(len, cells))
-    return [cell.rjust(width) if right else cell.ljust(width) for cell in cells]
+def _numeric(values: Sequence[Value]) -> bool:
+    """Tell whether no text stands in a column."""
+    return not any(isinstance(value, str | bool) for value in values)
 
 
 def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]:
@@ -122,7 +114,7 @@ def origin(module: str, argv: Sequence[str], **facts: Value) -> dict[str, Value]
     return {"command": shlex.join(["python", "-m", module, *argv]), **facts}
 
 
-def page(title: str, facts: Mapping[str, Value], tables: Sequence[Table]) -> str:
+def page(title: str, facts: Mapping[str, Value], tables: Iterable[Table]) -> str:
     """Write a whole page: heading, facts as a list, every table below its title and note."""
     listed = [f"- {name}: {value}" for name, value in facts.items() if value is not None]
     lines = [f"# {title}", *(["", *listed] if listed else [])]
@@ -150,73 +142,47 @@ def write_page(
     measured: Section = {"machine": dict(facts), "tables": [_plain(table) for table in tables]}
     path = folder / f"{name}.json"
     if section:
-        sections = read_sections(path) | {section: measured}
+        sections = read_page(path).get("sections", {}) | {section: measured}
         content = {"title": title, "sections": dict(sorted(sections.items()))}
     else:
         content = {"title": title, **measured}
     write_text(path, json.dumps(content, indent=1) + "\n")
-    write_text(path.with_suffix(".md"), _content_page(content))
+    write_text(path.with_suffix(".md"), page_text(content))
 
 
-def is_page(path: Path) -> bool:
-    """Tell whether a JSON file holds the numbers of a page, see `write_page`."""
+def remake_page(path: Path) -> str | None:
+    """Make the Markdown of a page again from its numbers alone; None where a JSON file holds something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and "title" in content and not {"tables", "sections"}.isdisjoint(content)
+        return None
+    paged = isinstance(content, dict) and "title" in content and not {"tables", "sections"}.isdisjoint(content)
+    return page_text(read_page(path)) if paged else None
 
 
-def remake_page(path: Path) -> str:
-    """Make the Markdown of a page again from its numbers alone.
-
-    Raises:
-        UserError: the file is missing or something else.
-    """
-    with _page_errors(path):
-        return _content_page(json.loads(path.read_text(encoding="utf-8")))
-
-
-def read_sections(path: Path) -> dict[str, Section]:
-    """Read the sections of a page's numbers; none where there is no file yet.
-
-    Raises:
-        UserError: the file is something else.
-    """
+def read_page(path: Path) -> dict[str, Any]:
+    """Read the numbers of a page as `write_page` has put them down; nothing where there is no file yet."""
     if not path.exists():
         return {}
-    with _page_errors(path):
-        sections = json.loads(path.read_text(encoding="utf-8"))["sections"].items()
-        return {str(key): {"machine": dict(each["machine"]), "tables": list(each["tables"])} for key, each in sections}
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        page_text(content)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} does not hold a page of tables; move it away or choose another --folder") from None
+    return content
 
 
 def read_tables(path: Path) -> dict[str, Table]:
     """Read the tables of a page without sections by their titles; none where there is no file yet."""
-    if not path.exists():
-        return {}
-    with _page_errors(path):
-        tables = map(_table, json.loads(path.read_text(encoding="utf-8"))["tables"])
-        return {table.title: table for table in tables}
+    return {plain["title"]: _table(plain) for plain in read_page(path).get("tables", ())}
 
 
-@contextmanager
-def _page_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} does not hold a page of tables; move it away or choose another --folder") from None
-
-
-def _content_page(content: Mapping[str, Any]) -> str:
-    """Write the Markdown of a page, its sections one below the other."""
-    parts = (
-        {f"{content['title']}: {key}": part for key, part in content["sections"].items()}
-        if "sections" in content
-        else {content["title"]: content}
-    )
-    return "\n".join(
-        page(title, part["machine"], [_table(each) for each in part["tables"]]) for title, part in parts.items()
-    )
+def page_text(content: Mapping[str, Any]) -> str:
+    """Write the Markdown of a page from its numbers, its sections one below the other."""
+    parts = {content["title"]: content}
+    if "sections" in content:
+        parts = {f"{content['title']}: {key}": part for key, part in content["sections"].items()}
+    return "\n".join(page(title, part["machine"], map(_table, part["tables"])) for title, part in parts.items())
 
 
 def _plain(table: Table) -> dict[str, Any]:

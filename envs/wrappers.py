@@ -23,13 +23,8 @@ from gymnasium.utils import RecordConstructorArgs
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
-from envs.errors import UserError
-from envs.spaces import MultiDiscrete, batch_of_one, integer_ranges, row
-
-__all__ = [
-    "Antialias", "OneHot", "PreviousAction", "StepCount",
-    "VectorAntialias", "VectorOneHot", "VectorPreviousAction", "VectorStepCount",
-]  # fmt: skip
+from envs.errors import UserError, require
+from envs.spaces import MultiDiscrete, integer_ranges
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Space = gymnasium.Space[Any]
@@ -45,27 +40,13 @@ class Transform(NamedTuple):
     """
 
     space: Space  # of one transformed observation
-    encode: Callable[[Any, Array], Any]  # observations (N, ...) and integers (N,) -> transformed observations (N, ...)
+    encode: Callable[[Array, Array], Array]  # observations (N, ...) and integers (N,) -> transformed observations
     first: int = 0
     next: Callable[[Array, Any], Array] = lambda integers, actions: integers  # integers (N,), N actions -> (N,)
 
 
 def one_hot(space: Space) -> Transform:
-    """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
-
-    In a Dict every entry of integers is so encoded and a Box stays.
-
-    Raises:
-        UserError: there is no integer to encode.
-    """
-    if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
-        parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
-        whole = spaces.Dict({name: parts[name].space if name in parts else entry for name, entry in space.items()})
-
-        def encode_entries(batch: Any, integers: Array) -> Any:
-            return {n: parts[n].encode(entry, integers) if n in parts else entry for n, entry in batch.items()}
-
-        return Transform(whole, encode_entries)
+    """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32."""
     sizes, start = _integers(space)
     first = np.concatenate([[0], np.cumsum(sizes)])  # (K + 1,), the column where each integer's entries begin
 
@@ -89,97 +70,63 @@ def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transfo
     """
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise UserError(f"Antialias needs a flat Box observation, not {space}.")
-    if bins < 2:
-        raise UserError(f"bins of Antialias must be at least 2, not {bins}.")
-    width = space.shape[0]
-    chosen = list(range(width)) if entries is None else list(entries)
-    for entry in chosen:
-        if not 0 <= entry < width:
-            raise UserError(f"entries of Antialias must be from 0 to {width - 1}, not {entry}.")
-        if not np.isfinite([space.low[entry], space.high[entry]]).all() or space.low[entry] == space.high[entry]:
-            raise UserError(
-                f"Antialias needs bounds for entry {entry}, but it goes from {space.low[entry]} to {space.high[entry]}."
-            )
+    require(bins >= 2, f"bins of Antialias must be at least 2, not {bins}.")
     low, high, dtype = space.low.astype(np.float64), space.high.astype(np.float64), _float_dtype(space)
+    chosen = range(len(low)) if entries is None else entries
+    for entry in chosen:
+        require(0 <= entry < len(low), f"entries of Antialias must be from 0 to {len(low) - 1}, not {entry}.")
+        limits = f"from {space.low[entry]} to {space.high[entry]}"
+        bounded = np.isfinite([low[entry], high[entry]]).all() and low[entry] < high[entry]
+        require(bounded, f"Antialias needs bounds for entry {entry}, but it goes {limits}.")
 
-    def encode(batch: Array, _: Array) -> Array:
-        columns = [
-            _soft_one_hot((batch[:, entry] - low[entry]) / (high[entry] - low[entry]), bins)
-            if entry in chosen
-            else batch[:, entry, None]
-            for entry in range(width)
-        ]
-        return np.concatenate(columns, 1).astype(dtype)
+    def weights(values: Array, entry: int) -> Array:
+        """Weigh the points (N, bins) for the values (N,) of an entry."""
+        share = (values - low[entry]) / (high[entry] - low[entry])
+        return np.clip(1.0 - np.abs(np.clip(share, 0.0, 1.0)[:, None] * (bins - 1) - np.arange(bins)), 0.0, None)
 
-    bounds = [
-        ([0.0] * bins, [1.0] * bins) if entry in chosen else ([low[entry]], [high[entry]]) for entry in range(width)
-    ]
-    lows, highs = (np.concatenate(each).astype(dtype) for each in zip(*bounds, strict=True))
-    return Transform(spaces.Box(lows, highs, dtype=dtype), encode)
+    def spread(batch: Array, weigh: Callable[[Array, int], Array]) -> Array:
+        """Put weights (N, bins) in place of the chosen entries of a batch (N, d)."""
+        parts = [weigh(batch[:, i], i) if i in chosen else batch[:, [i]] for i in range(len(low))]
+        return np.concatenate(parts, 1).astype(dtype)
+
+    lows, highs = spread(low[None], lambda *_: np.zeros((1, bins))), spread(high[None], lambda *_: np.ones((1, bins)))
+    return Transform(spaces.Box(lows[0], highs[0], dtype=dtype), lambda batch, _: spread(batch, weights))
 
 
 def previous_action(space: Space, actions: Space) -> Transform:
     """Append the previous action, or at the start of an episode none, which the number of actions A stands for.
 
-    A flat Box gets A entries, 1 at the action and all 0 for none; integers get one more, of A + 1 values; a Dict gets
-    the entry "previous_action", Discrete(A + 1).
+    A flat Box gets A entries, 1 at the action and all 0 for none; integers get one more, of A + 1 values.
     """
     if not isinstance(actions, spaces.Discrete):
         raise UserError(f"PreviousAction needs Discrete actions, not {actions}.")
     count, start = int(actions.n), int(actions.start)
     codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
-    whole, encode = append_integer(space, "previous_action", codes)
-
-    def follow(_: Array, taken: Any) -> Array:
-        return np.array(taken, np.int64) - start if start else np.array(taken, np.int64)
-
-    return Transform(whole, encode, count, follow)
+    whole, encode = append_integer(space, codes)
+    return Transform(whole, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
 
 
 def step_count(space: Space, limit: int) -> Transform:
     """Append the number of steps taken, which stops at `limit`.
 
-    A flat Box gets one entry, the share of the limit from 0 to 1; integers get one more, of limit + 1 values; a Dict
-    gets the entry "step_count", Box (1,), the share of the limit.
+    A flat Box gets one entry, the share of the limit from 0 to 1; integers get one more, of limit + 1 values.
     """
     shares = np.linspace(0.0, 1.0, limit + 1, dtype=np.float32)[:, None]
-    whole, encode = append_integer(space, "step_count", shares, code_in_dict=True)
+    whole, encode = append_integer(space, shares)
     following = np.minimum(np.arange(1, limit + 2), limit)
     return Transform(whole, encode, 0, lambda count, _: following[count])
 
 
-def append_integer(
-    space: Space, key: str, codes: Array, code_in_dict: bool = False
-) -> tuple[Space, Callable[[Any, Array], Any]]:
-    """Append an integer to observations; a flat Box gets its row of `codes` (values, C) float32 instead.
-
-    Args:
-        space: of one observation.
-        key: name of the integer in a Dict.
-        codes: what stands for each value of the integer.
-        code_in_dict: a Dict gets the code, too, and not the integer.
-
-    Raises:
-        UserError: a Box is not flat, or the Dict has that key already.
-    """
-    count = len(codes)
-    if isinstance(space, spaces.Dict):
-        if key in space.spaces:
-            raise UserError(f"The observation already has an entry {key!r}; use the wrapper once only.")
-        code = spaces.Box(0.0, 1.0, codes.shape[1:], np.float32)
-        whole = spaces.Dict({**space.spaces, key: code if code_in_dict else spaces.Discrete(count)})
-        return whole, lambda batch, integers: {**batch, key: codes[integers] if code_in_dict else integers.copy()}
+def append_integer(space: Space, codes: Array) -> tuple[Space, Callable[[Any, Array], Any]]:
+    """Append an integer to integers, or to a flat Box the row of `codes` (values, C) float32 that stands for it."""
     if isinstance(space, spaces.Box):
-        if len(space.shape) != 1:
-            raise UserError(
-                f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}."
-            )
-        width, dtype = codes.shape[1], _float_dtype(space)
-        low, high = np.append(space.low, np.zeros(width)), np.append(space.high, np.ones(width))
+        flat, dtype = len(space.shape) == 1, _float_dtype(space)
+        require(flat, f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}.")
+        low, high = np.append(space.low, np.zeros_like(codes[0])), np.append(space.high, np.ones_like(codes[0]))
         box = spaces.Box(low.astype(dtype), high.astype(dtype), dtype=dtype)
         return box, lambda batch, integers: np.concatenate([batch, codes[integers]], 1).astype(dtype)
     sizes, start = _integers(space)
-    more = MultiDiscrete(np.append(sizes, count), start=np.append(start, 0))
+    more = MultiDiscrete(np.append(sizes, len(codes)), start=np.append(start, 0))
     return more, lambda batch, integers: np.column_stack([batch.reshape(len(batch), -1), integers])
 
 
@@ -195,12 +142,6 @@ def _integers(space: Space) -> tuple[Array, Array]:
             f"The observation must hold whole numbers (Discrete, MultiDiscrete or MultiBinary), not {space}."
         )
     return ranges
-
-
-def _soft_one_hot(share: Array, bins: int) -> Array:
-    """Weights (N, bins) of the points for shares (N,) of the way from the first to the last."""
-    position = np.clip(share, 0.0, 1.0) * (bins - 1)
-    return np.clip(1.0 - np.abs(position[:, None] - np.arange(bins)), 0.0, None)
 
 
 # Single environments
@@ -228,7 +169,7 @@ class _Wrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return self._encode(observation), *rest
 
     def _encode(self, observation: Any) -> Any:
-        return row(self.transform.encode(batch_of_one(observation), self._integer), 0)
+        return self.transform.encode(np.asarray(observation)[None], self._integer)[0]
 
 
 class OneHot(_Wrapper):
@@ -251,21 +192,14 @@ class Antialias(_Wrapper):
 
 
 class PreviousAction(_Wrapper):
-    """The action that led to an observation is part of it; at the start of an episode there is none.
-
-    A Box gets one entry for each action; MultiDiscrete and Discrete get one more integer, A where there is none; a
-    Dict gets the entry "previous_action", Discrete(A + 1).
-    """
+    """The action that led to an observation is part of it; at the start there is none (see `previous_action`)."""
 
     def __init__(self, env: Single) -> None:
         super().__init__(env, previous_action(_space(env, "PreviousAction"), env.action_space))
 
 
 class StepCount(_Wrapper):
-    """The number of steps taken in this episode is part of the observation.
-
-    A Box gets the share of `limit` as one more entry; MultiDiscrete and Discrete one more integer of limit + 1
-    values; a Dict the entry "step_count", the share as a Box (1,).
+    """The number of steps taken in this episode is part of the observation (see `step_count`).
 
     Args:
         env: the environment.
@@ -304,8 +238,8 @@ class _VectorWrapper(VectorWrapper[Any, Any, Any, Any, Array]):
         observation, reward, terminated, truncated, info = self.env.step(actions)
         integers = self.transform.next(self._integers, actions)
         for index in np.flatnonzero(info.get("_final_obs", ())):
-            final = batch_of_one(info["final_obs"][index])
-            info["final_obs"][index] = row(self.transform.encode(final, integers[index : index + 1]), 0)
+            final = np.asarray(info["final_obs"][index])[None]
+            info["final_obs"][index] = self.transform.encode(final, integers[index : index + 1])[0]
         ended = terminated | truncated
         same_step = self.env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         restarted = ended if same_step else self._ended
@@ -346,28 +280,20 @@ class VectorStepCount(_VectorWrapper):
 
 
 def _space(env: Any, name: str) -> Space:
-    """Return the observation space of one environment in `env`.
-
-    Raises:
-        UserError: `env` is not what the wrapper `name` wraps, or does not name its autoreset mode.
-    """
+    """Return the observation space of one environment in `env`."""
     vector = name.startswith("Vector")
-    if not isinstance(env, VectorEnv if vector else gymnasium.Env):
-        wanted, make = ("gymnasium.vector.VectorEnv", "make_vec") if vector else ("gymnasium.Env", "make")
-        twin = f"envs.wrappers.{name.removeprefix('Vector') if vector else f'Vector{name}'}"
-        other = twin if isinstance(env, gymnasium.Env | VectorEnv) else f"gymnasium.{make}(id)"
-        raise UserError(f"{name} wraps a {wanted}, not {type(env).__name__}; use {other}.")
-    if vector and "autoreset_mode" not in env.metadata:
-        raise UserError(f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
-    space: Space = getattr(env, "single_observation_space" if vector else "observation_space")
-    return space
+    wanted, maker, wrapper = ("vector.VectorEnv", "make_vec", name[6:]) if vector else ("Env", "make", f"Vector{name}")
+    fits = isinstance(env, VectorEnv if vector else gymnasium.Env)
+    other = f"envs.wrappers.{wrapper}" if isinstance(env, gymnasium.Env | VectorEnv) else f"gymnasium.{maker}(id)"
+    require(fits, f"{name} wraps a gymnasium.{wanted}, not {type(env).__name__}; use {other}.")
+    said = not vector or "autoreset_mode" in env.metadata
+    require(said, f"{name} needs metadata['autoreset_mode'] of {env}, to know when a row starts over.")
+    return env.single_observation_space if vector else env.observation_space
 
 
 def _step_limit(env: Any, limit: int | None) -> int:
     """Return the limit given or the world's own; raise a UserError where there is neither."""
-    found = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
-    if found is None or found < 1:
-        raise UserError(
-            f"StepCount needs a limit of at least 1 step for {env}, not {found}; give StepCount(env, limit=...)."
-        )
+    found: Any = getattr(getattr(env.unwrapped, "world", None), "time_limit", None) if limit is None else limit
+    sentence = f"StepCount needs a limit of at least 1 step for {env}, not {found}; give StepCount(env, limit=...)."
+    require(found is not None and found >= 1, sentence)
     return int(found)

@@ -7,13 +7,18 @@ from typing import Any
 
 import torch
 
+from dqn_memory.runs.cuda_graph import mapped
+from dqn_memory.runs.settings import read_config
 from world_models.glam.agent import Agent
-from world_models.glam.architecture import PRESETS, ModelConfig
-from world_models.glam.config import AgentConfig, Engine, LearnerConfig
-from world_models.glam.engine import ModelBatch, RolloutInputs, make_execution, make_optimizers
+from world_models.glam.config import AgentConfig, Engine, LearnerConfig, ModelConfig, TrainConfig
+from world_models.glam.imagination import Noise
+from world_models.glam.learner import adam, losses
 from world_models.glam.model import WorldModel
+from world_models.glam.replay import Batch
+from world_models.glam.train import make_execution
 
 ACTIONS, SCREEN = 3, 8
+PRESETS = {name: read_config(TrainConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}  # of recorded numbers, relative to the largest
 
 
@@ -64,22 +69,32 @@ def parts(engine: Engine = "eager", device: str = "cpu", **changes: Any) -> tupl
     """Model, agent, optimisers and execution, in float32."""
     net, actor = model(**changes).float().to(device), agent().float().to(device)
     config = LearnerConfig(learning_rate=1e-3)
-    optimizers = make_optimizers(engine, net, actor, config)
+    optimizers = [adam(net, config, engine == "cudagraph"), adam(actor, actor.config, engine == "cudagraph")]
     return net, actor, optimizers, make_execution(engine, net, actor, optimizers, config, "posterior")
 
 
-def model_batch(seed: int = 0, device: str = "cpu") -> ModelBatch:
-    """What an update of the world model takes."""
-    frames, action, first, noise = steps(3, 12, seed)
-    reward = torch.rand(3, 12, generator=torch.Generator().manual_seed(seed))
-    batch = ModelBatch(frames, action, reward, reward > 0.8, first, noise.float())
-    return ModelBatch(**{name: value.to(device) for name, value in vars(batch).items()})
+def batch(rows: int = 3, time: int = 12, seed: int = 0) -> tuple[Batch, torch.Tensor]:
+    """What an update of the world model takes: a batch and uniforms (B, T, G, C) in float64."""
+    frames, action, first, noise = steps(rows, time, seed)
+    draws = torch.Generator().manual_seed(seed)
+    reward, ended = torch.randn(rows, time, generator=draws) * 3, torch.rand(rows, time, generator=draws) < 0.2
+    return Batch(frames, action, reward, ended, first), noise
 
 
-def rollout_inputs(horizon: int = 4, seed: int = 0, device: str = "cpu") -> RolloutInputs:
-    """What imagining takes."""
-    frames, action, first, noise = steps(5, 7, seed)
+def loss(net: WorldModel, data: Batch, noise: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """The loss of a batch, and its parts."""
+    return losses(net.predictions(data, noise), data, net.config)
+
+
+def model_batch(seed: int = 0, device: str = "cpu") -> Any:
+    """The same in float32 on a device."""
+    data, noise = batch(seed=seed)
+    return mapped(lambda x: x.to(device), (data, noise.float()))
+
+
+def rollout_inputs(horizon: int = 4, seed: int = 0, device: str = "cpu") -> Any:
+    """What imagining takes: windows of the replay, uniforms for their latents, and those of H steps."""
+    data, noise = batch(5, 7, seed)
     drawn = torch.Generator().manual_seed(seed)
     latent, choice = torch.rand(horizon + 1, 5, 3, 4, generator=drawn), torch.rand(horizon, 5, 3, generator=drawn)
-    inputs = RolloutInputs(frames, action, first, noise.float(), latent, choice)
-    return RolloutInputs(**{name: value.to(device) for name, value in vars(inputs).items()})
+    return mapped(lambda x: x.to(device), (data, noise.float(), Noise(latent, choice)))

@@ -9,47 +9,45 @@ sections are kept.
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from operator import attrgetter, itemgetter
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal, get_args
 
 import torch
 import tyro
 
-from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Timer, environment_step, prior_table
+from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Timer, Work, environment_step, prior_table
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
-from dqn_memory.runs.settings import Bounds, Engine, EnvironmentConfig, Repeatable, check_numbers, read_config, set_tf32
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, from_record, parse, set_tf32
 from envs.machine import benchmark_facts
-from envs.tables import Table, Value, origin, write_page
-from world_models.glam.config import HorizonConfig
-from world_models.glam.config import TrainConfig as GlamConfig
-from world_models.glam.memory import MemoryKind
+from envs.tables import Table, origin, write_page
+from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
-from world_models.run_speed import run_section
-from world_models.unizero.config import EncoderConfig, ModelConfig, ReplayConfig
 from world_models.unizero.config import TrainConfig as UniZeroConfig
-from world_models.unizero.networks import WorldModel
+from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
 from world_models.unizero.train import UniZeroTrainer
 
 MODULE = "world_models.benchmark"
-TITLES = {"unizero": "Speed of UniZero", "glam": "Speed of GLAM"}
-TABLES = {"unizero": ("acting", "learning", "projection", "priors"), "glam": ("phases", "imagination", "projection")}
-ENGINES = {
-    ("unizero", "cpu"): ("eager", "compile"), ("unizero", "cuda"): ("eager", "compile", "cudagraph"),
-    ("glam", "cpu"): ("eager",), ("glam", "cuda"): ("eager", "cudagraph"),
-}  # fmt: skip
-Precision = Literal["float32", "tf32", "bfloat16"]  # bfloat16 is that of the learner, beside which all else has tf32
-GAME = "ALE/Pong-v5"
+CASES: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TRAINERS: dict[str, Any] = {"unizero": UniZeroTrainer, "glam": GlamTrainer}
 STEPS = 100_000  # of the run that is projected
 EPISODE = 2_000  # steps of the longest episode of an evaluation in Pong, roughly; a guess, said in the tables
-KEY = ("preset", "device", "engine", "precision")  # columns that tell which rows belong together
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
+EVALUATIONS = 11  # of a UniZero run
+COLUMNS = 60  # of the replay that UniZero's sequences are drawn from
+CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
+WARM_UP = 1024  # steps of a GLAM run before its first update
+# As configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, a last one of 5.
+ROUNDS, GAMES = 4 + 5, 20
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -95,378 +93,253 @@ class Args:
     def check(self) -> None:
         """Raise UserError for what cannot be measured."""
         check_numbers(self)
-        known = {"table of --only": (self.only, TABLES[self.model]),
-                 "--engine": (self.engine, ENGINES[self.model, self.on])}  # fmt: skip
+        known = {
+            "table of --only": (self.only, CASES[self.model]["tables"]),
+            "--engine": (self.engine, {case["engine"] for case, _ in ways(self.model, self.on)}),
+        }
         for what, (given, names) in known.items():
-            for name in given:
-                if name not in names:
-                    raise UserError(near_names(what, name, names))
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise UserError("--device cuda: torch sees no CUDA device here; use cpu")
-        if self.clock == "cpu" and self.on == "cuda":
-            raise UserError("--clock cpu cannot time an accelerator; leave it out")
+            for name in set(given) - set(names):
+                raise UserError(near_names(what, name, sorted(names)))
+        if self.on == "cuda" and (self.clock == "cpu" or not torch.cuda.is_available()):
+            raise UserError("--device cuda needs a CUDA device, which torch does not see here, and --clock wall")
 
 
-def measured(args: Args) -> Iterator[Table]:
+def ways(model: str, device: str) -> list[tuple[Row, str]]:
+    """List the ways of running a model on a device: the columns that tell their rows from others, and more flags."""
+    words = [way.split(maxsplit=3) for way in CASES[model][device]]
+    return [
+        ({"preset": preset, "device": device, "engine": engine, "precision": precision}, " ".join(flags))
+        for preset, engine, precision, *flags in words
+    ]
+
+
+def parsed(model: str, case: Row, flags: str) -> Any:
+    """Give the settings of a case's run."""
+    where = f"--device {case['device']} --engine {case['engine']} --threads {torch.get_num_threads()}"
+    words = f"{CASES['presets'][case['preset']]} {CASES[model]['precisions'][case['precision']]} {where} {flags}"
+    return parse(TRAINERS[model].config_class, words.split())
+
+
+def make_trainer(model: str, case: Row, flags: str) -> Any:
+    """Make a trainer before its first update, whose replay and histories random play has filled.
+
+    UniZero's heads are drawn: with the zeros that their last layers begin with all actions tie, and trees are flatter.
+    """
+    trainer = TRAINERS[model](parsed(model, case, flags))
+    for _ in range(COLUMNS if model == "unizero" else 2 * trainer.longest):
+        trainer.iterate()
+    generator = torch.Generator().manual_seed(0)
+    for head in trainer.model.heads.values() if model == "unizero" else ():
+        weight = head[-1].weight.data
+        weight.copy_(3 * torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
+    return trainer
+
+
+def bar(name: str, row: Row) -> float | None:
+    """Look up a bar, which the full size on an accelerator has to pass."""
+    barred = row["device"] == "cuda" and row["preset"] in ("full", "paper", "fast")
+    return float(CASES["bars"][name]) if barred else None
+
+
+def timed(timer: Timer, works: Mapping[str, Work]) -> Row:
+    """Measure milliseconds: a column for each work, and the largest spread among them."""
+    times = timer(works)
+    medians = {f"{name}_ms": time.median for name, time in times.items()}
+    return medians | {"spread": max(time.spread for time in times.values())}
+
+
+def minutes(milliseconds: Mapping[str, float]) -> Row:
+    """Turn the parts of a run into minutes, and add them up."""
+    parts = {f"{name}_min": value / 60_000 for name, value in milliseconds.items()}
+    return parts | {"run_min": sum(parts.values())}
+
+
+def tables(args: Args) -> Iterator[Table]:
     """Measure table after table; one that comes again with more rows replaces the one before."""
     timer = BenchmarkConfig(*(2, 1) if args.quick else (args.repetitions, 3), args.clock).compare
-    if args.model == "unizero":
-        return unizero_tables(args, timer)
-    return glam_tables(args, timer)
-
-
-# ---- UniZero ---------------------------------------------------------------------------------------------------------
-
-STEP_BAR, UPDATE_BAR, UNIZERO_BAR = (
-    15.0,
-    20.0,
-    20.0,
-)  # ms of an acting step and of an update, minutes of a run: full size
-RATE_BAR = 30.0  # environment steps/s of the tiny preset on a CPU
-COLUMNS = 60  # of the replay that sequences are drawn from
-EVERY = 10_000  # steps between the evaluations of a run
-CONTEXTS = (16, 20, 32, 64, 128, 256, 512)
-TINY = ModelConfig(width=64, heads=4, horizon=5, support=20, dropout=0.0, encoder=EncoderConfig(channels=16))
-SIZES = {  # model, environments, simulations, sequences of a batch
-    "full": (ModelConfig(), 8, 50, 64),
-    "tiny": (TINY, 2, 8, 64),
-    "quick": (replace(TINY, width=16, heads=2, encoder=EncoderConfig(channels=4)), 2, 2, 2),
-}
-
-ACTING_NOTE = (
-    "One step of all environments without the games themselves: draw the random numbers, encode, search, play and "
-    "remember, with full histories and drawn heads. `query_per`: auto queries all actions of a node at once where "
-    "trees are compiled. `steps_s`: environment steps per second. `trees`: who walks them. `precision`: bfloat16 "
-    "concerns the learner, where acting has tf32. `games_ms`: stepping the games, with random actions."
-)
-LEARNING_NOTE = (
-    "`gather_ms`: draw a batch of sequences from the replay; `reanalysis_ms`: the same with the policies of all its "
-    "steps searched anew; `update_ms`: everything from there to moved weights (targets, encoders, losses, "
-    "backward, clipping, AdamW, moving average)."
-)
-UNIZERO_NOTE = (
-    f"A run of {STEPS:,} environment steps under the default settings, some updates with policies searched anew "
-    f"(`reanalysis_min`: what that adds), and {STEPS // EVERY + 1} evaluations, whose episodes are played side by side "
-    f"and taken to last {EPISODE:,} steps. Everything in minutes, one part after another."
-)
-
-
-@dataclass(frozen=True)
-class UniZeroCase:
-    """One way of running UniZero on Pong."""
-
-    preset: str = "tiny"
-    device: str = "cpu"
-    engine: Engine = "eager"
-    precision: Precision = "float32"
-    trees: Literal["compiled", "torch"] = "compiled"
-    query_per: Literal["auto", "action"] = "auto"
-
-    @property
-    def barred(self) -> bool:
-        """Whether the bars of an accelerator apply."""
-        return self.preset == "full" and self.device == "cuda"
-
-    def config(self) -> UniZeroConfig:
-        """Give the settings of a run that begins with random actions."""
-        model, num_envs, simulations, batch = SIZES[self.preset]
-        base = UniZeroConfig(model=model, environment=EnvironmentConfig(GAME, num_envs=num_envs))
-        precision: Any = "bfloat16" if self.precision == "bfloat16" else "float32"
-        return replace(
-            base,
-            search=replace(base.search, simulations=simulations, backend=self.trees, query_per=self.query_per),
-            learner=replace(base.learner, batch_size=batch, precision=precision),
-            replay=ReplayConfig(COLUMNS * num_envs),
-            collection=replace(base.collection, prepopulate=base.collection.learning_starts),
-            compute=replace(
-                base.compute, device=self.device, engine=self.engine, tf32=self.precision != "float32"
-            ),
-        )  # fmt: skip
-
-    def trainer(self) -> UniZeroTrainer:
-        """Make a trainer whose histories and replay are full, before its first update, with drawn heads."""
-        trainer = UniZeroTrainer(self.config())
-        for _ in range(COLUMNS):
-            trainer.iterate()
-        draw_heads(trainer.model)
-        return trainer
-
-
-def unizero_cases(device: str, engines: Sequence[str] = (), quick: bool = False) -> list[UniZeroCase]:
-    """List the tiny preset on a CPU; on an accelerator the full one in every way."""
-    case = UniZeroCase("quick" if quick else "tiny" if device == "cpu" else "full", device)
-    graph = replace(case, engine="cudagraph")
-    if device == "cpu":
-        ways = [case, replace(case, query_per="action"), replace(case, engine="compile")]
-    else:
-        ways = [
-            case, replace(case, engine="compile"), graph, replace(graph, query_per="action"),
-            replace(graph, trees="torch"), replace(case, engine="compile", precision="tf32"),
-            replace(graph, precision="tf32"), replace(graph, precision="bfloat16"),
-        ]  # fmt: skip
-    wanted = engines or (("eager",) if device == "cpu" else ENGINES["unizero", "cuda"])  # compiling takes minutes
-    return [way for way in ways if way.engine in wanted]
-
-
-def unizero_tables(args: Args, timer: Timer) -> Iterator[Table]:
-    """Measure the wanted tables, those of acting and learning anew after each case."""
-    wanted = set(args.only or TABLES["unizero"])
-    acting, learning = list[dict[str, Value]](), list[dict[str, Value]]()
-    for case in unizero_cases(args.on, args.engine, args.quick) if wanted != {"priors"} else ():
-        trainer = case.trainer()
-        if wanted & {"acting", "projection"}:
-            acting.append(acting_row(case, trainer, timer))
-            yield Table.from_records(acting, "Acting", ACTING_NOTE)
-        # the trees have no part in learning, and reanalysis queries the model alike in all cases
-        if wanted & {"learning", "projection"} and (case.trees, case.query_per) == ("compiled", "auto"):
-            learning.append(learning_row(case, trainer, timer))
-            yield Table.from_records(learning, "Learning", LEARNING_NOTE)
+    notes = CASES[args.model]["tables"]
+    wanted = args.only or tuple(notes)
+    engines = args.engine or (("eager",) if args.on == "cpu" else ("eager", "compile", "cudagraph"))
+    quick = {"preset": "quick"} if args.quick and args.model == "unizero" else {}
+    cases = [(case | quick, flags) for case, flags in ways(args.model, args.on) if case["engine"] in engines]
+    measure: Any = unizero_rows if args.model == "unizero" else glam_rows
+    found: dict[str, list[Row]] = defaultdict(list)
+    for case, flags in cases if set(wanted) != {"priors"} else ():
+        more = f"--backend {args.backend}" if args.model == "glam" else flags
+        for name, row in measure(case, more, wanted, timer):
+            found[name].append(row)
+            yield Table.from_records(found[name], *notes[name])
     if "projection" in wanted:
-        yield Table.from_records([unizero_run(row, learning) for row in acting], "Projected run", UNIZERO_NOTE)
+        rows = unizero_runs(found) if args.model == "unizero" else glam_runs(found, cases, timer)
+        yield Table.from_records(rows, *notes["projection"])
     if "priors" in wanted:
         shape = (1, 2, 4) if args.quick else (64 if args.on == "cuda" else 2, 8, 96)
         yield prior_table(timer, shape, (16, 32, 128) if args.quick else CONTEXTS, args.on)
 
 
-@torch.no_grad()
-def draw_heads(model: WorldModel) -> None:
-    """Draw the heads' last layers: with the zeros that they begin with all actions tie, and trees are flatter."""
-    generator = torch.Generator().manual_seed(0)
-    for head in model.heads.values():
-        weight = head[-1].weight  # type: ignore[index]
-        weight.copy_(3 * torch.randn(weight.shape, generator=generator) / weight.shape[1] ** 0.5)
-
-
-def acting_row(case: UniZeroCase, trainer: UniZeroTrainer, timer: Timer) -> dict[str, Value]:
-    """Measure the milliseconds of an acting step."""
-    num_envs = trainer.fleet.num_envs
+# ---- UniZero ---------------------------------------------------------------------------------------------------------
+def unizero_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> Iterator[tuple[str, Row]]:
+    """Measure an acting step beside a step of the games; an update, its batch, and a batch with new policies."""
+    trainer = make_trainer("unizero", case, flags)
+    config, num_envs = trainer.config, trainer.fleet.num_envs
     no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
+    draws = torch.Generator().manual_seed(0)
 
     def step() -> None:
         action, _, latent = trainer.plan()
         trainer.planner.remember(latent, action, no_end)
 
-    draws = torch.Generator().manual_seed(0)
-    times = timer({
-        "step": step,
-        "games": lambda: trainer.fleet.step(
-            torch.randint(trainer.num_actions, (num_envs,), generator=draws).to(trainer.device)
-        ),
-    })  # fmt: skip
-    ours = times["step"]
-    return {
-        **vars(case), "num_envs": num_envs, "simulations": trainer.config.search.simulations,
-        "step_ms": ours.median, "fastest_ms": ours.fastest, "spread": ours.spread, "games_ms": times["games"].median,
-        "steps_s": 1000 * num_envs / ours.median, "step_bar": STEP_BAR if case.barred else None,
-        "steps_s_bar": RATE_BAR if case.preset == "tiny" else None,
-    }  # fmt: skip
+    def games() -> None:
+        trainer.fleet.step(torch.randint(trainer.num_actions, (num_envs,), generator=draws).to(trainer.device))
+
+    if {"acting", "projection"} & set(wanted):
+        row = case | {"trees": config.search.backend, "query_per": config.search.query_per, "num_envs": num_envs}
+        row |= {"simulations": config.search.simulations, **timed(timer, {"step": step, "games": games})}
+        row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
+        yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
+    # the trees have no part in learning, and reanalysis queries the model alike in all cases
+    if {"learning", "projection"} & set(wanted) and flags == "--backend compiled":
+        gather, reanalyse = (partial(trainer.sequences, reanalyse=again) for again in (False, True))
+        works: dict[str, Work] = {"update": partial(trainer.learn, gather()), "gather": gather, "reanalysis": reanalyse}
+        row = case | {"batch": config.learner.batch_size, "horizon": config.model.horizon, **timed(timer, works)}
+        yield "learning", row | {"update_bar": bar("update", row)}
 
 
-def learning_row(case: UniZeroCase, trainer: UniZeroTrainer, timer: Timer) -> dict[str, Value]:
-    """Measure the milliseconds of an update, of its batch and of a batch with new policies."""
-    sequences = trainer.sequences(reanalyse=False)
-    times = timer({
-        "gather": partial(trainer.sequences, reanalyse=False),
-        "reanalysis": partial(trainer.sequences, reanalyse=True),
-        "update": lambda: trainer.learn(sequences),
-    })  # fmt: skip
-    update, columns = times["update"], {name: getattr(case, name) for name in KEY}
-    return {
-        **columns, "batch": trainer.config.learner.batch_size, "horizon": trainer.config.model.horizon,
-        "update_ms": update.median, "fastest_ms": update.fastest, "spread": update.spread,
-        "gather_ms": times["gather"].median, "reanalysis_ms": times["reanalysis"].median,
-        "update_bar": UPDATE_BAR if case.barred else None,
-    }  # fmt: skip
-
-
-def unizero_run(acting: Mapping[str, Any], learning: Sequence[Mapping[str, Any]]) -> dict[str, Value]:
-    """Project the minutes of a whole run from the measured parts."""
-    update = next(row for row in learning if all(row[name] == acting[name] for name in KEY))
-    collection, iterations = UniZeroConfig().collection, STEPS / acting["num_envs"]
-    updates, evaluated = STEPS * collection.replay_ratio, (STEPS // EVERY + 1) * EPISODE
-    again = updates * collection.reanalyse_fraction
-    minutes = {
-        "acting_min": iterations * acting["step_ms"] / 60_000,
-        "learning_min": updates * (update["update_ms"] + update["gather_ms"]) / 60_000,
-        "reanalysis_min": again * (update["reanalysis_ms"] - update["gather_ms"]) / 60_000,
-        "evaluation_min": evaluated * acting["step_ms"] / 60_000,
-        "games_min": (iterations + evaluated) * acting["games_ms"] / 60_000,
-    }
-    columns = {name: acting[name] for name in (*KEY, "trees", "query_per")}
-    bar = UNIZERO_BAR if (acting["preset"], acting["device"]) == ("full", "cuda") else None
-    return {**columns, **minutes, "run_min": sum(minutes.values()), "run_bar": bar}
+def unizero_runs(found: Mapping[str, Sequence[Row]]) -> Iterator[Row]:
+    """Project the minutes of whole runs from the measured parts."""
+    alike, collection = itemgetter("preset", "device", "engine", "precision"), UniZeroConfig().collection
+    updates, evaluated = STEPS * collection.replay_ratio, EVALUATIONS * EPISODE
+    for acting in found["acting"]:
+        update = next(row for row in found["learning"] if alike(row) == alike(acting))
+        iterations = STEPS / acting["num_envs"]
+        milliseconds = {
+            "acting": iterations * acting["step_ms"],
+            "learning": updates * (update["update_ms"] + update["gather_ms"]),
+            "reanalysis": updates * collection.reanalyse_fraction * (update["reanalysis_ms"] - update["gather_ms"]),
+            "evaluation": evaluated * acting["step_ms"],
+            "games": (iterations + evaluated) * acting["games_ms"],
+        }
+        columns = {name: acting[name] for name in ("preset", "device", "engine", "precision", "trees", "query_per")}
+        yield columns | minutes(milliseconds) | {"run_bar": bar("unizero", columns)}
 
 
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
-
-PHASES_BAR, GLAM_BAR = 20.0, 35.0  # ms of an environment step with both updates, minutes of a run: full size
-WARM_UP = 1024  # steps of the projected run before its first update
-# As configs/glam/paper.toml and fast.toml have it: 4 evaluations of an episode in each of 20 games, a last one of 5.
-ROUNDS, GAMES = 4 + 5, 20
-FORMS: tuple[MemoryKind, ...] = get_args(MemoryKind)
-
-PHASES_NOTE = (
-    "One environment step without the environment: choose an action (`act_ms`), draw a batch and update the world "
-    "model (`model_ms`), draw contexts, encode and imagine (`dream_ms`), update actor, critic and slow critic "
-    "(`agent_ms`); `step_ms` is their sum. `window` reads the last K steps anew for every imagined one, `carried` "
-    "goes on from the recurrent state."
-)
-IMAGINATION_NOTE = (
-    "The same model, contexts and horizon; `speed_up`: of `carried` over `window`, the median over pairs of "
-    "neighbouring repetitions. They are not the same function: a window knows its last K steps only."
-)
-PROJECTION_NOTE = (
-    f"A run of {STEPS:,} environment steps with both updates after each from step {WARM_UP:,} on, under the "
-    f"preset's own schedule of horizons, and evaluations that play {ROUNDS} rounds in all of {GAMES} games side by "
-    f"side, sampled and greedy, each round taken to last {EPISODE:,} steps. `games_min`: stepping Pong itself, "
-    f"one game in training and {GAMES} in evaluations, measured with random actions. Acting there is taken to cost "
-    "what it costs in one game. Everything in minutes, one part after another."
-)
+def horizons(case: Row) -> Counter[int]:
+    """Count the steps at each horizon of a whole run, from its first update on."""
+    schedule = parsed("glam", case, "").horizon
+    return Counter(schedule.at(step) for step in range(WARM_UP, STEPS))
 
 
-@dataclass(frozen=True)
-class GlamCase:
-    """One way of running a preset of GLAM."""
-
-    preset: str = "smoke"
-    device: str = "cpu"
-    engine: Literal["eager", "cudagraph"] = "eager"
-    precision: Precision = "float32"
-    backend: Backend = "auto"
-    form: MemoryKind | None = None
-    """Of imagination (None: the preset's)."""
-    horizon: int | None = None
-    """Imagined steps (None: as many as the preset begins with)."""
-
-    @property
-    def barred(self) -> bool:
-        """Whether the bars of an accelerator apply."""
-        return self.preset != "smoke" and self.device == "cuda"
-
-    def config(self) -> GlamConfig:
-        """Give the preset, executed in this way."""
-        config = read_config(GlamConfig, f"glam/{self.preset}")
-        bfloat16 = self.precision == "bfloat16"
-        start = self.horizon or config.horizon.start
-        return replace(
-            config,
-            model=replace(config.model, imagination_memory=self.form or config.model.imagination_memory),
-            learner=replace(config.learner, bfloat16=bfloat16),
-            agent=replace(config.agent, bfloat16=bfloat16),
-            horizon=replace(config.horizon, start=start, growth=0, maximum=start),
-            compute=replace(
-                config.compute, tf32=self.precision != "float32", threads=None, device=self.device,
-                engine=self.engine, backend=self.backend,
-            ),
-        )  # fmt: skip
-
-    def trainer(self) -> GlamTrainer:
-        """Make a trainer whose replay holds two windows of random play, before its first update."""
-        trainer = GlamTrainer(self.config())
-        for _ in range(2 * trainer.longest):
-            trainer.iterate()
-        return trainer
-
-    @property
-    def schedule(self) -> HorizonConfig:
-        """The horizons of a whole run."""
-        return self.config().horizon if self.preset == "smoke" else HorizonConfig()
-
-    @property
-    def horizons(self) -> list[int]:
-        """Every horizon that the schedule passes through in a whole run."""
-        schedule = self.schedule
-        return sorted({schedule.at(step) for step in range(0, STEPS, schedule.growth_every)})
-
-
-def glam_cases(device: str, engines: Sequence[str] = (), backend: Backend = "auto") -> list[GlamCase]:
-    """List the smoke preset on a CPU; on an accelerator the full size, as published and quick, in every way."""
-    if device == "cpu":
-        return [GlamCase(backend=backend)]
-    ways = [
-        GlamCase("paper", "cuda"),
-        GlamCase("fast", "cuda", precision="bfloat16"),
-        GlamCase("paper", "cuda", "cudagraph"),
-        GlamCase("paper", "cuda", "cudagraph", "bfloat16"),
-        GlamCase("fast", "cuda", "cudagraph", "tf32"),
-        GlamCase("fast", "cuda", "cudagraph", "bfloat16"),
-    ]
-    return [replace(way, backend=backend) for way in ways if not engines or way.engine in engines]
-
-
-def glam_tables(args: Args, timer: Timer) -> Iterator[Table]:
-    """Measure the wanted tables; that of phases comes after each case anew, as all of them take minutes."""
-    chosen, wanted = glam_cases(args.on, args.engine, args.backend), args.only or TABLES["glam"]
-    phases: list[dict[str, Value]] = []
-    if {"phases", "projection"} & set(wanted):
-        for case in chosen:
-            phases += [phase_row(replace(case, horizon=horizon), timer) for horizon in case.horizons]
-            yield Table.from_records(phases, "Phases", PHASES_NOTE)
+def glam_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> Iterator[tuple[str, Row]]:
+    """Measure each phase at each horizon, and imagination with both memories by turns at the longest."""
+    reached, fixed = sorted(horizons(case)), f"{flags} --growth 0 --start {{0}} --maximum {{0}}".format
+    for horizon in reached if {"phases", "projection"} & set(wanted) else ():
+        trainer = make_trainer("glam", case, fixed(horizon))
+        backend = None if trainer.backend is None else trainer.backend.name
+        works: dict[str, Work] = {"act": trainer.act, "model": trainer.learn_model, "dream": trainer.imagine}
+        works["agent"] = partial(trainer.learn_agent, trainer.imagine())
+        row = case | {"backend": backend, "form": trainer.config.model.imagination_memory, "horizon": horizon}
+        row |= timed(timer, works)
+        yield "phases", row | {"step_ms": sum(row[f"{name}_ms"] for name in works), "bar": bar("phases", row)}
     if "imagination" in wanted:
-        once = {(case.engine, case.precision): case for case in chosen}.values()
-        rows = [imagination_row(replace(case, horizon=case.horizons[-1]), timer) for case in once]
-        yield Table.from_records(rows, "Imagination", IMAGINATION_NOTE)
-    if "projection" in wanted:
-        games = partial(environment_step, GAME, device=args.on, env_kwargs=chosen[0].config().env_kwargs())
-        alone, evaluated = (timer({"games": games(num_envs)})["games"].median for num_envs in (1, GAMES))
-        rows = [glam_run(phases, case, alone, evaluated) for case in chosen]
-        yield Table.from_records(rows, "Projected run", PROJECTION_NOTE)
+        trainers = {
+            kind: make_trainer("glam", case, f"{fixed(reached[-1])} --imagination-memory {kind}")
+            for kind in get_args(MemoryKind)
+        }
+        times = timer({form: trainer.imagine for form, trainer in trainers.items()})
+        config = trainers["window"].config
+        row = case | {"rows": config.imagination.num_rollouts, "context": config.model.context, "horizon": reached[-1]}
+        row |= {f"{form}_ms": time.median for form, time in times.items()}
+        yield "imagination", row | {"speed_up": times["carried"].speed_up(times["window"])}
 
 
-def phase_row(case: GlamCase, timer: Timer) -> dict[str, Value]:
-    """Measure the milliseconds of each phase at one horizon; the agent learns from the same rollouts every time."""
-    trainer = case.trainer()
-    rollouts = trainer.imagine()
-    times = timer({
-        "act": trainer.act, "model": trainer.learn_model, "dream": trainer.imagine,
-        "agent": lambda: trainer.execution.learn_agent(rollouts),
-    })  # fmt: skip
-    return {
-        **{name: getattr(case, name) for name in KEY},
-        "backend": None if trainer.backend is None else trainer.backend.name,
-        "form": trainer.config.model.imagination_memory, "horizon": trainer.config.horizon.start,
-        **{f"{name}_ms": time.median for name, time in times.items()},
-        "step_ms": sum(time.median for time in times.values()),
-        "spread": max(time.spread for time in times.values()), "bar": PHASES_BAR if case.barred else None,
-    }  # fmt: skip
-
-
-def imagination_row(case: GlamCase, timer: Timer) -> dict[str, Value]:
-    """Measure imagination on a sliding window and with carried state by turns."""
-    forms = {form: replace(case, form=form).trainer() for form in FORMS}
-    times = timer({form: trainer.imagine for form, trainer in forms.items()})
-    config = forms["window"].config
-    return {
-        **{name: getattr(case, name) for name in KEY[1:]},
-        "rows": config.imagination.num_rollouts, "context": config.model.context, "horizon": config.horizon.start,
-        **{f"{form}_ms": times[form].median for form in FORMS},
-        "speed_up": times["carried"].speed_up(times["window"]),
-    }  # fmt: skip
-
-
-def glam_run(
-    phases: Sequence[Mapping[str, Any]], case: GlamCase, games_ms: float, evaluated_ms: float
-) -> dict[str, Value]:
-    """Project the minutes of a whole run from its phases and the steps of its environments."""
-    columns = {name: getattr(case, name) for name in KEY}
-    measured = {row["horizon"]: row for row in phases if all(row[name] == value for name, value in columns.items())}
-    schedule = case.schedule  # reads the preset
-    steps = dict.fromkeys(case.horizons, 0) | Counter(schedule.at(step) for step in range(WARM_UP, STEPS))
-    first = measured[min(steps)]
+def glam_runs(found: Mapping[str, Sequence[Row]], cases: Sequence[tuple[Row, str]], timer: Timer) -> Iterator[Row]:
+    """Project the minutes of whole runs from their phases and the steps of their environments."""
+    device, config = cases[0][0]["device"], parsed("glam", cases[0][0], "")
+    step = partial(environment_step, config.environment.env, device=device, env_kwargs=config.env_kwargs())
+    alone, many = (timed(timer, {"games": step(num_envs)})["games_ms"] for num_envs in (1, GAMES))
     evaluated = 2 * ROUNDS * EPISODE
-    minutes = {
-        "acting_min": (STEPS - WARM_UP + evaluated) * first["act_ms"] / 60_000,
-        "games_min": (STEPS * games_ms + evaluated * evaluated_ms) / 60_000,
-        **{
-            f"{name}_min": sum(count * measured[horizon][f"{name}_ms"] for horizon, count in steps.items()) / 60_000
-            for name in ("model", "dream", "agent")
-        },
-    }
-    bar = GLAM_BAR if case.barred else None
-    return {**columns, "form": first["form"], **minutes, "run_min": sum(minutes.values()), "bar": bar}
+    for case, _ in cases:
+        steps = horizons(case)
+        measured = {row["horizon"]: row for row in found["phases"] if case.items() <= row.items()}
+        first = measured[min(steps)]
+        milliseconds = {
+            "acting": (STEPS - WARM_UP + evaluated) * first["act_ms"],
+            "games": STEPS * alone + evaluated * many,
+        }
+        for name in ("model", "dream", "agent"):
+            milliseconds[name] = sum(count * measured[horizon][f"{name}_ms"] for horizon, count in steps.items())
+        yield case | {"form": first["form"]} | minutes(milliseconds) | {"bar": bar("glam", case)}
 
 
-# ---- measure, print, write -------------------------------------------------------------------------------------------
+# ---- a whole run -----------------------------------------------------------------------------------------------------
+def run_section(model: str, path: Path, name: str = "") -> tuple[str, Row, list[Table]]:
+    """Read a run's log: the name of its section, what its speed depends on, its tables."""
+    run, texts = Run.open(path, tensorboard=False), CASES["runs"]
+    config = from_record(TRAINERS[model].config_class, run.config_toml, str(path / "config.toml"))
+    facts = {fact: run.environment.get(fact) for fact in texts["facts"]}
+    facts |= {key: attrgetter(where)(config) for key, where in texts["settings"][model].items()}
+    lines = run.metrics()
+    rows = {"phases": phase_rows(lines)} if model == "unizero" else {"speed": [speed_row(lines)]}
+    if model == "glam":
+        rows["training"] = outcome_rows(lines, "charts")
+    rows["curve"] = outcome_rows(lines, "eval", "final")
+    state = "finished" if any("final/episodic_return" in line for line in lines) else "not finished"
+    progress = f"{lines[-1]['step']:,} of {config.total_steps:,} environment steps; {state}. "
+    tables = [Table.from_records(several, *texts[table]) for table, several in rows.items()]
+    tables[0] = replace(tables[0], note=progress + tables[0].note)
+    return f"run {name or config.environment.env + ' on ' + str(facts['device'])}", facts, tables
+
+
+def phase_rows(lines: Sequence[Row]) -> list[Row]:
+    """Make a row for each phase of UniZero's algorithm, one for the rest, one for the whole run."""
+    timed = [line for line in lines if f"time/{LEARNING}" in line]
+    if not timed:
+        raise UserError("the run has logged no phases yet: wait for its first log line")
+    steps, whole = int(timed[-1]["step"]), max(float(line.get("time/elapsed", 0.0)) for line in lines)
+    seconds = {phase: sum(float(line[f"time/{phase}"]) for line in timed) for phase in PHASES}
+    updates = float(timed[-1]["charts/updates"])
+    seconds |= {"rest": max(whole - sum(seconds.values()), 0.0), "whole run": whole}
+    return [
+        {
+            "part": phase, "seconds": spent, "share": spent / whole if whole else None,
+            "steps_s": steps / spent if spent and phase != EVALUATION else None,
+            "updates_s": updates / spent if spent and phase == LEARNING else None,
+        }
+        for phase, spent in seconds.items()
+    ]  # fmt: skip
+
+
+def speed_row(lines: Sequence[Row]) -> Row:
+    """Give the steps, updates and minutes of a GLAM run so far, and the milliseconds of a step."""
+    logs = [line for line in lines if "charts/updates" in line]
+    if len(logs) < 2:
+        raise UserError("the run has logged too little yet: wait for its second log line")
+    evaluated = [line["step"] for line in lines if "eval/episodic_return" in line]  # each after its step's log line
+    stretches = [
+        1_000 * (after["time/elapsed"] - before["time/elapsed"]) / (after["step"] - before["step"])
+        for before, after in pairwise(logs)
+        if after["charts/updates"] > before["charts/updates"]
+        and not any(before["step"] <= step < after["step"] for step in evaluated)
+    ]
+    return {
+        "steps": int(logs[-1]["step"]), "updates": int(logs[-1]["charts/updates"]),
+        "minutes": max(float(line["time/elapsed"]) for line in lines) / 60,
+        "step_ms": median(stretches) if stretches else None,
+    }  # fmt: skip
+
+
+def outcome_rows(lines: Sequence[Row], *parts: str) -> list[Row]:
+    """Make a row for each log line with returns of these parts (charts: of training, eval, final)."""
+    names = {"return": "episodic_return", "greedy": "greedy_episodic_return", "success": "success_rate",
+             "length": "episodic_length", "episodes": "episodes"}  # fmt: skip
+    rows = list[Row]()
+    for line in lines:
+        for part in (part for part in parts if f"{part}/episodic_return" in line):
+            found = {column: line.get(f"{part}/{name}") for column, name in names.items()}
+            shown = {column: value for column, value in found.items() if value is not None}
+            rows.append({"step": line["step"], **shown, "minutes": line["time/elapsed"] / 60})
+    return rows
 
 
 @one_line_errors
@@ -475,22 +348,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     args.check()
-    if args.run:
-        section, facts, tables = run_section(args.model, Path(args.run), args.name)
-        write_page(Path(args.folder), args.model, TITLES[args.model], facts, tables, section)
-        print(f"wrote the section {section!r} of {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
-        return
-    torch.set_num_threads(args.threads)
-    set_tf32(False)
-    facts = origin(MODULE, argv, **benchmark_facts())
     made: dict[str, Table] = {}
-    for table in measured(args):
+    found: Iterable[Table]
+    if args.run:
+        section, facts, found = run_section(args.model, Path(args.run), args.name)
+    else:
+        torch.set_num_threads(args.threads)
+        set_tf32(False)
+        section, facts, found = args.on, origin(MODULE, argv, **benchmark_facts()), tables(args)
+    for table in found:
         made[table.title] = table
         print(table.text(), end="\n\n", flush=True)
         if args.write:
-            write_page(Path(args.folder), args.model, TITLES[args.model], facts, list(made.values()), args.on)
+            write_page(Path(args.folder), args.model, CASES[args.model]["title"], facts, list(made.values()), section)
     if args.write:
-        print(f"wrote {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
+        print(f"wrote the section {section!r} of {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
 
 
 if __name__ == "__main__":

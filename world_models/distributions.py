@@ -5,6 +5,7 @@ Expectations, logarithms and inverse transforms are computed in float32 or wider
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -69,40 +70,32 @@ def expectation(logits: Tensor, low: float, high: float) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ValueCode:
-    """Scalars as two-hot distributions of h(x) on the integers -size .. size (MuZero, appendix F)."""
+class TwoHotCode:
+    """Scalars as two-hot distributions of a transform of them, on `bins` evenly spaced points of [low, high]."""
 
-    size: int = 50
-
-    @property
-    def bins(self) -> int:
-        """Number of integers."""
-        return 2 * self.size + 1
-
-    def encode(self, x: Tensor) -> Tensor:
-        """(...) -> (..., bins); values beyond h^-1(size) are clamped."""
-        return two_hot(value_transform(x), -self.size, self.size, self.bins)
-
-    def decode(self, logits: Tensor) -> Tensor:
-        """(..., bins) -> (...), h^-1 of the expectation, float32 or wider."""
-        return inverse_value_transform(expectation(logits, -self.size, self.size))
-
-
-@dataclass(frozen=True)
-class SymlogCode:
-    """Scalars as two-hot distributions of symlog(x) on evenly spaced points (Hafner et al. 2023)."""
-
-    low: float = -20.0
-    high: float = 20.0
-    bins: int = 255
+    low: float
+    high: float
+    bins: int
+    transform: Callable[[Tensor], Tensor]
+    inverse: Callable[[Tensor], Tensor]
 
     def encode(self, x: Tensor) -> Tensor:
-        """(...) -> (..., bins); values beyond symexp of the last points are clamped."""
-        return two_hot(symlog(x), self.low, self.high, self.bins)
+        """(...) -> (..., bins); values beyond those of the last points are clamped."""
+        return two_hot(self.transform(x), self.low, self.high, self.bins)
 
     def decode(self, logits: Tensor) -> Tensor:
-        """(..., bins) -> (...), symexp of the expectation, float32 or wider: bfloat16 is 1 to 3 % off from 100 on."""
-        return symexp(expectation(logits, self.low, self.high))
+        """(..., bins) -> (...), the inverse of the expectation, float32 or wider: bfloat16 is 1 to 3 % off."""
+        return self.inverse(expectation(logits, self.low, self.high))
+
+
+def value_code(size: int = 50) -> TwoHotCode:
+    """Make the code of h(x) on the integers -size .. size (MuZero, appendix F)."""
+    return TwoHotCode(-size, size, 2 * size + 1, value_transform, inverse_value_transform)
+
+
+def symlog_code(bins: int = 255) -> TwoHotCode:
+    """Make the code of symlog(x) on `bins` points of [-20, 20] (Hafner et al. 2023)."""
+    return TwoHotCode(-20.0, 20.0, bins, symlog, symexp)
 
 
 def cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
@@ -116,12 +109,6 @@ def entropy(logits: Tensor) -> Tensor:
     return -(logs.exp() * logs).sum(-1)
 
 
-def kl_divergence(p: Tensor, q: Tensor) -> Tensor:
-    """KL(softmax(p) || softmax(q)) in nats: (..., K), (..., K) -> (...)."""
-    log_p, log_q = upcast(p).log_softmax(-1), upcast(q).log_softmax(-1)
-    return (log_p.exp() * (log_p - log_q)).sum(-1)
-
-
 def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
     """Normalised logits of a categorical mixed with `share` of the uniform one (Hafner et al. 2023)."""
     if share == 0:  # the logarithm of a probability that has become 0 would be -inf
@@ -130,9 +117,9 @@ def unimix(logits: Tensor, share: float = 0.01) -> Tensor:
     return ((1 - share) * probabilities + share / logits.shape[-1]).log()
 
 
-def simnorm(x: Tensor, group: int = 8, temperature: float = 1.0) -> Tensor:
+def simnorm(x: Tensor, group: int = 8) -> Tensor:
     """Softmax inside groups of `group` neighbours (Hansen et al. 2024): (..., D) -> (..., D), D divisible by it."""
-    return (upcast(x).unflatten(-1, (-1, group)) / temperature).softmax(-1).flatten(-2)
+    return upcast(x).unflatten(-1, (-1, group)).softmax(-1).flatten(-2)
 
 
 def group_kl(prediction: Tensor, target: Tensor, group: int = 8) -> Tensor:

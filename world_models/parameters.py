@@ -8,38 +8,41 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence, Set
+import tomllib
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
-from torch import Tensor, nn
+from torch import nn
 
 from dqn_memory.analysis.size import gigaflop
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import one_line_errors
-from dqn_memory.runs.settings import Bounds, check_numbers
+from dqn_memory.runs.settings import Bounds, check_numbers, read_config
 from envs.machine import describe_environment
 from envs.tables import Table, Value, origin, page, write_page
+from world_models.glam import acting
 from world_models.glam.agent import Agent
-from world_models.glam.architecture import FORMS, PRESETS
-from world_models.glam.architecture import ModelConfig as GlamConfig
-from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, TransformerStack
-from world_models.glam.config import AgentConfig
+from world_models.glam.config import FORMS, TrainConfig
+from world_models.glam.layers import TransformerLayer
 from world_models.glam.learner import losses
 from world_models.glam.model import WorldModel as GlamModel
 from world_models.glam.replay import Batch
+from world_models.glam.sequences import Direct, LocalMamba
 from world_models.unizero import networks
 from world_models.unizero.config import ModelConfig
 from world_models.unizero.networks import WorldModel
 
 MODULE = "world_models.parameters"
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 ATARI = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
-GAMES = {"unizero": (3, 6, 8, 9, 18), "glam": (3, 4, 6, 9, 18)}  # numbers of actions for which totals are printed
+Row = dict[str, Value]
+Size = dict[str, int]  # elements by kind
 
 
 @dataclass(frozen=True)
@@ -76,33 +79,21 @@ def formula(build: Callable[[int], nn.Module]) -> str:
 
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
-
-FORMS_NOTE = (
-    "`encode`, `root`, `expand`, `train`: MFLOP of matrix products (two for each multiply-add) of one frame; a root "
-    "without history; an expansion without history (windows have one static shape, so a full one costs the same); "
-    "the forward pass of a training sequence of 10 steps. What the paper's Table 3 counted stands in table3.md."
-)
-
-
 def unizero_tables(actions: int) -> list[Table]:
     """Make all tables of UniZero's size."""
-
-    def build(count: int) -> WorldModel:
-        return networks.build(ModelConfig(), ATARI, count)
-
+    build: Any = partial(networks.build, ModelConfig(), ATARI)
+    totals: Row = {f"A = {n}": total(build, n) for n in TEXTS["unizero"]["games"]}
     configs = [ModelConfig().with_prior(kind) for kind in PRIORS]
     configs += [ModelConfig(dynamics="recurrent"), ModelConfig(dynamics="gru")]
     forms = [unizero_row(networks.build(config, ATARI, actions).eval()) for config in configs]
-    games = GAMES["unizero"]
     return [
-        Table(
-            [f"A = {n}" for n in games], [[total(build, n) for n in games]], f"Parameters: {formula(build)}"
-        ),
-        Table.from_records(forms, "Every form of the model", FORMS_NOTE),
-    ]  # fmt: skip
+        Table.from_records([totals], f"Parameters: {formula(build)}"),
+        Table.from_records(forms, "Every form of the model", TEXTS["unizero"]["note"]),
+    ]
 
 
-def unizero_row(model: WorldModel) -> dict[str, Value]:
+@torch.no_grad()
+def unizero_row(model: WorldModel) -> Row:
     """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
     config, dynamics = model.config, model.dynamics
     parts = {name: count(part) for name, part in dynamics.named_children()}
@@ -116,155 +107,102 @@ def unizero_row(model: WorldModel) -> dict[str, Value]:
         "stack": count(dynamics) - embedding - positions,
         "learned_prior": sum(count(attention.prior) for attention in model.attentions()),
         "heads": count(model.heads),
-        "encode": f"{mflop(lambda: model.encode(frame)):.3f}",
-        "root": f"{mflop(lambda: model.root(window, latent[:, 0])):.3f}",
-        "expand": f"{mflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
-        "train": f"{mflop(lambda: model(latent, action)):.3f}",
+        "encode": f"{1e3 * gigaflop(lambda: model.encode(frame)):.3f}",
+        "root": f"{1e3 * gigaflop(lambda: model.root(window, latent[:, 0])):.3f}",
+        "expand": f"{1e3 * gigaflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
+        "train": f"{1e3 * gigaflop(lambda: model(latent, action)):.3f}",
     }  # fmt: skip
-
-
-@torch.no_grad()
-def mflop(work: Callable[[], object]) -> float:
-    """Count the millions of operations of the matrix products in `work`."""
-    return 1e3 * gigaflop(work)
 
 
 # ---- GLAM ------------------------------------------------------------------------------------------------------------
-
-Size = dict[str, int]  # elements by kind, see GLAM_NOTE
-PROBE = 8  # frames of the sequence that gradients are looked for with
-
-GLAM_NOTE = (
-    "`trained` parameters get a gradient from the loss of a random sequence, `frozen` ones ask for none, and "
-    "`unreached` ones ask for a gradient that never comes. `buffers` are running statistics of batch normalisation."
-)
-
-
 def glam_tables(actions: int) -> list[Table]:
     """Make all tables of GLAM's size."""
-    made = {name: sizes(build(config, actions)) for name, config in PRESETS.items()}
-    games = GAMES["glam"]
-    totals: list[list[Value]] = [
-        [name, *(total(partial(GlamModel, c), n) for n in games)] for name, c in PRESETS.items()
-    ]
-    paper = PRESETS["paper"]
-    forms = [
-        form_row(name, sizes(build(replace(paper, sequence=name), actions)))  # type: ignore[arg-type]
-        for name in FORMS
-    ]
-    make_agent = partial(Agent, AgentConfig(), paper.latent + paper.width)
-    with torch.device("meta"):
-        agent = make_agent(actions)
+    configs = {name: read_config(TrainConfig, f"glam/{name}") for name in ("paper", "code", "fast")}
+    paper, tables, totals = configs["paper"], list[Table](), list[Row]()
+    for name, config in configs.items():
+        make = partial(GlamModel, config.model)
+        rows: list[Row] = [{"part": part, **row} for part, row in sizes(build(config, actions)[0]).items()]
+        tables.append(Table.from_records(rows, f"Preset {name}: {formula(make)}", TEXTS["glam"]["note"]))
+        totals.append({"preset": name} | {f"A = {n}": total(make, n) for n in TEXTS["glam"]["games"]})
+    forms = [form_row(replace(paper, model=replace(paper.model, sequence=name)), actions) for name in FORMS]
+    agent = build(paper, actions)[1]
     named = {"actor": agent.actor, "critic": agent.critic, "slow critic": agent.slow_critic, "total": agent}
+    agents: list[Row] = [{"part": name, **size(part)} for name, part in named.items()]
+    title = f"Agent: {formula(lambda number: build(paper, number)[1])}"
     return [
-        *(size_table(rows, f"Preset {name}: {formula(partial(GlamModel, PRESETS[name]))}", GLAM_NOTE)
-          for name, rows in made.items()),
-        Table(["preset", *(f"A = {n}" for n in games)], totals, "Parameters by actions"),
+        *tables,
+        Table.from_records(totals, "Parameters by actions"),
         Table.from_records(forms, "Preset `paper` under every sequence form", "`reads`: what reads the features."),
-        size_table({name: size(part) for name, part in named.items()}, f"Agent: {formula(make_agent)}",
-                   "The slow critic is an average of the critic and is not trained."),
-    ]  # fmt: skip
+        Table.from_records(agents, title, "The slow critic is an average of the critic and is not trained."),
+    ]
 
 
-def form_row(name: str, rows: Mapping[str, Size]) -> dict[str, Value]:
+def form_row(config: TrainConfig, actions: int) -> Row:
     """Give one sequence form's readers, and the sums of the whole model."""
-    whole = rows["total"]
-    return {
-        "form": name,
-        "reads": sum(row["parameters"] for part, row in rows.items() if "Mamba" in part or "Transformer" in part),
-        "total": whole["parameters"], **{kind: whole[kind] for kind in ("trained", "frozen", "unreached")},
-    }  # fmt: skip
+    rows = sizes(build(config, actions)[0])
+    whole, readers = rows["total"], [row for part, row in rows.items() if "Mamba" in part or "Transformer" in part]
+    row: Row = {"form": config.model.sequence, "reads": sum(row["parameters"] for row in readers)}
+    return row | {"total": whole["parameters"], **{kind: whole[kind] for kind in ("trained", "frozen", "unreached")}}
+
+
+def build(config: TrainConfig, actions: int) -> tuple[GlamModel, Agent]:
+    """Build a model and an agent without touching the global generator."""
+    return acting.build(config, actions, 0, torch.get_default_device())
 
 
 def parts(model: GlamModel) -> dict[str, nn.Module]:
     """Divide the model in the order of its forward pass; together these parts hold every parameter."""
-    found: dict[str, nn.Module | None] = {
-        "encoder": model.encoder,
-        "posterior head": model.posterior_head,
-        "stem": model.sequence_model.stem,
-        **_branches(model),
-        "prior head": model.prior_head,
-        "reward head": model.reward_head,
-        "termination head": model.termination_head,
-        "variation head": model.variation_head,
-        "variation projection": model.random_projection,
-        "decoder": model.decoder,
-    }
-    return {name: part for name, part in found.items() if part is not None}
-
-
-def _branches(model: GlamModel) -> dict[str, nn.Module]:
-    found: dict[str, nn.Module] = {}
-    for number, branch in enumerate(cast(list[Branch], list(model.sequence_model.branches)), start=1):
-        if isinstance(branch, Direct):
-            kind = "Transformer" if isinstance(branch.stack, TransformerStack) else "Mamba"
+    core: Any = model.sequence_model
+    found = {"encoder": model.encoder, "posterior head": model.posterior_head, "stem": core.stem}
+    for number, branch in enumerate(core.branches, start=1):
+        local = isinstance(branch, LocalMamba)
+        name = "LMamba" if local else "GMamba"
+        if type(branch) is Direct:
+            kind = "Transformer" if isinstance(branch.stack.layers[0], TransformerLayer) else "Mamba"
             name = f"{kind} {number}"
-        else:
-            name = "GMamba" if isinstance(branch, GlobalMamba) else "LMamba"
-        layers = branch.layers if isinstance(branch, LocalMamba) else branch.stack
-        found |= {name: layers, f"{name} projection": branch.project}
-    return found
+        found |= {name: branch.layers if local else branch.stack, f"{name} projection": branch.project}
+    for attribute in ("prior_head", "reward_head", "termination_head", "variation_head"):
+        found[attribute.replace("_", " ")] = getattr(model, attribute)
+    found |= {"variation projection": model.random_projection, "decoder": model.decoder}
+    return {name: part for name, part in found.items() if part is not None and count(part)}
 
 
-def build(config: GlamConfig, actions: int, seed: int = 0) -> GlamModel:
-    """Build a model from a seed without touching the global generator."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return GlamModel(config, actions)
-
-
-def unreached(model: GlamModel, seed: int = 0) -> set[str]:
-    """Find the names of the parameters that get no gradient from the loss of a random sequence.
+def unreached(model: GlamModel, probe: int = 8) -> set[str]:
+    """Find the names of the parameters that get no gradient from the loss of a random sequence of `probe` frames.
 
     The sequence opens two episodes, and the floors of the KLs are off: a floor stops gradients for a while only.
     """
-    config = model.config
+    config, source = model.config, torch.Generator().manual_seed(0)
     floorless = replace(config, loss=replace(config.loss, free_bits=0.0, variation_free_bits=0.0))
-    batch, noise = _random_sequence(model, torch.Generator().manual_seed(seed))
-    model.train().zero_grad()
-    losses(model.predictions(batch, noise), batch, floorless)[0].backward()
-    return {name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
-
-
-def _random_sequence(model: GlamModel, source: torch.Generator) -> tuple[Batch, Tensor]:
-    config = model.config
-    step = torch.arange(PROBE)[None]
+    step = torch.arange(probe)[None]
     batch = Batch(
-        frames=torch.randint(256, (1, PROBE, 3, config.screen, config.screen), generator=source, dtype=torch.uint8),
-        action=torch.randint(model.actions, (1, PROBE), generator=source),
-        reward=torch.randn(1, PROBE, generator=source),
+        frames=torch.randint(256, (1, probe, 3, config.screen, config.screen), generator=source, dtype=torch.uint8),
+        action=torch.randint(model.actions, (1, probe), generator=source),
+        reward=torch.randn(1, probe, generator=source),
         terminated=step == 1,
         first=(step == 0) | (step == 2),
     )
-    return batch, torch.rand(1, PROBE, config.categoricals, config.classes, generator=source)
+    model.train().zero_grad()
+    losses(model.predictions(batch, model.noise((1, probe), source)), batch, floorless)[0].backward()
+    return {name for name, p in model.named_parameters() if p.requires_grad and (p.grad is None or not p.grad.any())}
 
 
 def sizes(model: GlamModel) -> dict[str, Size]:
     """Size each part that has parameters, and the whole."""
     names = unreached(model)
     without = {id(p) for name, p in model.named_parameters() if name in names}
-    found = {name: size(part, without) for name, part in parts(model).items()}
-    return {name: row for name, row in found.items() if row["parameters"]} | {"total": size(model, without)}
+    return {name: size(part, without) for name, part in {**parts(model), "total": model}.items()}
 
 
-def size(module: nn.Module, without: Set[int] = frozenset()) -> Size:
+def size(module: nn.Module, without: Collection[int] = ()) -> Size:
     """Count elements by what becomes of them; `without` holds the ids of the parameters that get no gradient."""
     learning = [p for p in module.parameters() if p.requires_grad]
+    trained = sum(p.numel() for p in learning if id(p) not in without)
+    unreached = sum(p.numel() for p in learning if id(p) in without)
     return {
-        "parameters": count(module),
-        "trained": sum(p.numel() for p in learning if id(p) not in without),
-        "frozen": sum(p.numel() for p in module.parameters() if not p.requires_grad),
-        "unreached": sum(p.numel() for p in learning if id(p) in without),
-        "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
-    }
-
-
-def size_table(rows: Mapping[str, Size], title: str, note: str) -> Table:
-    """Make a row of each part."""
-    return Table.from_records([{"part": part, **row} for part, row in rows.items()], title, note)
-
-
-# ---- the script ------------------------------------------------------------------------------------------------------
+        "parameters": count(module), "trained": trained, "frozen": count(module) - trained - unreached,
+        "unreached": unreached, "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
+    }  # fmt: skip
 
 
 @one_line_errors
@@ -273,11 +211,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     check_numbers(args)
-    actions = args.actions or (6 if args.model == "unizero" else 18)
+    actions = args.actions or TEXTS[args.model]["actions"]
     tables = unizero_tables(actions) if args.model == "unizero" else glam_tables(actions)
-    machine = describe_environment()
+    machine, title = describe_environment(), TEXTS[args.model]["title"]
     facts = origin(MODULE, argv, actions=actions, revision=machine["revision"], dirty=machine["dirty"])
-    title = "The size and cost of UniZero" if args.model == "unizero" else "The size of GLAM"
     if args.write:
         folder = Path(args.results or f"results/{args.model}")
         write_page(folder, "parameters", title, facts, tables)

@@ -85,7 +85,7 @@ def check_environment(environment: settings.EnvironmentConfig) -> None:
     game = env.startswith("ALE/")
     if game and path is not None:
         raise UserError(f"--path {path} is for environments that are read from a file, which {env} is not")
-    if key is not None and (game or _ours(environment)):
+    if key is not None and (game or env.removeprefix("envs:") in WORLDS):
         raise UserError(f"--observation-key {key} is for dictionary observations, which {env} has not")
 
 
@@ -100,12 +100,8 @@ def shorter(environment: settings.EnvironmentConfig, limit: int | None) -> int |
 
 def _own_limit(environment: settings.EnvironmentConfig) -> int | None:
     """Look up an environment's time limit, None where it has none. It must be made for that: keywords can change it."""
-    if _ours(environment):
+    if environment.env.removeprefix("envs:") in WORLDS:
         return make_world(environment.env, **environment.kwargs()).time_limit
     env = make_env(environment.env, **environment.kwargs())
     env.close()
     return None if env.spec is None else env.spec.max_episode_steps
-
-
-def _ours(environment: settings.EnvironmentConfig) -> bool:
-    return environment.env.removeprefix("envs:") in WORLDS

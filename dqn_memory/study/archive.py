@@ -19,8 +19,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,20 +32,19 @@ import tomli_w
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
 from dqn_memory.runs.migration import SCHEMA, migrate
-from dqn_memory.study.definition import Line, read_lines
-from dqn_memory.study.store import HASHES, HOME, RunState, Study, read_checksums, run_folder, write_checksums
+from dqn_memory.study.definition import Definition, Line, flat, nested, read_definition, read_lines, shipped
+from dqn_memory.study.store import HASHES, HOME, INDEX, Facts, RunState, Study, read_facts, read_file, write_checksums
 from envs.files import disk_errors, sha256, write_atomic
 
 FORMAT = "dqn-memory archive 1"
-INDEX, RUNS, MACHINES, ROWS = "archive.json", "runs.csv", "machines.json", "metrics.csv"
-DEFINITION, CONFIG, ENVIRONMENT, SUMMARY, ATTENTION = (
-    "study.toml", "config.toml", "environment.json", "summary.json", "attention.json",
-)  # fmt: skip
-FACTS = ("name", "title", "about", "kind", "smoke", "axes")
+RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
+DEFINITION, CONFIG, ENVIRONMENT = "study.toml", "config.toml", "environment.json"
+SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics that are kept in full
 DIGITS = 8  # significant ones of a training line; float32 has seven
+PROGRESS = ("state", "steps", "attempts", "seconds", "error")  # columns of a run's state, where it has them
 PER_RUN = ("revision", "dirty", "command")  # facts of environment.json that are no machine's
-Damage = Mapping[str, tuple[str, ...]]
+Damage = Mapping[str, Sequence[str]]
 Tree = dict[str, Any]
 
 
@@ -63,8 +64,8 @@ class RunRecord:
         return tomli_w.dumps(self.config)
 
 
-@dataclass(frozen=True)
-class Source:
+@dataclass(frozen=True, kw_only=True)
+class Source(Facts):
     """A study as a report sees it, from its own folder or from an archive.
 
     Args:
@@ -75,12 +76,6 @@ class Source:
     """
 
     folder: Path
-    name: str
-    title: str
-    about: str
-    kind: str
-    smoke: bool
-    axes: tuple[str, ...]
     runs: tuple[RunState, ...]
     definition: str = ""
     lines: Mapping[str, Line] = field(default_factory=dict)
@@ -121,66 +116,52 @@ def open_source(folder: Path) -> Source:
 def _open_study(folder: Path) -> Source:
     study = Study.open(folder)
     runs = tuple(study.runs())
-    facts: Tree = {name: getattr(study, name) for name in FACTS}
     damage = {run.name: _changed(run.folder) for run in runs if run.state == "finished"}
-    damage[""] = () if (folder / DEFINITION).is_file() else (f"{folder / DEFINITION} is missing",)
-    lines, problems = _lines(folder)
-    damage[""] += problems
-    damage = {name: problems for name, problems in damage.items() if problems}
-    return Source(folder=folder, runs=runs, lines=lines, damage=damage, definition=_definition(folder), **facts)
+    return _source(study.plain(), folder, runs, damage)
 
 
-def _definition(folder: Path) -> str:
-    path = folder / DEFINITION
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-
-def _lines(folder: Path) -> tuple[Mapping[str, Line], tuple[str, ...]]:
-    """Read the definition's lines, or say what is wrong with them."""
+def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damage, **others: Any) -> Source:
+    """Give a study its definition, with what is wrong with that."""
+    problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
-        return read_lines(folder / DEFINITION), ()
+        text = read_file(path, bytes.decode)
+        lines = read_lines(text, str(path))
     except UserError as error:
-        return {}, (str(error),)
+        problems.append(str(error))
+    damage = {name: found for name, found in {**damage, "": list(dict.fromkeys(problems))}.items() if found}
+    return Source(folder=folder, runs=runs, definition=text, lines=lines, damage=damage, **others, **facts)
 
 
-def _changed(folder: Path) -> tuple[str, ...]:
+def _changed(folder: Path) -> list[str]:
     """Say which files of a run are not what they were when it was finished."""
+    path = folder / HASHES
     try:
-        before = read_checksums(folder)
+        before = read_file(path, lambda data: dict(json.loads(data))) if path.is_file() else {}
     except UserError as error:
-        return (str(error),)
-    lost = [f"{folder / name} is missing" for name in RAW if name not in before and not (folder / name).is_file()]
-    problems = [_problem(folder / name, digest) for name, digest in before.items()]
-    meant = f" (if that was meant, delete {folder / HASHES})"
-    return (*lost, *(problem + meant for problem in problems if problem))
+        return [str(error)]
+    return _problems(folder, dict.fromkeys(RAW) | before, f" (if that was meant, delete {path})")
 
 
-def _problem(path: Path, digest: str) -> str:
-    """Say in what a file differs from its SHA-256, "" where it does not."""
-    try:
-        if sha256(path.read_bytes()) == digest:
-            return ""
-    except FileNotFoundError:
-        return f"{path} is missing"
-    except OSError as error:
-        return f"{path} cannot be read: {error.strerror}"
-    if path.name == METRICS:
+def _problems(folder: Path, digests: Mapping[str, str | None], hint: str = "") -> list[str]:
+    """Say which files are missing, and which differ from their SHA-256, where that is known."""
+    found = []
+    for name, digest in digests.items():
         try:
-            read_metrics(path)
+            if read_file(folder / name, sha256) != digest:
+                if name == METRICS:
+                    read_metrics(folder / name)  # which says where it is damaged
+                if digest is not None:
+                    raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
         except UserError as error:
-            return str(error)
-    return f"{path} was changed: it has another SHA-256"
+            found.append(str(error))
+    return found
 
 
 def read_run(folder: Path) -> RunRecord:
     """Read a run folder; one that was unpacked from an archive has its summary and attention maps too."""
-    for name in RAW:
-        if not (folder / name).is_file():
-            raise UserError(f"{folder / name} is missing: a run's folder holds it from the first evaluation on")
-    optional = {name: _json(folder / name) if (folder / name).is_file() else None for name in (SUMMARY, ATTENTION)}
     return RunRecord(
-        config=_read(folder / CONFIG, tomllib.loads), environment=_json(folder / ENVIRONMENT),
-        metrics=read_metrics(folder / METRICS), summary=optional[SUMMARY], attention=optional[ATTENTION],
+        _toml(folder / CONFIG), _json(folder / ENVIRONMENT), read_metrics(folder / METRICS),
+        _json(folder / SUMMARY, optional=True), _json(folder / ATTENTION, optional=True),
     )  # fmt: skip
 
 
@@ -195,11 +176,15 @@ def unpack(record: RunRecord, folder: Path) -> None:
     files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
     files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
     files |= {} if record.attention is None else {ATTENTION: _compact(record.attention)}
+    _write(folder, files)
+    write_checksums(folder)
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
     with disk_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_atomic(folder / name, text.encode())
-    write_checksums(folder)
 
 
 # ---------------------------------------------------------------- writing
@@ -222,38 +207,36 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
         records = {name: portable(record, source.folder, f"{HOME}/{source.name}") for name, record in records.items()}
     numbers = iter(sorted(set(range(1, len(records) + len(earlier) + 1)) - set(earlier.values())))
     ids = {name: earlier[name] if name in earlier else next(numbers) for name in records}
-    configs = {name: flat(record.config) for name, record in records.items()}
-    common = shared(list(configs.values()))
-    machines = _machines(records)
+    common = shared([flat(record.config) for record in records.values()])
+    machines: list[Tree] = []
+    for machine in (_machine(record.environment) for record in records.values()):
+        machines += [machine] if machine not in machines else []
     rows = [_run_row(run, records.get(run.name), ids.get(run.name), common, machines) for run in source.runs]
+    lines = [
+        {"run": ids[name], **row} for name in sorted(records, key=ids.__getitem__) for row in records[name].metrics
+    ]
     files = {
         DEFINITION: source.definition,
         CONFIG: tomli_w.dumps(nested(common)),
         RUNS: _csv(rows),
-        ROWS: _metrics_csv({ids[name]: record.metrics for name, record in records.items()}),
+        ROWS: _csv(lines),
         MACHINES: json.dumps({str(n): facts for n, facts in enumerate(machines, 1)}, indent=1) + "\n",
     }
     maps = {name: record.attention for name, record in records.items() if record.attention is not None}
     if maps:
         files[ATTENTION] = "{" + ",\n".join(f"{_compact(name)}:{_compact(maps[name])}" for name in maps) + "}\n"
-    facts = {name: getattr(source, name) for name in FACTS}
     checks = {name: sha256(text.encode()) for name, text in files.items() if name != ROWS}
-    index = {"format": FORMAT, "study": facts, "report": dict(source.shown), "files": checks}
+    index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
     with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
         (folder / ATTENTION).unlink(missing_ok=True)
-    for name, text in files.items():
-        write_atomic(folder / name, text.encode())
-    write_atomic(folder / INDEX, (json.dumps(index, indent=1) + "\n").encode())
+    _write(folder, files | {INDEX: json.dumps(index, indent=1) + "\n"})
 
 
 def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
     """Check that an archive may be written here; give the numbers that the runs of an earlier one have."""
-    if not folder.exists():
-        return {}
-    if not folder.is_dir() or (not is_archive(folder) and any(folder.iterdir())):
-        raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
     if not is_archive(folder):
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise UserError(f"{folder} holds something else than an archive of a study: choose another folder")
         return {}
     before = _open_archive(folder)
     if before.name != source.name:
@@ -268,8 +251,7 @@ def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> 
 
 def portable(record: RunRecord, folder: Path, place: str) -> RunRecord:
     """Name a folder of this machine as `place` in what is stored of a run, and round its training lines."""
-    text = _compact([record.config, record.environment])
-    config, environment = json.loads(placeless(text.encode(), folder, place))
+    config, environment = placeless([record.config, record.environment], folder, place)
     return replace(record, config=config, environment=environment, metrics=[rounded(row) for row in record.metrics])
 
 
@@ -280,25 +262,21 @@ def rounded(row: Tree) -> Tree:
     return {name: float(f"{x:.{DIGITS}g}") if isinstance(x, float) else x for name, x in row.items()}
 
 
-def placeless(text: bytes, folder: Path, place: str) -> bytes:
-    """Name a folder of this machine as `place`, wherever a text names it as it is or as TOML and JSON do."""
-    old = str(folder.resolve())
-    forms: tuple[Callable[[str], str], ...] = (
-        str, lambda path: json.dumps(path, ensure_ascii=False)[1:-1], lambda path: json.dumps(path)[1:-1],
-    )  # fmt: skip
-    for form in forms:
-        text = text.replace(form(old).encode(), form(place).encode())
-    return text
+def placeless(value: Any, folder: Path, place: str) -> Any:
+    """Name a folder of this machine as `place` in plain values, wherever a text names it."""
+    if isinstance(value, dict):
+        return {name: placeless(each, folder, place) for name, each in value.items()}
+    if isinstance(value, list):
+        return [placeless(each, folder, place) for each in value]
+    return value.replace(str(folder.resolve()), place) if isinstance(value, str) else value
 
 
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
     """Write one row of runs.csv; of an error the last line is kept."""
-    error = "".join(run.error.strip().splitlines()[-1:])
+    state = vars(run) | {"error": "".join(run.error.strip().splitlines()[-1:])}
     row: Tree = {} if number is None else {"run": number}
     row |= {"name": run.name} | {f"axes.{axis}": label for axis, label in run.axes.items()}
-    row |= {"state": run.state, "steps": run.steps, "attempts": run.attempts}
-    row |= {} if run.seconds is None else {"seconds": run.seconds}
-    row |= {"error": error} if error else {}
+    row |= {name: state[name] for name in PROGRESS if state[name] not in (None, "")}
     if record is not None:
         environment = record.environment
         row |= {f"summary.{name}": value for name, value in (record.summary or {}).items()}
@@ -318,36 +296,20 @@ def _machine(environment: Tree) -> Tree:
     return {name: value for name, value in environment.items() if name not in PER_RUN}
 
 
-def _machines(records: Mapping[str, RunRecord]) -> list[Tree]:
-    found: list[Tree] = []
-    for record in records.values():
-        machine = _machine(record.environment)
-        if machine not in found:
-            found.append(machine)
-    return found
-
-
 def shared(configs: Sequence[Tree]) -> Tree:
     """Give the settings with one value in all runs."""
     first = configs[0] if configs else {}
-    return {path: value for path, value in first.items() if all(_same(value, each.get(path)) for each in configs)}
-
-
-def _same(one: Any, other: Any) -> bool:
-    return repr(one) == repr(other)
-
-
-def _metrics_csv(metrics: Mapping[int, Sequence[Tree]]) -> str:
-    return _csv([{"run": number, **row} for number in sorted(metrics) for row in metrics[number]])
+    return {
+        path: value for path, value in first.items() if all(repr(value) == repr(each.get(path)) for each in configs)
+    }
 
 
 def _csv(rows: Sequence[Tree]) -> str:
     """Write rows as text, columns in the order of first appearance."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([_cell(row[name]) if name in row else "" for name in columns] for row in rows)
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
     return out.getvalue()
 
 
@@ -370,57 +332,43 @@ def _value(cell: str) -> Any:
 
 
 def _open_archive(folder: Path) -> Source:
-    index = _json(folder / INDEX)
+    index = _read_index(folder)
+    damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
+    rows, runs, recorded = _rows(folder / RUNS), list[RunState](), dict[str, RunRecord]()
+    common, machines = flat(_toml(folder / CONFIG)), _json(folder / MACHINES)
+    maps = _json(folder / ATTENTION, optional=True) or {}
+    metrics: dict[int, list[Tree]] = defaultdict(list)
     try:
-        facts = {name: index["study"][name] for name in FACTS} | {"axes": tuple(index["study"]["axes"])}
-        files, shown, known = dict(index["files"]), dict(index["report"]), index["format"] == FORMAT
+        for row in _rows(folder / ROWS):
+            metrics[row.pop("run")].append(row)
+        for row in rows:
+            progress = {name: row[name] for name in PROGRESS if name in row}
+            runs.append(RunState(row["name"], _part(row, "axes."), folder=folder / RUNS, **progress))
+        for row in (row for row in rows if "run" in row):
+            name, environment = row["name"], machines[str(row["machine"])]
+            record = recorded[name] = RunRecord(
+                config=nested(common | _part(row, "config.")),
+                environment=environment | {fact: row[fact] for fact in PER_RUN if fact in row},
+                metrics=metrics[row["run"]], summary=_part(row, "summary.") or None, attention=maps.get(name),
+            )  # fmt: skip
+            if checksum(record) != row["sha256"]:
+                problem = f"{folder} was changed: settings, facts or metrics of {name} have another SHA-256"
+                damage[name] = [problem]
     except (KeyError, TypeError) as error:
-        raise UserError(f"{folder / INDEX} is damaged: {error!r}") from None
-    if not known:
-        raise UserError(f"{folder / INDEX} is foreign: it is not a '{FORMAT}'")
-    damage = {"": tuple(problem for name in files if (problem := _problem(folder / name, files[name])))}
-    rows = _rows(folder / RUNS)
-    try:
-        runs = tuple(_run_state(folder, row, facts["axes"]) for row in rows)
-        recorded, problems = _recorded(folder, rows)
-    except (KeyError, TypeError, ValueError) as error:
         raise UserError(f"{folder / RUNS} is damaged: {error!r}") from None
-    lines, unread = _lines(folder)
-    damage = {name: found for name, found in {"": damage[""] + unread, **problems}.items() if found}
-    return Source(
-        folder=folder, runs=runs, definition=_definition(folder), lines=lines, damage=damage, recorded=recorded,
-        shown=shown, **facts,
-    )  # fmt: skip
+    return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
 
 
-def _run_state(folder: Path, row: Tree, axes: Iterable[str]) -> RunState:
-    return RunState(
-        name=row["name"], axes={axis: row[f"axes.{axis}"] for axis in axes}, state=row["state"],
-        folder=run_folder(folder, row["name"]), config=folder / RUNS, log=folder / RUNS, steps=row["steps"],
-        attempts=row["attempts"], seconds=row.get("seconds"), error=row.get("error", ""),
-    )  # fmt: skip
+def _read_index(folder: Path) -> Tree:
+    index: Tree = read_file(folder / INDEX, _parse_index)
+    if index["format"] != FORMAT:
+        raise UserError(f"{folder / INDEX} is foreign: it is not a '{FORMAT}'")
+    return index
 
 
-def _recorded(folder: Path, rows: Sequence[Tree]) -> tuple[dict[str, RunRecord], dict[str, tuple[str, ...]]]:
-    """Read the runs that have numbers, and say what is wrong with them."""
-    common = flat(_read(folder / CONFIG, tomllib.loads))
-    machines, maps = _json(folder / MACHINES), _json(folder / ATTENTION) if (folder / ATTENTION).is_file() else {}
-    metrics: dict[int, list[Tree]] = {}
-    for row in _rows(folder / ROWS):
-        metrics.setdefault(row.pop("run"), []).append(row)
-    found, damage = dict[str, RunRecord](), dict[str, tuple[str, ...]]()
-    for row in rows:
-        if "run" not in row:
-            continue
-        name, lines = row["name"], metrics.get(row["run"], [])
-        environment = machines[str(row["machine"])] | {fact: row[fact] for fact in PER_RUN if fact in row}
-        found[name] = RunRecord(
-            config=nested(common | _part(row, "config.")), environment=environment, metrics=lines,
-            summary=_part(row, "summary.") or None, attention=maps.get(name),
-        )  # fmt: skip
-        if checksum(found[name]) != row["sha256"]:
-            damage[name] = (f"{folder} was changed: settings, facts or metrics of {name} have another SHA-256",)
-    return found, damage
+def _parse_index(data: bytes) -> Tree:
+    index = json.loads(data)
+    return {name: index[name] for name in ("format", "files", "report")} | {"study": read_facts(index["study"])}
 
 
 def _part(row: Tree, prefix: str) -> Tree:
@@ -429,43 +377,57 @@ def _part(row: Tree, prefix: str) -> Tree:
 
 def _rows(path: Path) -> list[Tree]:
     """Read the rows of a table by column, without empty cells."""
-    rows = csv.DictReader(io.StringIO(_read(path, str), newline=""))
+    rows = csv.DictReader(io.StringIO(read_file(path, bytes.decode), newline=""))
     return [{name: _value(cell) for name, cell in row.items() if cell} for row in rows]
 
 
-def flat(tree: Tree, prefix: str = "") -> Tree:
-    """Give settings by their dotted paths; an empty table is a value."""
-    found: Tree = {}
-    for name, value in tree.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
-    return found
+def _json(path: Path, optional: bool = False) -> Any:
+    return None if optional and not path.is_file() else read_file(path, json.loads)
 
 
-def nested(flat: Tree) -> Tree:
-    """Invert `flat`."""
-    tree: Tree = {}
-    for path, value in flat.items():
-        *outer, name = path.split(".")
-        inner = tree
-        for each in outer:
-            inner = inner.setdefault(each, {})
-        inner[name] = value
-    return tree
-
-
-def _json(path: Path) -> Any:
-    return _read(path, json.loads)
-
-
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:
-    """Read a file; a UserError says that it is missing or damaged."""
-    try:
-        return parse(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path} is missing") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
+def _toml(path: Path) -> Tree:
+    return dict(read_file(path, lambda data: tomllib.loads(data.decode())))
 
 
 def _compact(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
+
+
+# ---------------------------------------------------------------- finding
+
+
+def find_study(study: Path) -> Path:
+    """Find the folder of a study or an archive, given by itself, by its name in HOME, or by what study.run was given.
+
+    A UserError where study.run has not made that folder yet.
+    """
+    if len(study.parts) == 1 and not study.exists() and (HOME / study).is_dir():
+        return HOME / study
+    if study.is_dir() or not (study.is_file() or study.suffix == ".toml" or str(study) in shipped()):
+        return study
+    folder = home(named_definition(str(study)))
+    if not folder.is_dir():
+        raise UserError(
+            f"the study {study} was not run yet: there is no folder {folder}; `python -m dqn_memory.study.run "
+            f"{shlex.quote(str(study))}` runs it, and if it was run with --folder or --smoke, give its folder instead"
+        )
+    return folder
+
+
+def home(definition: Definition) -> Path:
+    """Say where study.run puts a study that is given no folder."""
+    return HOME / definition.name
+
+
+def named_definition(study: str, smoke: bool = False) -> Definition:
+    """Read a definition, by the name of the study or the archive that keeps it as DEFINITION where one does."""
+    definition = read_definition(study, smoke)
+    folder = Path(definition.source).parent
+    if definition.source != str(folder / DEFINITION):
+        return definition
+    try:
+        kept: Tree = _read_index(folder)["study"] if is_archive(folder) else Study.open(folder).plain()
+    except UserError:  # a file of that name that lies by itself
+        return definition
+    name = kept["name"].removesuffix("-smoke") if kept["smoke"] else kept["name"]
+    return replace(definition, name=f"{name}-smoke" if smoke else name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.runner import Order, Outcome, carry_out, slots_of
+from dqn_memory.study.runner import Order, Outcome, carry_out, device_slots
 
 STORE = 80 * 1024 * 1024  # bytes of Ray's object store: orders and outcomes are small
 
@@ -26,69 +27,55 @@ class Cluster:
 
         self._ray = ray
         self._cpus, self._gpus, self._workers = cpus, gpus, workers
-        _connect(ray, address, workers, cpus)
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        local = {"num_cpus": None if workers is None else workers * cpus, "include_dashboard": False}
+        more = {"object_store_memory": STORE, **local} if address is None else {}
+        try:
+            ray.init(address or "local", log_to_driver=False, logging_level="error", **more)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
         self._task = ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0)(carry_out)
-        self._names: dict[Any, str] = {}
-        if self._slots() < 1:
+        self._running: set[Any] = set()
+        if self.slots() < 1:
             self.close()
             raise UserError(
                 f"no node of the cluster has the {cpus} CPUs and {gpus:g} GPUs that a run of this study takes; give "
                 "other --cpus and --gpus"
             )
         where = "this machine" if address is None else f"the cluster at {address}"
-        self.describes = f"Ray on {where}, {len(self._nodes())} node(s), {self._slots()} runs at once"
+        self.describes = f"ray: Ray on {where}, {len(self._nodes())} node(s), {self.slots()} runs at once"
 
-    def room(self) -> int:
-        return self._slots() - len(self._names)
-
-    def submit(self, order: Order) -> None:
-        # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
-        given = order if self._gpus else replace(order, devices="")
-        self._names[self._task.remote(given)] = order.name
-
-    def outcomes(self, seconds: float) -> list[Outcome]:
-        waiting = list(self._names)
-        done, _ = self._ray.wait(waiting, num_returns=1, timeout=seconds)
-        return [self._outcome(reference) for reference in done]
-
-    def close(self) -> None:
-        for reference in self._names:
-            self._ray.cancel(reference, force=True)
-        self._names.clear()
-        self._ray.shutdown()
-
-    def _outcome(self, reference: Any) -> Outcome:
-        name = self._names.pop(reference)
-        try:
-            outcome: Outcome = self._ray.get(reference)
-        except self._ray.exceptions.RayTaskError as error:  # a defect of ours, not of the run
-            return Outcome(name, "failed", str(error))
-        except self._ray.exceptions.RayError as error:
-            return Outcome(name, "killed", f"its worker was lost ({type(error).__name__})")
-        return outcome
-
-    def _nodes(self) -> list[dict[str, Any]]:
-        return [node for node in self._ray.nodes() if node["Alive"]]
-
-    def _slots(self) -> int:
-        slots = sum(self._slots_of(node["Resources"]) for node in self._nodes())
+    def slots(self) -> int:
+        slots = 0
+        for node in self._nodes():
+            fit = int(node.get("CPU", 0.0) / self._cpus)
+            devices = ["gpu"] * int(node.get("GPU", 0.0))
+            slots += min(fit, len(device_slots(devices, self._gpus))) if self._gpus else fit
         return slots if self._workers is None else min(slots, self._workers)
 
-    def _slots_of(self, resources: dict[str, float]) -> int:
-        slots = int(resources.get("CPU", 0.0) / self._cpus)
-        if not self._gpus:
-            return slots
-        return min(slots, slots_of(int(resources.get("GPU", 0.0)), self._gpus))
+    def submit(self, order: Order) -> Future[Outcome]:
+        # without a share of a GPU Ray leaves the devices as they are, so they are hidden here
+        reference = self._task.remote(order if self._gpus else replace(order, devices=""))
+        self._running.add(reference)
+        ended: Future[Outcome] = Future()
+        reference.future().add_done_callback(lambda future: ended.set_result(self._outcome(reference, future)))
+        return ended
 
+    def close(self) -> None:
+        for reference in list(self._running):
+            self._ray.cancel(reference, force=True)
+        self._ray.shutdown()
 
-def _connect(ray: Any, address: str | None, workers: int | None, cpus: int) -> None:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"log_to_driver": False, "logging_level": "error"}
-    if address is None:
-        slots = None if workers is None else workers * cpus
-        ray.init("local", num_cpus=slots, include_dashboard=False, object_store_memory=STORE, **quiet)
-        return
-    try:
-        ray.init(address, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(f"--address {address}: no Ray cluster answers there ({' '.join(str(error).split())})") from None
+    def _outcome(self, reference: Any, future: Future[Outcome]) -> Outcome:
+        self._running.discard(reference)
+        try:
+            return future.result()
+        except self._ray.exceptions.RayError as error:
+            if isinstance(error, self._ray.exceptions.RayTaskError):  # a defect of ours, not of the run
+                return Outcome("failed", str(error))
+            return Outcome("killed", f"its worker was lost ({type(error).__name__})")
+
+    def _nodes(self) -> list[dict[str, float]]:
+        """List the resources of the nodes that are alive."""
+        return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]

@@ -37,13 +37,13 @@ settings of a bundle come after those of the base.
 from __future__ import annotations
 
 import math
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ale_py
 import gymnasium
@@ -52,30 +52,28 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
-from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, read_config, study_files, to_toml
-from dqn_memory.runs.toml import defaults
+from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, load_plugins, read_config, study_files
+from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from envs.files import read_text
 from envs.registry import WORLDS
 
 AXES = ("world", "architecture", "seed")  # every study has these; a report groups by them
 FLAGS = {"world": "env"}  # axes whose plain values belong to a flag of another name
-LONGEST = 180  # characters of a run's name, which a file system must take with a suffix
-RUN_FOLDER = ("output", "run")
+PRESETS = "config"  # the key of presets, beside settings
 Label = str | int | float | bool
-Keys = tuple[str, ...]  # where a setting stands in a config
 
 
 @dataclass(frozen=True)
 class Resources:
     """What one run takes, and what is known of its cost before the first has ended."""
 
-    cpus: int = 1
+    cpus: Annotated[int, Bounds(1)] = 1
     """CPU threads."""
-    gpus: float = 0.0
+    gpus: Annotated[float, Bounds(0)] = 0.0
     """Share of an accelerator."""
-    steps_per_second: float | None = None
+    steps_per_second: Annotated[float, Bounds(above=0)] | None = None
     """Environment steps a second of one run, evaluations included."""
-    megabytes: float | None = None
+    megabytes: Annotated[float, Bounds(above=0)] | None = None
     """Disk of one finished run."""
     measured: str = ""
     """On what the two numbers above were measured."""
@@ -84,14 +82,10 @@ class Resources:
 
     def check(self, source: str) -> None:
         """Refuse each value that cannot work with one sentence."""
-        if self.cpus < 1:
-            raise UserError(f"{source}: resources.cpus {self.cpus} must be at least 1")
-        if self.gpus < 0 or (self.gpus > 1 and self.gpus != int(self.gpus)):
-            raise UserError(f"{source}: resources.gpus {self.gpus} must be a share between 0 and 1, or a whole number")
-        for name in ("steps_per_second", "megabytes"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise UserError(f"{source}: resources.{name} {value} must be above 0")
+        with named_source(f"{source}: resources"):
+            check_numbers(self)
+            if self.gpus > 1 and self.gpus != int(self.gpus):
+                raise UserError(f"--gpus {self.gpus} must be a share between 0 and 1, or a whole number")
 
     def of_cut(self, whole: Resources) -> Resources:
         """Take what a cut does not say of time and disk to be as in the whole study."""
@@ -106,17 +100,10 @@ class Resources:
 class Line:
     """Scores that a report sets an environment's runs against: success where it tells what that is, else return."""
 
-    random: float | None = None
+    random: float = math.nan
     """Of random actions."""
-    best: float | None = None
+    best: float = math.nan
     """Of the best player known."""
-
-    def check(self, where: str) -> None:
-        """Refuse what is no scale with one sentence."""
-        if self.random is None or self.best is None:
-            raise UserError(f"{where} needs both random = ... and best = ..., the scores that count as 0 and as 1")
-        if not (math.isfinite(self.random) and math.isfinite(self.best) and self.random < self.best):
-            raise UserError(f"{where}: best {self.best} must be above random {self.random}, and both finite")
 
 
 @dataclass(frozen=True)
@@ -146,34 +133,23 @@ class File:
 
 @dataclass(frozen=True)
 class Value:
-    """One value of an axis: its label, the presets it brings and its settings by flag."""
+    """One value of an axis: its label, and its settings by flag."""
 
     label: Label
-    presets: tuple[str, ...]
     settings: Mapping[str, Any]
+
+
+Axes = dict[str, tuple[Value, ...]]
 
 
 @dataclass(frozen=True)
-class Definition:
-    """A study as it is carried out; with `smoke`, its cut."""
+class Definition(File):
+    """A study as it is carried out: its axes hold Values, and if it `is_cut`, its cut is laid over."""
 
-    name: str
-    title: str
-    about: str
-    kind: str
-    schema: int
-    smoke: bool
-    presets: tuple[str, ...]
-    settings: Mapping[str, Any]
-    axes: Mapping[str, tuple[Value, ...]]
-    skip: tuple[Mapping[str, tuple[Label, ...]], ...]
-    resources: Resources
-    source: str
-    text: str
-
-    def skips(self, labels: Mapping[str, Label]) -> bool:
-        """Tell whether a combination is left out."""
-        return any(all(labels[axis] in out for axis, out in rule.items()) for rule in self.skip)
+    name: str = ""
+    source: str = ""
+    text: str = ""
+    is_cut: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,6 +166,15 @@ class Planned:
         return to_toml(self.config)
 
 
+@contextmanager
+def named_source(source: str) -> Iterator[None]:
+    """Let what is refused inside say where it stands."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
 # From a file to a definition
 
 
@@ -202,8 +187,6 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
     """Read a shipped study by its name, or any by its file; a UserError says what is wrong and where."""
     path = study_files().get(name, Path(name))
     if not path.is_file():
-        if path.suffix == ".toml" or path.exists():
-            raise UserError(f"{name}: no such study file")
         raise UserError(near_names("study", name, shipped()))
     return parse_definition(read_text(path, "the study "), str(path), path.stem, smoke)
 
@@ -211,108 +194,95 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
     """Read the definition that a file's text makes; `source` names it in messages."""
     file = from_toml(File, text, source)
-    base, axes, resources = file.base, file.axes, file.resources
-    for axis in file.smoke.axes if smoke else ():
-        if axis not in file.axes:
-            raise UserError(f"{source}: smoke: {near_names('axis', axis, file.axes)}")
-    if smoke:
-        base, axes = base | file.smoke.base, axes | file.smoke.axes
-        resources = file.smoke.resources.of_cut(resources)
-    resources.check(source)
-    missing = [axis for axis in AXES if axis not in axes]
-    if missing:
-        raise UserError(f"{source}: the axis 'axes.{missing[0]}' is missing; every study has {', '.join(AXES)}")
     if file.schema not in (1, SCHEMA):
         raise UserError(f"{source}: schema {file.schema} is not known here; this version reads 1 and {SCHEMA}")
-    definition = Definition(
-        name=f"{name}-smoke" if smoke else name, title=file.title, about=file.about,
-        kind=KINDS.get(file.kind, file.kind), schema=file.schema, smoke=smoke,
-        presets=_presets(base, f"{source}: base"), settings=_without_presets(base),
-        axes={axis: _values(axis, values, source) for axis, values in axes.items()},
-        skip=tuple(_rule(rule, file, source) for rule in file.skip), resources=resources, source=source, text=text,
-    )  # fmt: skip
-    _check_lines(file, source)
-    return definition
+    with named_source(source):
+        whole, cut = _axes(file.axes), _axes(file.smoke.axes)
+        for axis in AXES:
+            if axis not in whole:
+                raise UserError(f"the axis 'axes.{axis}' is missing; every study has {', '.join(AXES)}")
+        for axis in cut:
+            _known(axis, whole, "axis", "smoke: ")
+        worlds = {str(value.label) for value in (*whole["world"], *cut.get("world", ()))}
+        for world in file.lines:  # a misspelt one would scale nothing
+            _known(world, worlds, "world", "lines: ")
+        skip = tuple(_rule(rule, whole) for rule in file.skip)
+    _check_lines(file.lines, source)
+    resources = file.smoke.resources.of_cut(file.resources) if smoke else file.resources
+    resources.check(source)
+    base = _settings_table(file.base | (file.smoke.base if smoke else {}), f"{source}: base")
+    kind, axes = KINDS.get(file.kind, file.kind), {**whole, **cut} if smoke else whole
+    carried_out = replace(file, kind=kind, base=base, axes=axes, skip=skip, resources=resources)
+    return Definition(
+        **vars(carried_out), name=f"{name}-smoke" if smoke else name, source=source, text=text, is_cut=smoke
+    )
 
 
-def read_lines(path: Path) -> dict[str, Line]:
-    """Read the lines in the definition that a study or an archive keeps; none where the file is lost.
-
-    Nothing else of it is read: a report is made of runs, whatever today's definitions may say.
-    """
-    try:
-        kept = tomllib.loads(path.read_text(encoding="utf-8")).get("lines", {})
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from None
-    lines = from_toml(File, tomli_w.dumps({"title": "", "kind": "", "lines": kept}), str(path)).lines
-    for world, line in lines.items():
-        line.check(f"{path}: lines.{world}")
+def read_lines(text: str, source: str) -> dict[str, Line]:
+    """Read the lines alone, of the definition that a study or an archive keeps: its runs may be of another version."""
+    lines = from_toml(File, text, source).lines
+    _check_lines(lines, source)
     return lines
 
 
-def _check_lines(file: File, source: str) -> None:
-    """Refuse lines that are no scale or of no environment of the study: a misspelt one would scale nothing."""
-    worlds = (*file.axes["world"], *file.smoke.axes.get("world", ()))
-    known = {str(_value("world", value, f"{source}: axes.world").label) for value in worlds}
-    for world, line in file.lines.items():
-        if world not in known:
-            raise UserError(f"{source}: lines: {near_names('world', world, known)}")
-        line.check(f"{source}: lines.{world}")
+def _check_lines(lines: Mapping[str, Line], source: str) -> None:
+    """Refuse what is no scale with one sentence."""
+    for world, line in lines.items():
+        if not -math.inf < line.random < line.best < math.inf:  # nan, which is neither, where it is not given
+            raise UserError(
+                f"{source}: lines.{world}: best {line.best} must be above random {line.random}, and both finite: give "
+                "both, the scores that count as 1 and as 0"
+            )
 
 
-def _rule(rule: dict[str, Any], file: File, source: str) -> dict[str, tuple[Label, ...]]:
-    """Read one table of `skip`; its labels are the whole study's: a misspelt one would skip nothing."""
-    out: dict[str, tuple[Label, ...]] = {}
+def _known(name: str, names: Iterable[str], what: str, where: str = "") -> str:
+    """Give a name that is one of the known ones; a UserError says which are near it."""
+    if name not in names:
+        raise UserError(where + near_names(what, name, names))
+    return name
+
+
+def _rule(rule: dict[str, Any], axes: Axes) -> dict[str, list[str]]:
+    """Read one table of `skip`, by labels as text, of the whole study: a misspelt one would skip nothing."""
+    out: dict[str, list[str]] = {}
     for axis, given in rule.items():
-        if axis not in file.axes:
-            raise UserError(f"{source}: skip: {near_names('axis', axis, file.axes)}")
-        labels = [str(label) for label in (given if isinstance(given, list) else [given])]
-        known = {str(value.label): value.label for value in _values(axis, file.axes[axis], source)}
-        for label in labels:
-            if label not in known:
-                raise UserError(f"{source}: skip.{axis}: {near_names('value', label, known)}")
-        out[axis] = tuple(known[label] for label in labels)  # a number may have been given as text
+        known = {str(value.label) for value in axes[_known(axis, axes, "axis", "skip: ")]}
+        labels = given if isinstance(given, list) else [given]
+        out[axis] = [_known(str(label), known, "value", f"skip.{axis}: ") for label in labels]
     if not all(out.values()) or not out:
-        raise UserError(f"{source}: skip: a table of it must name values of at least one axis, each at least one")
+        raise UserError("skip: a table of it must name values of at least one axis, each at least one")
     return out
 
 
-def _values(axis: str, values: tuple[Any, ...], source: str) -> tuple[Value, ...]:
-    if not values:
-        raise UserError(f"{source}: axes.{axis} is empty; give it at least one value")
-    read = tuple(_value(axis, value, f"{source}: axes.{axis}[{index}]") for index, value in enumerate(values))
-    seen: set[str] = set()
-    for value in read:
-        if axis == "seed" and not isinstance(value.label, int):
-            raise UserError(f"{source}: axes.seed holds {value.label!r}, but a seed is a whole number without a name")
-        if (name := slug(value.label)).lower() in seen:
-            raise UserError(f"{source}: axes.{axis} has two values that would be called '{name}'")
-        seen.add(name.lower())
-    return read
+def _axes(axes: Mapping[str, tuple[Any, ...]]) -> Axes:
+    """Read the values of every axis."""
+    found = {
+        axis: tuple(_value(axis, value, f"axes.{axis}[{index}]") for index, value in enumerate(values))
+        for axis, values in axes.items()
+    }
+    for seed in found.get("seed", ()):
+        if not isinstance(seed.label, int):
+            raise UserError(f"axes.seed holds {seed.label!r}, but a seed is a whole number without a name")
+    return found
 
 
 def _value(axis: str, value: Any, where: str) -> Value:
     if not isinstance(value, dict):
-        return Value(value, (), {FLAGS.get(axis, axis): value})
-    settings = _without_presets({key: item for key, item in value.items() if key != "name"})
-    label = value.get("name", "+".join(f"{key}-{item}" for key, item in settings.items()))
+        return Value(value, {FLAGS.get(axis, axis): value})
+    settings = {key: item for key, item in value.items() if key != "name"}
+    label = value.get("name", "+".join(f"{key}-{item}" for key, item in settings.items() if key != PRESETS))
     if not isinstance(label, str) or not label:
         raise UserError(f'{where} needs a name: name = "..."')
-    return Value(label, _presets(value, where), settings)
+    return Value(label, _settings_table(settings, where))
 
 
-def _presets(table: Mapping[str, Any], where: str) -> tuple[str, ...]:
-    given = table.get("config", [])
+def _settings_table(table: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Give a table of settings with its presets as a list, also where it has one or none."""
+    given = table.get(PRESETS, [])
     names = [given] if isinstance(given, str) else given
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{where}.config must be a preset's name or an array of them, not {given!r}")
-    return tuple(names)
-
-
-def _without_presets(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in table.items() if key != "config"}
+    return {**table, PRESETS: names}
 
 
 def slug(label: Label) -> str:
@@ -326,130 +296,113 @@ def slug(label: Label) -> str:
 def expand(definition: Definition) -> list[Planned]:
     """List all runs, in the order of the file with the last axis fastest.
 
-    A run has as many CPU threads as the study's resources say, unless a setting says otherwise.
+    A run is named by environment and architecture, then every other axis as axis-value, the seed last. It has as many
+    CPU threads as the study's resources say, unless a setting says otherwise.
 
     Raises:
         UserError: the first run that cannot work.
     """
-    planned: list[Planned] = []
-    names: set[str] = set()
+    planned: dict[str, Planned] = {}
     for values in product(*definition.axes.values()):
         chosen = dict(zip(definition.axes, values, strict=True))
         labels = {axis: value.label for axis, value in chosen.items()}
-        if definition.skips(labels):
+        if any(all(str(labels[axis]) in out for axis, out in rule.items()) for rule in definition.skip):
             continue
-        name = run_name(chosen, definition.source)
-        if name.lower() in names:
+        others = [f"{slug(axis)}-{slug(label)}" for axis, label in labels.items() if axis not in AXES]
+        name = "__".join([slug(labels["world"]), slug(labels["architecture"]), *others, f"seed-{labels['seed']}"])
+        if name.lower() in planned:
             raise UserError(f"{definition.source}: two combinations would be called {name}; give a bundle another name")
-        names.add(name.lower())
-        planned.append(Planned(name, labels, _run_config(definition, chosen, f"{definition.source}: run {name}")))
+        with named_source(f"{definition.source}: run {name}"):
+            planned[name.lower()] = Planned(name, labels, _run_config(definition, chosen))
     if not planned:
-        raise UserError(f"{definition.source}: skip leaves no run of the study; leave out less")
-    return planned
+        raise UserError(f"{definition.source}: no run is left; give each axis a value, and skip less")
+    return list(planned.values())
 
 
-def run_name(chosen: dict[str, Value], source: str) -> str:
-    """Name a run by environment and architecture, then every other axis as axis-value, the seed last."""
-    others = [axis for axis in chosen if axis not in AXES]
-    parts = [slug(chosen[axis].label) for axis in AXES if axis != "seed"]
-    parts += [f"{slug(axis)}-{slug(chosen[axis].label)}" for axis in (*others, "seed")]
-    name = "__".join(parts)
-    if len(name) > LONGEST:
-        raise UserError(f"{source}: the run name {name[:60]}... is too long; give its bundles a short name")
-    return name
-
-
-def _run_config(definition: Definition, chosen: dict[str, Value], source: str) -> Any:
+def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     """Give a run's config: the trainer's defaults, presets in their order, then settings, checked.
 
     What only the machine that a run will get can say (has it a GPU?) is left to the trainer there, unless all runs
     are on a CPU.
     """
-    kind, resources = definition.kind, definition.resources
-    presets = [*definition.presets, *(preset for value in chosen.values() for preset in value.presets)]
-    settings = _settings(definition, chosen)
-    config = _layers(kind, presets, settings, source, None)
+    known, resources = trainer_class(definition.kind).config_class, definition.resources
+    tables = [definition.base, *(value.settings for value in chosen.values())]
+    presets = [preset for table in tables for preset in table.get(PRESETS, ())]
+    settings: dict[str, Any] = {"schema": SCHEMA} if hasattr(known, "trainer") else {}
+    settings |= nested(_settings(definition, chosen))
+
+    def over(config: Any) -> Any:
+        for name in presets:
+            config = read_config(known, name, base=config)
+        return from_toml(known, tomli_w.dumps(settings), "its settings", config)
+
+    config = over(defaults(known))
     if hasattr(config, "base"):  # what was chosen may bring other defaults with it
-        config = _layers(kind, presets, settings, source, config.base())
-    try:
-        load_plugins(config.plugin)
-        compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
-        replace(config, compute=compute).check()
-        check_environment(config.environment.env)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+        config = over(config.base())
+    load_plugins(config.plugin)
+    compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
+    replace(config, compute=compute).check()
+    check_environment(config.environment.env)
     if config.compute.threads is None:
         config = replace(config, compute=replace(config.compute, threads=resources.cpus))
     return config
 
 
-def _settings(definition: Definition, chosen: dict[str, Value]) -> dict[Keys, Any]:
-    """Collect the settings of one combination; two axes must not set the same."""
-    set_by: dict[Keys, str] = {}
-    found = dict(_setting(definition, key, item) for key, item in definition.settings.items())
-    for axis, value in chosen.items():
-        for key, item in value.settings.items():
-            keys, now = _setting(definition, key, item)
-            if keys in set_by:
-                raise UserError(f"{definition.source}: the axes {set_by[keys]} and {axis} both set {'.'.join(keys)}")
-            set_by[keys], found[keys] = axis, now
+def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, Any]:
+    """Collect the settings of one combination by their paths; two axes must not set the same.
+
+    A definition of schema 1 may call a setting and its value as they were called then.
+    """
+    found: dict[str, Any] = {}
+    set_by: dict[str, str] = {}
+    tables = [("", definition.base), *((axis, value.settings) for axis, value in chosen.items())]
+    paths = _setting_paths(definition.kind)
+    for axis, table in tables:
+        for key, value in table.items():
+            if key == PRESETS:
+                continue
+            name, item = new_setting(definition.kind, key, value) if definition.schema == 1 else (key, value)
+            path = paths[_known(name.replace("-", "_"), paths, "setting")]
+            if path == "output.run":
+                raise UserError(f"the study itself chooses its run folders; take '{key}' out")
+            if path in set_by:
+                raise UserError(f"the axes {set_by[path]} and {axis} both set {path}")
+            found[path] = item
+            if axis:
+                set_by[path] = axis
     return found
 
 
-def _setting(definition: Definition, key: str, value: Any) -> tuple[Keys, Any]:
-    """Find where a setting stands; a definition of schema 1 may call it and its value as they were called then."""
-    if definition.schema == 1:
-        key, value = new_setting(definition.kind, key, value)
-    try:
-        keys = find_setting(definition.kind, key)
-    except UserError as error:
-        raise UserError(f"{definition.source}: {error}") from None
-    if keys == RUN_FOLDER:
-        raise UserError(f"{definition.source}: the study itself chooses its run folders; take '{key}' out")
-    return keys, value
-
-
 @cache
-def _known_settings(kind: str) -> dict[str, Keys]:
-    """Where each setting of a trainer stands, by its flag: {"mu": ("network", "prior", "mu"), ...}."""
-    return {
-        flag: tuple(path.split(".")) for path, flag in flag_names(defaults(trainer_class(kind).config_class)).items()
-    }
+def _setting_paths(kind: str) -> dict[str, str]:
+    """Where each setting of a trainer stands, by its flag and by that path: {"mu": "network.prior.mu", ...}."""
+    paths = flag_names(defaults(trainer_class(kind).config_class))
+    return {flag: path for path, flag in paths.items()} | {path: path for path in paths}
 
 
-def find_setting(kind: str, key: str) -> Keys:
-    """Find a setting by its flag, its full path or an unambiguous end of that (prior-mu, prior.mu)."""
-    word = key.replace("-", "_").replace(".", "_")
-    flags = _known_settings(kind)
-    if word in flags:
-        return flags[word]
-    named = {path for path in flags.values() for n in range(len(path)) if "_".join(path[n:]) == word}
-    if len(named) > 1:
-        raise UserError(f"the setting '{key}' may be {' or '.join(sorted('.'.join(path) for path in named))}")
-    if not named:
-        raise UserError(near_names("setting", key, [flag.replace("_", "-") for flag in flags]))
-    return named.pop()
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Give settings by their dotted paths; an empty table is a value."""
+    found: dict[str, Any] = {}
+    for name, value in tree.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
+    return found
 
 
-def _layers(kind: str, presets: Iterable[str], settings: Mapping[Keys, Any], source: str, base: Any) -> Any:
-    known = trainer_class(kind).config_class
-    config = defaults(known) if base is None else base
-    for name in presets:
-        config = read_config(known, name, base=config)
-    table: dict[str, Any] = {"schema": SCHEMA} if hasattr(known, "trainer") else {}
-    for path, value in settings.items():
-        inner = table
-        for name in path[:-1]:
-            inner = inner.setdefault(name, {})
-        inner[path[-1]] = value
-    return from_toml(known, tomli_w.dumps(table), source, config)
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `flat`."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *outer, name = path.split(".")
+        inner = tree
+        for each in outer:
+            inner = inner.setdefault(each, {})
+        inner[name] = value
+    return tree
 
 
 def check_environment(env: str) -> None:
     """Refuse an id that no environment has, with the near ones; `module:Id` is left to Gymnasium."""
-    name = env.removeprefix("envs:")
-    if ":" in name or name in WORLDS:
-        return
     gymnasium.register_envs(ale_py)
-    if name not in gymnasium.registry:
-        raise UserError(near_names("environment", name, {*WORLDS, *gymnasium.registry}))
+    name, known = env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
+    if ":" not in name and name not in known:
+        raise UserError(near_names("environment", name, known))

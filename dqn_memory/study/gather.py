@@ -20,7 +20,6 @@ from dqn_memory.study.archive import (
     CONFIG,
     RunRecord,
     Source,
-    flat,
     is_archive,
     open_source,
     portable,
@@ -28,7 +27,7 @@ from dqn_memory.study.archive import (
     renamed,
     shared,
 )
-from dqn_memory.study.definition import AXES, Label, slug
+from dqn_memory.study.definition import AXES, Label, flat, slug
 from dqn_memory.study.store import RunState
 
 SEED = re.compile(r"[-_]?(seed)?[-_]?\d+$")  # how the name of a run's folder tells its seed
@@ -91,8 +90,8 @@ def _single(path: Path) -> tuple[RunState, RunRecord]:
     axes: dict[str, Label] = {"world": env, "architecture": series, "seed": seed}
     name = f"{slug(env)}__{slug(series)}__seed-{seed}"
     state = RunState(
-        name=name, axes=axes, state="finished", folder=path, config=path / CONFIG, log=path / "log",
-        steps=int(settings["total_steps"]), attempts=1, seconds=last.get("time/elapsed"), error="",
+        name=name, axes=axes, state="finished", folder=path, steps=int(settings["total_steps"]), attempts=1,
+        seconds=last.get("time/elapsed"),
     )  # fmt: skip
     return state, portable(record, path.parent, f"runs/{path.parent.name}")
 

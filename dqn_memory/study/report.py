@@ -19,17 +19,17 @@ import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.study.archive import INDEX, Source, open_source, write_archive
+from dqn_memory.study.archive import Source, find_study, open_source, write_archive
 from dqn_memory.study.collect import HEADLINE, PREFERRED, Data, collect, kept_record, meaning
-from dqn_memory.study.find import find_study
 from dqn_memory.study.gather import gather, is_run
 from dqn_memory.study.page import MADE, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.verdicts import claims_page
 from dqn_memory.study.sections import attention, environments, priors, runs, scores
 from dqn_memory.study.sections.published import published_section
+from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.files import write_atomic
-from envs.tables import is_page, remake_page
+from envs.tables import remake_page
 
 FEW = 6  # pictures of an archive's report
 CLAIMS = "python -m dqn_memory.study.claims"
@@ -111,7 +111,8 @@ def archive(data: Data, folder: Path) -> None:
 def remake_all(folder: Path) -> list[str]:
     """Make everything that is made from tables in a folder of results again; return what is damaged."""
     bad = [name for path in sorted(folder.rglob(INDEX)) for name in remake(path.parent)]
-    pages = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json")) if is_page(path)}
+    made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
+    pages = {path: text for path, text in made.items() if text is not None}
     known = folder / "baselines.json"
     if known.is_file():
         rows = baselines.read(known)

@@ -6,15 +6,15 @@ how far the study is, while it runs or after a crash; with --dry-run what would 
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
+from importlib.util import find_spec
 from math import prod
 from pathlib import Path
 from typing import Annotated, Literal
@@ -27,27 +27,13 @@ from rich.text import Text
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
-from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, read_definition, shipped
-from dqn_memory.study.find import find_study, home, kept_name
-from dqn_memory.study.import_runs import take_over, takeable
-from dqn_memory.study.runner import Backend, Drive, Processes, has_ray, open_runs
-from dqn_memory.study.store import (
-    STATE,
-    RunState,
-    State,
-    Study,
-    acquire_lock,
-    check_study_folder,
-    in_words,
-    last_step,
-    lock_holder,
-    prepare,
-    run_folder,
-    size_in_words,
-)  # fmt: skip
-from envs.files import disk_errors
+from dqn_memory.study import store
+from dqn_memory.study.archive import find_study, home, named_definition
+from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, shipped
+from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_runs, take_over
+from dqn_memory.study.store import RunState, State, Study, in_words, last_step
 
-START = 5.0  # seconds, roughly, until a run's process takes its first step, on one core
+Say = Callable[[str], object]
 FEW = 40  # runs that are all shown without being asked for
 STYLES: dict[State, str] = {
     "finished": "green", "running": "cyan", "waiting": "dim", "stopped": "yellow", "failed": "bold red",
@@ -95,19 +81,14 @@ class Args:
         check_numbers(self)
         if self.address is not None and self.backend == "processes":
             raise UserError("--address is for Ray: leave out --backend processes")
-        if self.all and not self.status:
-            raise UserError("--all is for --status, which shows every run with it; give both or neither")
-
-    def resolved_backend(self) -> str:
-        """Name the backend; a UserError where Ray is asked for and missing."""
-        wants_ray = self.backend == "ray" or self.address is not None
-        if wants_ray and not has_ray():
-            raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
-        return "ray" if wants_ray or (self.backend is None and has_ray()) else "processes"
 
     def make_backend(self, resources: Resources) -> Backend:
-        """Start what the runs will be carried out by."""
-        if self.resolved_backend() == "processes":
+        """Start what the runs will be carried out by; a UserError where Ray is asked for and missing."""
+        wants_ray = self.backend == "ray" or self.address is not None
+        has_ray = find_spec("ray") is not None
+        if wants_ray and not has_ray:
+            raise UserError("Ray is not installed; pip install 'dqn-memory[cluster]', or give --backend processes")
+        if self.backend == "processes" or not has_ray:
             return Processes(self.workers, resources.cpus, resources.gpus)
         from dqn_memory.study.cluster import Cluster
 
@@ -115,9 +96,9 @@ class Args:
 
     def definition(self) -> Definition:
         """Read the study's file, with this machine's --cpus and --gpus."""
-        definition = kept_name(read_definition(self.study, self.smoke))
-        given = {name: getattr(self, name) for name in ("cpus", "gpus")}
-        resources = replace(definition.resources, **{name: value for name, value in given.items() if value is not None})
+        definition = named_definition(self.study, self.smoke)
+        given = {name: value for name in ("cpus", "gpus") if (value := getattr(self, name)) is not None}
+        resources = replace(definition.resources, **given)
         resources.check(definition.source)
         return replace(definition, resources=resources)
 
@@ -129,20 +110,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     args.check()
     console = Console()
+    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     if args.status:
         folder = args.folder or (home(args.definition()) if args.smoke else find_study(Path(args.study)))
-        console.print(overview(Study.open(folder), args.all))
-        return
+        return console.print(overview(Study.open(folder), args.all))
     definition = args.definition()
     folder = args.folder or home(definition)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:
         planned = expand(definition)
-        check_study_folder(folder, definition, planned)
+        store.check_study_folder(folder, definition, planned)
         if args.dry_run:
-            show_plan(args, definition, folder, planned, console)
-            return
-        study = carry_out(args, definition, folder, planned, console)
+            return show_plan(args, definition, folder, planned, say)
+        study = carry_out(args, definition, folder, planned, say)
     except KeyboardInterrupt:
         console.print("\nstopped; the same command continues", highlight=False)
         raise SystemExit(130) from None
@@ -151,32 +131,19 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], console: Console) -> Study:
+def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Say) -> Study:
     """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
-    path = folder / "locks" / "study.lock"
-    with disk_errors(folder):
-        lock = acquire_lock(path, patience=2.0)
-    if lock is None:
-        who = lock_holder(path) or {}
-        raise UserError(f"{folder} is being carried out already, by process {who.get('pid')} on {who.get('host')}")
-    say = partial(_say, console)
-    try:
-        study = prepare(folder, definition, planned)
+    with store.held_lock(folder / "locks" / "study.lock", f"{folder} is being carried out already", patience=2.0):
+        study = store.prepare(folder, definition, planned)
         wanted = {run.name for run in chosen(study.runs(), args.only)}
         take_over(study, [run for run in planned if run.name in wanted], list(map(Path, args.take_from)), say)
         left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
         if left:
             backend = args.make_backend(definition.resources)
-            announce(definition, folder, chosen(study.runs(), args.only), len(study.runs()), backend.room(), console)
-            say(f"backend {args.resolved_backend()}: {backend.describes}")
+            announce(definition, folder, chosen(study.runs(), args.only), len(planned), say)
+            say(f"backend {backend.describes}")
             Drive(study, backend, definition.resources, args.retries, say).run(left)
-    finally:
-        os.close(lock)
     return study
-
-
-def _say(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
@@ -194,86 +161,51 @@ def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
 # What a study will take
 
 
-def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], console: Console) -> None:
+def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Say) -> None:
     """Show what would be run, and what --take-from would bring; nothing is written."""
-    known = {run.name: run for run in Study.open(folder).runs()} if (folder / STATE).exists() else {}
-    runs = chosen([known.get(run.name) or _unbegun(run, folder) for run in planned], args.only)
+    known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
+    for each in planned:
+        place = store.run_folder(folder, each.name)
+        known.setdefault(each.name, RunState(each.name, each.axes, "waiting", place, each.config.total_steps))
+    runs = chosen([known[each.name] for each in planned], args.only)
     names = {run.name for run in runs}
-    sources = list(map(Path, args.take_from))
-    taken = takeable(folder, definition.kind, [run for run in planned if run.name in names], sources)
+    wanted = [each for each in planned if each.name in names]
+    offers = offered(folder, definition.kind, wanted, list(map(Path, args.take_from)))
+    taken = {name: run for name, run, _, problem in reversed(list(offers)) if run is not None and not problem}
     for run in runs:
-        taking = run.name in taken
-        _say(console, f"{'take':9}{run.name} from {taken[run.name].folder}" if taking else f"{run.state:9}{run.name}")
-    announce(definition, folder, [taken.get(run.name, run) for run in runs], len(planned), None, console)
+        other = taken.get(run.name)
+        say(f"{run.state:9}{run.name}" if other is None else f"{'take':9}{run.name} from {other.folder}")
+    announce(definition, folder, [taken.get(run.name, run) for run in runs], len(planned), say)
 
 
-def _unbegun(run: Planned, folder: Path) -> RunState:
-    path = run_folder(folder, run.name)
-    return RunState(run.name, run.axes, "waiting", path, path, path, run.config.total_steps, 0, None, "")
-
-
-def announce(
-    definition: Definition, folder: Path, runs: Sequence[RunState], total: int, slots: int | None, console: Console
-) -> None:
+def announce(definition: Definition, folder: Path, runs: Sequence[RunState], total: int, say: Say) -> None:
     """Say how many of the study's `total` runs will be carried out, in what time and on what disk."""
     axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
     skipped = prod(len(values) for values in definition.axes.values()) - total
     axes += f", less {skipped} that it skips" if skipped else ""
     axes += f", of which --only chose {len(runs)}" if len(runs) < total else ""
-    cost = estimate(runs, definition.resources)
-    source = f" ({cost.source})" if cost.source else ""
-    _say(console, f"{definition.title}\n{folder}: {counts(runs)} = {axes}")
-    wall = "" if slots is None or cost.seconds is None else f", {in_words(cost.seconds / slots)} with {slots} at once"
-    time_left = f"about {in_words(cost.seconds)} of one worker{wall}" if cost.seconds is not None else "time unknown"
+    say(f"{definition.title}\n{folder}: {counts(runs)} = {axes}")
+    seconds, megabytes = estimate(runs, definition.resources)
+    disk = "unknown" if megabytes is None else f"{megabytes:,.0f} MB"
     there = folder.absolute()
-    there = next(path for path in (there, *there.parents) if path.exists())
-    free = shutil.disk_usage(there).free / 1e6
-    disk = f"disk {size_in_words(cost.megabytes)} of {size_in_words(free)} free"
-    _say(console, f"left to do: {time_left}; {disk}{source}")
-    if cost.megabytes is not None and cost.megabytes > free:
-        console.print("warning: the disk is too small for the study", style="bold red")
+    free = shutil.disk_usage(next(path for path in (there, *there.parents) if path.exists())).free / 1e6
+    short = " (too small)" if megabytes is not None and megabytes > free else ""
+    say(f"left to do: {in_words(seconds)} of one worker; disk {disk} of {free:,.0f} MB free{short}")
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """`seconds` of workers' time that is left, and the disk that all runs take; None: nothing is known."""
+def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | None, float | None]:
+    """Estimate the seconds of workers' time that are left and the megabytes of all runs; None: the study says nothing.
 
-    seconds: float | None
-    megabytes: float | None
-    source: str
-
-
-def estimate(runs: Sequence[RunState], resources: Resources) -> Estimate:
-    """Estimate what is left to do, from the study's own finished runs where there are any, else from its file.
-
-    Runs of one architecture in one environment are taken to cost the same.
+    Runs of a study that has finished some are taken to go on at the pace, and to be of the size, of those.
     """
     known = [run for run in runs if run.state == "finished" and run.seconds]
-    left = [run for run in runs if run.state != "finished"]
-    pace, size, source = resources.steps_per_second, resources.megabytes, resources.measured
-    alike: dict[tuple[str, str], list[RunState]] = defaultdict(list)
-    for run in known:
-        alike[run.world, run.architecture].append(run)
-    if known:
-        size = sum(megabytes_of(run.folder) for run in known) / len(known)
-        source = "from the finished runs"
-    megabytes = None if size is None else size * len(runs)
-    if not known and pace is None:
-        return Estimate(None, megabytes, source)
-    seconds = 0.0 if known else START * len(left)  # what was measured holds the start
-    for run in left:
-        each = _seconds_a_step(alike.get((run.world, run.architecture), known)) if known else 1 / (pace or 1)
-        seconds += max(0, run.steps - last_step(run.folder)) * each
-    return Estimate(seconds, megabytes, source)
-
-
-def _seconds_a_step(runs: Sequence[RunState]) -> float:
-    return sum((run.seconds or 0.0) / max(1, run.steps) for run in runs) / len(runs)
-
-
-def megabytes_of(folder: Path) -> float:
-    """Measure what a folder's files take."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    left = sum(max(0, run.steps - last_step(run.folder)) for run in runs if run.state != "finished")
+    if not known:
+        pace, size = resources.steps_per_second, resources.megabytes
+        return None if pace is None else left / pace, None if size is None else size * len(runs)
+    seconds = left * sum(run.seconds or 0.0 for run in known) / sum(run.steps for run in known)
+    bytes_known = sum(path.stat().st_size for run in known for path in run.folder.rglob("*") if path.is_file())
+    return seconds, bytes_known / 1e6 / len(known) * len(runs)
 
 
 # How far a study is, as tables for a terminal; labels are Text since they may have what rich reads as its markup
@@ -284,10 +216,8 @@ def overview(study: Study, everything: bool = False) -> Group:
     runs = shown = study.runs()
     at_work = "study.run is at work" if study.lives else "study.run is not at work"
     parts: list[RenderableType] = [Text(f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}")]
-    if len(runs) > FEW:
-        parts.append(_grid(runs))
-        if not everything:
-            shown = [run for run in runs if run.state not in ("finished", "waiting")]
+    if len(runs) > FEW and not everything:
+        shown = [run for run in runs if run.state not in ("finished", "waiting")]
     if shown:
         parts.append(_table(study, shown))
     for run in runs:
@@ -301,20 +231,6 @@ def counts(runs: Sequence[RunState]) -> str:
     """Say `12 runs: 3 finished, 2 running, 7 waiting`."""
     number = Counter(run.state for run in runs)
     return f"{len(runs)} runs: {', '.join(f'{number[state]} {state}' for state in STYLES if number[state])}"
-
-
-def _grid(runs: Sequence[RunState]) -> Table:
-    """Show finished runs of all runs, by environment and architecture."""
-    architectures = list(dict.fromkeys(run.architecture for run in runs))
-    table = Table("finished", *(Column(Text(name)) for name in architectures), box=SIMPLE)
-    for world in dict.fromkeys(run.world for run in runs):
-        cells = [Text(world)]
-        for architecture in architectures:
-            number = Counter(run.state for run in runs if (run.world, run.architecture) == (world, architecture))
-            failed = f" {number['failed']} failed" if number["failed"] else ""
-            cells.append(Text.assemble(f"{number['finished']}/{number.total()}", (failed, "red")))
-        table.add_row(*cells)
-    return table
 
 
 def _table(study: Study, runs: Sequence[RunState]) -> Table:

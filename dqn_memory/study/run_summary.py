@@ -14,6 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from scipy.integrate import trapezoid
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.statistics import Floats
@@ -47,10 +48,6 @@ class Reached:
     steps: int | None
     budget: int
 
-    @property
-    def censored(self) -> bool:
-        return self.steps is None
-
     def __str__(self) -> str:
         return f"> {self.budget:,}" if self.steps is None else f"{self.steps:,}"
 
@@ -82,26 +79,29 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
     steps, values = zip(*points, strict=True)
     if any(later <= earlier for earlier, later in pairwise(steps)):
         raise UserError(f"{source} is damaged: the steps of its evaluations do not ascend")
-    if not all(_is_score(value, success) for value in (*values, *([] if final is None else [final]))):
-        words = "a success rate is not a number from 0 to 1" if success else "a return is not a number"
-        raise UserError(f"{source} is damaged: {words}")
+    for value in (*values, *([] if final is None else [final])):
+        if value is None or not math.isfinite(value) or (success and not 0 <= value <= 1):
+            words = "success rate is not a number from 0 to 1" if success else "return is not a number"
+            raise UserError(f"{source} is damaged: a {words}")
     trained = max(line["step"] for line in lines)
     return Curve(np.array(steps), np.array(values, np.float64), trained, final)
 
 
-def _is_score(value: Any, success: bool) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value) and (not success or 0 <= value <= 1)
-
-
 def summarise(curve: Curve) -> RunSummary:
-    """Compute the summary of a curve."""
+    """Compute the summary of a curve.
+
+    The area is that from the first evaluation to the last, by step; one evaluation gives its value.
+    """
     average = running_average(curve.success)
+    span = float(curve.steps[-1] - curve.steps[0])
+    area = trapezoid(curve.success, curve.steps) / span if span else curve.success[0]
+    reached = [curve.steps[curve.success >= level] for level in LEVELS]
     return RunSummary(
         last_average=float(average[-1]),
         mean_average=float(average.mean()),
         final=curve.final,
-        steps_to=tuple(steps_to(curve, level) for level in LEVELS),
-        area=area(curve),
+        steps_to=tuple(Reached(int(steps[0]) if len(steps) else None, curve.trained) for steps in reached),
+        area=float(area),
     )
 
 
@@ -110,32 +110,15 @@ def running_average(values: Floats, window: int = WINDOW) -> Floats:
     return np.array([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
 
 
-def steps_to(curve: Curve, level: float) -> Reached:
-    """Find the steps at the first evaluation with at least this success."""
-    reached = np.flatnonzero(curve.success >= level)
-    return Reached(int(curve.steps[reached[0]]) if len(reached) else None, curve.trained)
-
-
-def area(curve: Curve) -> float:
-    """Compute the area under the curve from the first evaluation to the last; one evaluation gives its value."""
-    if len(curve.steps) == 1:
-        return float(curve.success[0])
-    widths = np.diff(curve.steps)
-    return float((widths * (curve.success[1:] + curve.success[:-1]) / 2).sum() / widths.sum())
-
-
 def median_steps(reached: Sequence[Reached]) -> Reached:
     """Take the median over runs, those that did not reach the level counting as later than all others.
 
     It is censored itself where the middle runs are. A UserError where the runs had different budgets, under which a
     censored run may be earlier than one that reached the level.
     """
-    if not reached:
-        raise UserError("a median over runs needs at least one run")
     budgets = {run.budget for run in reached}
     if len(budgets) != 1:
-        raise UserError(
-            f"a median over runs needs one budget, not {', '.join(f'{b:,}' for b in sorted(budgets))} steps"
-        )
+        listed = ", ".join(f"{budget:,}" for budget in sorted(budgets))
+        raise UserError(f"a median over runs needs one budget, not {listed or 'none'} steps")
     middle = float(np.median([math.inf if run.steps is None else run.steps for run in reached]))
     return Reached(None if math.isinf(middle) else round(middle), budgets.pop())

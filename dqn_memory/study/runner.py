@@ -1,14 +1,14 @@
 """Carries out the runs of a study: a worker for each, plain processes of this machine, and the drive over all of them.
 
-A worker starts the trainer's script anew or from its last checkpoint. Ray is in dqn_memory/study/cluster.py.
+A worker starts the trainer's script anew or from its last checkpoint; Ray is in dqn_memory/study/cluster.py. Runs that
+another study, or an archive, has finished with the very same settings and seed are taken over.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import json
 import os
 import platform
-import queue
 import shlex
 import shutil
 import signal
@@ -18,313 +18,195 @@ import threading
 import time
 import tomllib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import tomli_w
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of
-from dqn_memory.study import child
-from dqn_memory.study.definition import Resources
-from dqn_memory.study.store import (
-    RunState,
-    Study,
-    acquire_lock,
-    checkpoint,
-    final_metrics,
-    finished,
-    in_words,
-    lock_holder,
-    run_folder,
-    write_checksums,
-)  # fmt: skip
-from envs.registry import WORLDS
+from dqn_memory.runs.toml import from_record, to_toml
+from dqn_memory.study import child, store
+from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
+from dqn_memory.study.definition import Planned, Resources
+from dqn_memory.study.store import RunState, Study, checkpoint, final_metrics, finished
+from envs.files import disk_errors, read_text
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
-Say = Callable[[str], object]
-Result = Literal["finished", "failed", "killed"]
-Started = Callable[["subprocess.Popen[bytes]"], None]
+PATIENCE = 5.0  # seconds that a trainer has to end when it is told to
+Process = subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
 class Order:
     """What a worker needs to know; folders are absolute, since a worker may be another machine's."""
 
-    name: str
+    run: RunState
     script: str
-    study: str
-    cwd: str
+    study: Path
+    cwd: Path
     cpus: int
-    attempt: int = 1
     devices: str | None = None
     """CUDA_VISIBLE_DEVICES of the trainer (None: as the worker has it; empty: no device)."""
-
-    @property
-    def folder(self) -> Path:
-        """The run folder."""
-        return run_folder(Path(self.study), self.name)
-
-    @property
-    def log(self) -> Path:
-        """What the trainer says, in all attempts."""
-        return Path(self.study) / "logs" / f"{self.name}.log"
-
-    @property
-    def lock(self) -> Path:
-        """Held while a trainer of this run lives."""
-        return Path(self.study) / "locks" / self.name
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended. `killed`: by a signal, so the run can go on from its last checkpoint."""
+    """How a run ended. `killed`: by a signal or with its worker, so it can go on from its last checkpoint."""
 
-    name: str
-    result: Result
+    result: Literal["finished", "failed", "killed"]
     error: str = ""
 
 
-def carry_out(order: Order, started: Started = lambda process: None) -> Outcome:
+def carry_out(order: Order, started: Callable[[Process], object] = lambda process: None) -> Outcome:
     """Bring one run to its end, or say how it stopped; `started` is given the trainer's process."""
+    run = order.run
     try:
-        lock = acquire_lock(order.lock)
-    except OSError as error:
-        return Outcome(order.name, "failed", f"{platform.node()} cannot write {order.lock}: {error.strerror}")
-    if lock is None:
-        who = lock_holder(order.lock) or {}
-        who_is_it = f"process {who.get('pid')} on {who.get('host')}"
-        return Outcome(order.name, "failed", f"the run is still being trained by {who_is_it}; end that first")
-    try:
-        return _train(order, lock, started)
-    except UserError as error:
-        return Outcome(order.name, "failed", str(error))
-    except OSError as error:
-        return Outcome(order.name, "failed", f"{platform.node()} cannot start the trainer: {error}")
-    finally:
-        os.close(lock)
+        # the lock is held while a trainer of this run lives
+        with store.held_lock(order.study / "locks" / run.name, "the run is still being trained") as lock:
+            return Outcome("finished") if finished(run.folder) else _train(order, lock, started)
+    except (UserError, OSError) as error:
+        return Outcome("failed", f"{error} (on {platform.node()})")
 
 
-def _train(order: Order, lock: int, started: Started) -> Outcome:
-    if finished(order.folder):
-        return Outcome(order.name, "finished")
-    command = _command(order)
-    order.log.parent.mkdir(parents=True, exist_ok=True)
-    with order.log.open("ab") as log:
-        began = _head(log, order, command)
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=order.cwd, env=_environment(order),
-            pass_fds=(lock,), start_new_session=True,
-        )  # fmt: skip
-        try:
-            started(process)
-            code = process.wait()
-        except BaseException:
-            stop(process)
-            raise
-    return _judge(order, code, began)
-
-
-def stop(process: subprocess.Popen[bytes], patience: float = 5.0) -> None:
-    """End a trainer, which has nothing to tidy up: whatever it was writing is whole or absent."""
-    with suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        process.wait(patience)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _command(order: Order) -> list[str]:
-    module = [sys.executable, "-m", order.script]
-    if (order.folder / "checkpoints" / "manifest.json").is_file():
-        return [*module, "--resume", str(order.folder)]
-    if order.folder.exists():  # killed before its first checkpoint: nothing of it can be continued
-        shutil.rmtree(order.folder)
-    config = Path(order.study) / "configs" / f"{order.name}.toml"
-    return [*module, "--config", str(config), "--run", str(order.folder)]
-
-
-def _environment(order: Order) -> dict[str, str]:
+def _train(order: Order, lock: int, started: Callable[[Process], object]) -> Outcome:
+    run, command = order.run, _command(order)
     changed = dict.fromkeys(THREADS, str(order.cpus)) | {"PYTHONUNBUFFERED": "1"}
     if order.devices is not None:
         changed["CUDA_VISIBLE_DEVICES"] = order.devices
-    return {**os.environ, **changed}
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    with run.log.open("ab") as log:
+        said = shlex.join(["python", *command[1:]])
+        when = time.strftime("%Y-%m-%d %H:%M:%S")
+        log.write(f"# {when} attempt {run.attempts} on {platform.node()}: {said}\n".encode())
+        log.flush()
+        began = log.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=order.cwd,
+            env=os.environ | changed, pass_fds=(lock,), start_new_session=True,
+        )  # fmt: skip
+        started(process)
+        code = process.wait()
+    return _judge(run, code, began)
 
 
-def _head(log: BinaryIO, order: Order, command: list[str]) -> int:
-    """Mark the beginning of an attempt; returns where its own lines begin."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S")
-    said = shlex.join(["python", *command[1:]])
-    log.write(f"# {when} attempt {order.attempt} on {platform.node()}: {said}\n".encode())
-    log.flush()
-    return log.tell()
+def _command(order: Order) -> list[str]:
+    folder, module = order.run.folder, [sys.executable, "-m", order.script]
+    if (folder / "checkpoints" / "manifest.json").is_file():
+        return [*module, "--resume", str(folder)]
+    if folder.exists():  # killed before its first checkpoint: nothing of it can be continued
+        shutil.rmtree(folder)
+    return [*module, "--config", str(store.config_file(order.study, order.run.name)), "--run", str(folder)]
 
 
-def _judge(order: Order, code: int, began: int) -> Outcome:
+def _judge(run: RunState, code: int, began: int) -> Outcome:
+    """Tell how a run ended from its trainer's exit code and what that said from byte `began` of the log on."""
     if code < 0:
-        return Outcome(order.name, "killed", f"its process was ended by {_signal_name(-code)}")
-    said = last_lines(order.log, began)
+        names = {each.value: each.name for each in signal.Signals}
+        return Outcome("killed", f"its process was ended by {names.get(-code, f'signal {-code}')}")
+    lines = run.log.read_bytes()[began:].decode(errors="replace").rstrip().splitlines()
+    said = "\n".join(lines[-LAST_LINES:])
     if code > 0:
-        return Outcome(order.name, "failed", said or f"it ended with exit code {code} and said nothing")
-    if not finished(order.folder):
-        return Outcome(order.name, "failed", f"it ended without its final evaluation\n{said}")
-    return Outcome(order.name, "finished")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def last_lines(log: Path, begin: int = 0, count: int = LAST_LINES) -> str:
-    """Give the end of what a trainer said from byte `begin` on."""
-    try:
-        data = log.read_bytes()[begin:]
-    except OSError:
-        return ""
-    return "\n".join(data.decode(errors="replace").rstrip().splitlines()[-count:])
+        return Outcome("failed", said or f"it ended with exit code {code} and said nothing")
+    if not finished(run.folder):
+        return Outcome("failed", f"it ended without its final evaluation\n{said}")
+    return Outcome("finished")
 
 
 # Where workers are
 
 
 class Backend(Protocol):
-    """Takes orders while it has room and hands back outcomes as they come, in any order."""
+    """Carries out orders in workers of its own."""
 
     describes: str
 
-    def room(self) -> int:
-        """Count the orders that it can begin now."""
+    def slots(self) -> int:
+        """Count the orders that it has room for at once, now."""
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: Order) -> Future[Outcome]:
         """Begin one."""
-
-    def outcomes(self, seconds: float) -> list[Outcome]:
-        """Collect what has ended; wait at most `seconds` for the first."""
 
     def close(self) -> None:
         """Stop whatever still runs; all of it can be continued."""
 
 
-def has_ray() -> bool:
-    """Tell whether Ray is installed."""
-    return importlib.util.find_spec("ray") is not None
-
-
 def visible_devices() -> list[str]:
     """Name this machine's accelerators, as CUDA_VISIBLE_DEVICES takes them."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip()]
-    try:
-        listed = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    return [str(index) for index, _ in enumerate(listed.stdout.splitlines())]
+    if given is None:
+        import torch  # which a worker goes without
+
+        return [str(index) for index in range(torch.cuda.device_count())]
+    return [name.strip() for name in given.split(",") if name.strip()]
 
 
-def slots_of(devices: int, share: float) -> int:
-    """Count the runs that some devices take at once, each a share of one, or whole ones."""
-    return devices * int(1 / share + 1e-9) if share <= 1 else devices // int(share)
-
-
-class Devices:
-    """Shares of a machine's accelerators; a run gets whole ones, or a share of one."""
-
-    def __init__(self, names: Iterable[str], share: float) -> None:
-        self.share = share
-        self._free = dict.fromkeys(names, 1.0)
-
-    def slots(self) -> int:
-        """Count the runs that they take at once."""
-        return slots_of(len(self._free), self.share)
-
-    def take(self) -> str:
-        """Give the CUDA_VISIBLE_DEVICES of one more run."""
-        part = min(self.share, 1.0)
-        freest = sorted(self._free, key=lambda name: -self._free[name])[: max(1, int(self.share))]
-        for name in freest:
-            self._free[name] -= part
-        return ",".join(freest)
-
-    def give_back(self, taken: str) -> None:
-        """Return what `take` gave."""
-        for name in taken.split(","):
-            self._free[name] += min(self.share, 1.0)
+def device_slots(devices: Sequence[str], share: float) -> list[str]:
+    """Give the devices of each run that fits at once, where a run takes a share of one, or whole ones."""
+    size = max(1, int(share))
+    groups = [",".join(devices[begin : begin + size]) for begin in range(0, len(devices) - size + 1, size)]
+    return groups * (int(1 / share + 1e-9) if share < 1 else 1)
 
 
 class Processes:
     """A thread for each running trainer; nothing but this machine and the standard library.
 
-    The thread lives until its trainer has ended, which a trainer that ends with its parent counts on.
+    Threads live until all has ended, which a trainer that ends with its parent counts on.
     """
 
     def __init__(self, workers: int | None, cpus: int, gpus: float) -> None:
-        self._devices = Devices(visible_devices(), gpus) if gpus else None
-        self.slots = max(1, (os.cpu_count() or 1) // cpus) if workers is None else workers
-        if self._devices is not None:
-            self.slots = min(self.slots, self._devices.slots())
-        if self.slots < 1:
+        most = max(1, (os.cpu_count() or 1) // cpus) if workers is None else workers
+        self._free = device_slots(visible_devices(), gpus) if gpus else [""] * most
+        self._most = min(most, len(self._free))
+        if not self._free:
             raise UserError(f"a run of this study takes {gpus:g} GPUs and there are not as many here; try --gpus 0")
-        self.describes = f"processes of this machine, {self.slots} at once"
-        self._ended: queue.Queue[Outcome] = queue.Queue()
-        self._running: dict[str, subprocess.Popen[bytes] | None] = {}
-        self._taken: dict[str, str] = {}
+        self.describes = f"processes: processes of this machine, {self._most} at once"
+        self._pool = ThreadPoolExecutor(self._most)
+        self._trainers: list[Process] = []
         self._guard = threading.Lock()
         self._closing = False
 
-    def room(self) -> int:
-        return self.slots - len(self._running)
+    def slots(self) -> int:
+        return self._most
 
-    def submit(self, order: Order) -> None:
-        devices = "" if self._devices is None else self._devices.take()
-        self._taken[order.name] = devices
-        self._running[order.name] = None
-        given = replace(order, devices=devices)
-        threading.Thread(target=self._work, args=(given,), name=order.name, daemon=True).start()
-
-    def outcomes(self, seconds: float) -> list[Outcome]:
-        try:
-            ended = [self._ended.get(timeout=seconds)]
-        except queue.Empty:
-            return []
-        while not self._ended.empty():
-            ended.append(self._ended.get())
-        for outcome in ended:
-            del self._running[outcome.name]
-            if self._devices is not None:
-                self._devices.give_back(self._taken.pop(outcome.name))
-        return ended
+    def submit(self, order: Order) -> Future[Outcome]:
+        return self._pool.submit(self._work, order)
 
     def close(self) -> None:
         with self._guard:
             self._closing = True
-            running = [process for process in self._running.values() if process is not None]
+            running = [process for process in self._trainers if process.poll() is None]
+        for process in running:  # which have nothing to tidy up: whatever they were writing is whole or absent
+            process.terminate()
         for process in running:
-            process.send_signal(signal.SIGTERM)  # to all at once, since each may take a moment
-        for process in running:
-            stop(process)
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        self._pool.shutdown(cancel_futures=True)
 
-    def _work(self, order: Order) -> None:
-        try:
-            self._ended.put(carry_out(order, lambda process: self._began(order.name, process)))
-        except Exception as error:  # the study goes on, and says which run met a defect of ours
-            self._ended.put(Outcome(order.name, "failed", f"{type(error).__name__}: {error}"))
-
-    def _began(self, name: str, process: subprocess.Popen[bytes]) -> None:
+    def _work(self, order: Order) -> Outcome:
         with self._guard:
-            if not self._closing:
-                self._running[name] = process
-                return
-        stop(process)
+            devices = max(self._free, key=self._free.count)  # of those that have the most room left
+            self._free.remove(devices)
+        try:
+            return carry_out(replace(order, devices=devices), self._began)
+        finally:
+            with self._guard:
+                self._free.append(devices)
+
+    def _began(self, process: Process) -> None:
+        with self._guard:
+            self._trainers.append(process)
+            if self._closing:
+                process.kill()
 
 
 # The drive over all runs
@@ -335,83 +217,81 @@ def open_runs(study: Study, keep_replay: bool) -> list[RunState]:
     left = []
     for run in study.runs():
         try:
-            done = finished(run.folder)
+            done = final_metrics(run.folder)
         except UserError as error:
             study.mark(run.name, "failed", str(error))
             left.append(run)
             continue
-        if done and run.state != "finished":
-            note_finished(study, run, keep_replay)
-        elif not done:
+        if done is None:
             left.append(run)
             if run.state != "waiting":
                 study.mark(run.name, "stopped" if checkpoint(run.folder) else "waiting")
+        elif run.state != "finished":
+            note_finished(study, run, done, keep_replay)
     return left
 
 
-def note_finished(study: Study, run: RunState, keep_replay: bool) -> float | None:
-    """Tidy a finished run up, then note it; returns its time in seconds."""
+def note_finished(study: Study, run: RunState, final: dict[str, Any], keep_replay: bool) -> None:
+    """Tidy a finished run up, then note it."""
     if not keep_replay and checkpoint(run.folder) is not None:
         from dqn_memory.runs.checkpoint import CheckpointFolder  # it imports torch, which nothing else here needs
 
         CheckpointFolder(run.folder / "checkpoints").drop_replay()
-    elapsed = final_metrics(run.folder).get("time/elapsed")
-    seconds = None if elapsed is None else float(elapsed)
-    write_checksums(run.folder)
-    study.mark(run.name, "finished", seconds=seconds)
-    return seconds
+    store.write_checksums(run.folder)
+    study.mark(run.name, "finished", seconds=final.get("time/elapsed"))
 
 
 class Drive:
     """One session of `study.run`: from the runs that are left to their outcomes."""
 
-    def __init__(self, study: Study, backend: Backend, resources: Resources, retries: int, say: Say) -> None:
-        self.study, self.backend, self.retries, self.say = study, backend, retries, say
-        self.cpus, self.keep_replay = resources.cpus, resources.keep_replay
+    def __init__(
+        self, study: Study, backend: Backend, resources: Resources, retries: int, say: Callable[[str], object]
+    ) -> None:
+        self.study, self.backend, self.resources, self.retries, self.say = study, backend, resources, retries, say
         self.waiting: deque[RunState] = deque()
-        self.running: dict[str, RunState] = {}
-        self._starts: dict[str, int] = {}
+        self.running: dict[Future[Outcome], RunState] = {}
         self._vain: dict[str, tuple[int, int]] = {}  # by run: step of its checkpoint, times killed since it had it
-        self.done = self.total = 0
 
     def run(self, runs: Sequence[RunState]) -> None:
         """Go on until every run has finished or failed; an interrupt stops all, and leaves all resumable."""
         self.waiting.extend(runs)
-        known = self.study.runs()
-        self.total, self.done = len(known), sum(run.state == "finished" for run in known)
         try:
             while self.waiting or self.running:
-                while self.waiting and self.backend.room() > 0:
+                while self.waiting and len(self.running) < self.backend.slots():
                     self._begin(self.waiting.popleft())
-                for outcome in self.backend.outcomes(POLL):
-                    self._end(self.running.pop(outcome.name), outcome)
+                for future in wait(self.running, POLL, FIRST_COMPLETED).done:
+                    self._end(self.running.pop(future), future)
         finally:
             self.backend.close()
-            for name in self.running:
-                self.study.mark(name, "stopped", "study.run was stopped")
+            for run in self.running.values():
+                self.study.mark(run.name, "stopped", "study.run was stopped")
 
     def _begin(self, run: RunState) -> None:
-        attempt = self._starts[run.name] = self._starts.get(run.name, run.attempts) + 1
+        run = replace(run, attempts=run.attempts + 1)
         self.study.mark(run.name, "running", begun=True)
-        self.running[run.name] = run
-        folder = str(self.study.folder.resolve())
-        order = Order(run.name, script_of(self.study.kind), folder, str(Path.cwd()), self.cpus, attempt)
-        self.backend.submit(order)
-        self.say(f"started  {run.name}" + (f" (start {attempt})" if attempt > 1 else ""))
+        folder, script = self.study.folder.resolve(), script_of(self.study.kind)
+        there = replace(run, folder=store.run_folder(folder, run.name))
+        self.running[self.backend.submit(Order(there, script, folder, Path.cwd(), self.resources.cpus))] = run
+        self.say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
 
-    def _end(self, run: RunState, outcome: Outcome) -> None:
+    def _end(self, run: RunState, future: Future[Outcome]) -> None:
+        try:
+            outcome = future.result()
+        except Exception as error:  # the study goes on, and says which run met a defect of ours
+            outcome = Outcome("failed", f"{type(error).__name__}: {error}")
         if outcome.result == "finished":
-            self.done += 1
-            seconds = note_finished(self.study, run, self.keep_replay)
-            self.say(f"finished {run.name} in {in_words(seconds)} ({self.done} of {self.total}){_score(run)}")
+            final = final_metrics(run.folder) or {}
+            note_finished(self.study, run, final, self.resources.keep_replay)
+            states = [each.state for each in self.study.runs()]
+            count, taken = f"{states.count('finished')} of {len(states)}", store.in_words(final.get("time/elapsed"))
+            self.say(f"finished {run.name} in {taken} ({count})")
         elif outcome.result == "killed" and self._worth_another(run):
             self.study.mark(run.name, "stopped", outcome.error)
             self.waiting.append(run)
             self.say(f"lost     {run.name}: {outcome.error}; it continues from its last checkpoint")
         else:
             self.study.mark(run.name, "failed", outcome.error)
-            last = outcome.error.splitlines()[-1] if outcome.error else "no word of why"
-            self.say(f"failed   {run.name}: {last}")
+            self.say(f"failed   {run.name}: {outcome.error.splitlines()[-1]}")
 
     def _worth_another(self, run: RunState) -> bool:
         """Tell whether a killed run has not been killed too often without a further checkpoint in between."""
@@ -423,12 +303,75 @@ class Drive:
         return self._vain[run.name][1] <= self.retries
 
 
-def _score(run: RunState) -> str:
-    """Say what its last evaluation gave, as the report will read it: success only of environments that report it."""
-    final = final_metrics(run.folder)
-    config = tomllib.loads(run.config.read_text(encoding="utf-8"))
-    env = str((config.get("environment") or config["world"])["env"])  # which a config of schema 1 calls world
-    named = {"success": "final/success_rate"} if env.removeprefix("envs:") in WORLDS else {}
-    named["return"] = "final/episodic_return"
-    said = [f"{name} {final[key]:.3g}" for name, key in named.items() if final.get(key) is not None]
-    return f": {', '.join(said)}" if said else ""
+# Runs that others have finished. Those of an archive come without their checkpoints, which no report needs, so that a
+# study goes on where only its numbers were kept.
+
+Offer = tuple[str, RunState | None, Source, str]
+
+
+def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path], say: Callable[[str], object]) -> None:
+    """Copy into `study` each planned run that has no folder there yet and is finished in a source.
+
+    A source must have the same trainer to give any; a UserError where one is no study at all. Damaged runs are named
+    and not taken.
+    """
+    for name, run, source, problem in offered(study.folder, study.kind, planned, sources):
+        if run is None or problem:
+            say(f"not taken {name}: {problem}")
+        else:
+            _copy(run, store.run_folder(study.folder, name), source)
+            say(f"took     {name} from {run.folder}")
+
+
+def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequence[Path]) -> Iterator[Offer]:
+    """Yield the name of each planned run that a source has finished, that run, its source and why it is no good.
+
+    Runs of a source that cannot be compared come with their name there and without a run.
+    """
+    for path in sources:
+        source = open_source(find_study(path))
+        if source.folder.resolve() == folder.resolve():
+            raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
+        missing = [run for run in planned if not store.run_folder(folder, run.name).exists()]
+        if source.kind != kind or not missing:
+            continue
+        held: dict[str, RunState] = {}
+        for run in source.runs:
+            try:
+                if (config := _finished_config(source, run, type(missing[0].config))) is not None:
+                    held[config] = run
+            except UserError as error:
+                yield run.name, None, source, str(error)
+        for wanted in missing:
+            if (found := held.get(wanted.toml)) is not None:
+                yield wanted.name, found, source, next(iter(source.damage.get(found.name, ())), "")
+
+
+def _finished_config(source: Source, run: RunState, config_class: type) -> str | None:
+    """Give the complete config of a source's run, as this version writes it; None where it is not finished."""
+    if run.state != "finished" or (source.recorded is None and not finished(run.folder)):
+        return None
+    path = store.config_file(source.folder, run.name)
+    text = read_text(path) if source.recorded is None else source.record(run).config_toml
+    config: Any = from_record(config_class, text, str(path))
+    return to_toml(replace(config, output=replace(config.output, run=None)))
+
+
+def _copy(run: RunState, folder: Path, source: Source) -> None:
+    """Copy a run whole or not at all. Its config names its new folder; its command stays that of the run it was."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    config, environment = partial / CONFIG, partial / ENVIRONMENT
+    with disk_errors(folder):
+        shutil.rmtree(partial, ignore_errors=True)
+        if source.recorded is not None:
+            unpack(source.record(run), partial)
+        else:
+            shutil.copytree(run.folder, partial)
+        values = tomllib.loads(read_text(config))
+        output = values.get("output", {}) | {"run": str(folder.resolve())}
+        config.write_text(tomli_w.dumps(values | {"output": output}), encoding="utf-8")
+        if environment.is_file():
+            facts = placeless(store.read_file(environment, json.loads), source.folder, f"{store.HOME}/{source.name}")
+            environment.write_text(json.dumps(facts, indent=1))
+        store.write_checksums(partial)
+        partial.replace(folder)

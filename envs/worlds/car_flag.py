@@ -73,13 +73,11 @@ class CarFlag(World[CarState]):
     def observe(self, position: Tensor, velocity: Tensor, heaven: Tensor) -> Tensor:
         """Return what the driver reads, (N, 3) float64."""
         in_zone = position.clip(ZONE - HALF_ZONE, ZONE + HALF_ZONE) == position
-        observation: Tensor = stack([position, velocity, where(in_zone, heaven, self.nothing)])
-        return observation
+        return stack([position, velocity, where(in_zone, heaven, self.nothing)])
 
     def observe_state(self, state: CarState) -> Tensor:
         """Return position, velocity and the side of heaven, wherever the car is, (N, 3) float64."""
-        known: Tensor = stack([state.position, state.velocity, state.heaven])
-        return known
+        return stack([state.position, state.velocity, state.heaven])
 
     def frame(self, state: CarState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the line with the signpost's zone, heaven (green), hell (red) and the car."""

@@ -5,6 +5,8 @@ Littman, Cassandra and Kaelbling (1995), as the table of 60 states, 5 actions an
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from typing import Any
@@ -12,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tabular import Floats, Tables, Tabular, TabularState
+from envs.worlds.tabular import Tables, Tabular, TabularState, paint, put_agent
 
 MAZE = ("***********", "..*.*.*.+..")  # * floor, + goal, . wall
 NORTH, EAST, SOUTH, WEST = range(4)  # clockwise, so that adding turns to the right
@@ -30,7 +31,7 @@ TURNING = {"turn_right": (100, 700, 100, 100), "turn_around": (100, 150, 600, 15
 
 # Millionths for a reading, by (walls seen, walls missed, openings seen as wall, openings seen as open): the products
 # of 0.90, 0.10, 0.05 and 0.95 as the model's file has them, cut off after six decimals and not always rounded alike.
-READINGS = {
+READINGS: dict[tuple[int, ...], int] = {
     (0, 3, 0, 1): 949, (1, 2, 0, 1): 8549, (2, 1, 0, 1): 76949, (3, 0, 0, 1): 692550, (0, 3, 1, 0): 49,
     (1, 2, 1, 0): 449, (2, 1, 1, 0): 4049, (0, 2, 0, 2): 9024, (0, 2, 1, 1): 474, (0, 2, 2, 0): 24,
     (1, 1, 0, 2): 81225, (1, 1, 1, 1): 4275, (1, 1, 2, 0): 225, (2, 0, 0, 2): 731024, (2, 0, 1, 1): 38475,
@@ -52,7 +53,7 @@ class Hallway(Tabular):
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the maze with its goal (green) and the agent as an arrow."""
-        return paint(self.text(state, row).split("\n"))
+        return paint(self.text(state, row))
 
     def text(self, state: TabularState, row: int) -> str:
         """Draw the maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""
@@ -73,23 +74,19 @@ def tables() -> Tables:
     start = np.where(goal, 0, 17857)
     start[0] += 1_000_000 - start.sum()
     reset = np.tile(goal, (len(ACTIONS), 1))
-    T = np.where(reset[:, :, None], start / 1e6, _transitions() / 1e3)
+    moves = np.zeros((len(ACTIONS), states, states))  # per mille, without resets
+    for (action, name), state in itertools.product(enumerate(ACTIONS), range(states)):
+        for part, to, facing in _outcomes(name, *divmod(state, 4)):
+            moves[action, state, 4 * to + facing % 4] += part
+    T = np.where(reset[:, :, None], start / 1e6, moves / 1e3)
     reading = np.array([_observation(cell, heading) for cell in range(len(CELLS)) for heading in range(4)]) / 1e6
     O = np.tile(reading, (len(ACTIONS), 1, 1))  # noqa: E741
     R = np.broadcast_to(goal[:, None].astype(float), (*T.shape, O.shape[2]))
-    return Tables(T, O, R, start / 1e6, reset, _state_names(), ACTIONS, _observation_names(), DISCOUNT)
-
-
-def _transitions() -> Floats:
-    """Compute the transitions (A, S, S') per mille, without resets."""
-    states = 4 * len(CELLS)
-    parts = np.zeros((len(ACTIONS), states, states))
-    for action, name in enumerate(ACTIONS):
-        for cell in range(len(CELLS)):
-            for heading in range(4):
-                for part, to, facing in _outcomes(name, cell, heading):
-                    parts[action, 4 * cell + heading, 4 * to + facing % 4] += part
-    return parts
+    poses = tuple(f"{('top', 'bottom')[y]}(y={y},x={x}) facing {heading}" for y, x in CELLS for heading in "NESW")
+    readings = [f"walls front/right/back/left={reading:04b}" for reading in range(LANDMARK)]
+    sides = [(x, cell) for cell, (y, x) in enumerate(CELLS) if y == 1]
+    seen = [f"at x={x} facing S (goal ahead)" if cell == GOAL else f"landmark at x={x} facing S" for x, cell in sides]
+    return Tables(T, O, R, start / 1e6, reset, poses, ACTIONS, (*readings, *seen, "goal"), DISCOUNT)
 
 
 def _outcomes(name: str, cell: int, heading: int) -> Iterator[tuple[int, int, int]]:
@@ -120,29 +117,9 @@ def _observation(cell: int, heading: int) -> list[int]:
         parts[LANDMARK + below - len(MAZE[0])] = 1_000_000
     else:
         walls = [_neighbour(cell, heading + side) is None for side in (AHEAD, RIGHT, BACK, LEFT)]
-        parts[:15] = [READINGS[_tally(walls, reading)] for reading in range(15)]
+        for reading in range(15):
+            seen = zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True)
+            counts = Counter[tuple[bool, ...]](seen)
+            parts[reading] = READINGS[tuple(counts[each] for each in itertools.product((True, False), repeat=2))]
         parts[15] = 1_000_000 - sum(parts[:15])  # the file gives what cutting off left over to this reading
     return parts
-
-
-def _tally(walls: list[bool], reading: int) -> tuple[int, int, int, int]:
-    """Count walls seen and missed, openings seen as wall and as open."""
-    pairs = list(zip(walls, [bool(reading >> bit & 1) for bit in (3, 2, 1, 0)], strict=True))
-    return (
-        pairs.count((True, True)),
-        pairs.count((True, False)),
-        pairs.count((False, True)),
-        pairs.count((False, False)),
-    )
-
-
-def _state_names() -> tuple[str, ...]:
-    rows = ("top", "bottom")
-    return tuple(f"{rows[y]}(y={y},x={x}) facing {heading}" for y, x in CELLS for heading in "NESW")
-
-
-def _observation_names() -> tuple[str, ...]:
-    readings = [f"walls front/right/back/left={reading:04b}" for reading in range(LANDMARK)]
-    sides = [(x, cell) for cell, (y, x) in enumerate(CELLS) if y == 1]
-    seen = [f"at x={x} facing S (goal ahead)" if cell == GOAL else f"landmark at x={x} facing S" for x, cell in sides]
-    return (*readings, *seen, "goal")

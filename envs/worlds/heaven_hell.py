@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from envs.errors import UserError
-from envs.worlds.pictures import paint, put_agent
-from envs.worlds.tabular import Flags, Tables, Tabular, TabularState, check_size
+from envs.errors import require
+from envs.worlds.tabular import Tables, Tabular, TabularState, check_size, paint, put_agent
 
 ACTIONS = ("N", "S", "E", "W")
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action
@@ -36,7 +35,7 @@ class HeavenHell(Tabular):
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw the map with heaven (green), hell (red), the priest (blue) and the agent."""
-        return paint(self.text(state, row).split("\n"))
+        return paint(self.text(state, row))
 
     def text(self, state: TabularState, row: int) -> str:
         """Draw the map in its walls (#) with heaven (+), hell (-), the priest (?) and the agent (@).
@@ -63,13 +62,8 @@ def cells(n: int) -> list[tuple[int, int]]:
 
 
 def tables(n: int = 3) -> Tables:
-    """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right.
-
-    Raises:
-        UserError: n is less than 1 or so large that the tables would not fit.
-    """
-    if n < 1:
-        raise UserError(f"n of HeavenHell must be at least 1 cell, not {n}.")
+    """Make the model from the map. State world * (4n + 2) + cell, world 0 with heaven left, world 1 with it right."""
+    require(n >= 1, f"n of HeavenHell must be at least 1 cell, not {n}.")
     positions = cells(n)
     count, states = len(positions), 2 * len(positions)
     check_size(states, len(ACTIONS), count + 1, f"HeavenHell with n={n}")
@@ -78,26 +72,14 @@ def tables(n: int = 3) -> Tables:
     start = np.where(cell == 0, 0.5, 0.0)
     reset = np.tile(ends, (len(ACTIONS), 1))
     seen = np.where(cell < count - 1, cell, count - 1 + np.arange(states) // count)
-    T = np.where(reset[:, :, None], start, np.eye(states)[_targets(positions)])
+    cell_at = {position: index for index, position in enumerate(positions)}
+    to = [[cell_at.get((y + dy, x + dx), index) for index, (y, x) in enumerate(positions)] for dy, dx in MOVES]
+    targets = np.concatenate([np.array(to), np.array(to) + count], 1)  # (A, S); a blocked action stays
+    T = np.where(reset[:, :, None], start, np.eye(states)[targets])
     O = np.tile(np.eye(count + 1)[seen], (len(ACTIONS), 1, 1))  # noqa: E741
-    R = np.broadcast_to(_rewards(ends, n)[:, None, None], (*T.shape, count + 1))
+    heaven = cell == np.where(np.arange(states) < count, 2 * n, 3 * n)  # the left end or the right one
+    paid = np.where(ends, np.where(heaven, 1.0, -1.0), 0.0)
+    R = np.broadcast_to(paid[:, None, None], (*T.shape, count + 1))
+    state_names = tuple(f"heaven_{side}:cell{index}" for side in ("left", "right") for index in range(count))
     observations = (*(f"o{i}" for i in range(count - 1)), "left", "right")
-    return Tables(T, O, R, start, reset, _state_names(count), ACTIONS, observations, DISCOUNT)
-
-
-def _targets(positions: list[tuple[int, int]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the state (A, S) that an action leads to; a blocked one stays."""
-    cell_at = {position: cell for cell, position in enumerate(positions)}
-    to = [[cell_at.get((y + dy, x + dx), cell) for cell, (y, x) in enumerate(positions)] for dy, dx in MOVES]
-    return np.concatenate([np.array(to), np.array(to) + len(positions)], 1)
-
-
-def _rewards(ends: Flags, n: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Return the reward (S,) of any action from a state."""
-    right_world = np.arange(len(ends)) >= len(ends) // 2
-    right_end = np.arange(len(ends)) % (len(ends) // 2) == 3 * n
-    return np.where(ends, np.where(right_world == right_end, 1.0, -1.0), 0.0)
-
-
-def _state_names(count: int) -> tuple[str, ...]:
-    return tuple(f"heaven_{side}:cell{cell}" for side in ("left", "right") for cell in range(count))
+    return Tables(T, O, R, start, reset, state_names, ACTIONS, observations, DISCOUNT)

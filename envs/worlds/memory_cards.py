@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from envs.core import State, World
-from envs.errors import UserError
+from envs.errors import require
 from envs.numpy_backend import argsort, integers, pick, take, where, write, zeros
 from envs.spaces import MultiDiscrete
 
@@ -41,8 +41,7 @@ class MemoryCards(World[CardState]):
 
     def __init__(self, pairs: int = 5, time_limit: int = 50, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
-        if not 2 <= pairs <= MOST:
-            raise UserError(f"pairs of Memory Cards must be from 2 to {MOST}, not {pairs}.")
+        require(2 <= pairs <= MOST, f"pairs of Memory Cards must be from 2 to {MOST}, not {pairs}.")
         self.pairs = pairs
         self.num_actions = 2 * pairs
         self.reset_draws = 2 * pairs + 1
@@ -54,8 +53,15 @@ class MemoryCards(World[CardState]):
         self.gap = torch.tensor(pairs + 1, device=self.device)
         self.right, self.wrong = torch.tensor([0.0, -1.0], dtype=torch.float64, device=self.device)
         self.tabled = pairs <= MOST_TABLED
-        if self.tabled:
-            self._make_tables()
+        if self.tabled:  # the two questions about the removed cards have a row for each set of them
+            sets = torch.arange(1 << self.num_actions, device=self.device)
+            self.gaps = self._gaps(sets)  # (2**2P, 2P)
+            self.left = (self.gaps == HIDDEN).sum(1).double()  # (2**2P,)
+            # A last rank serves products u * left that rounding lifts to left itself.
+            ranks = torch.arange(self.num_actions + 1, device=self.device)
+            self.ranks = torch.tensor(len(ranks), device=self.device)
+            middle = ((ranks + 0.5) / self.left[:, None].clip(min=1.0)).clip(max=1.0).flatten()
+            self.card = self._turn_up(sets.repeat_interleave(len(ranks)), middle)
 
     def reset(self, u: Tensor) -> CardState:
         """Shuffle by the order of u[:, :-1] and turn up the card that u[:, -1] chooses."""
@@ -84,8 +90,7 @@ class MemoryCards(World[CardState]):
         """Return the table as the player sees it, (N, 2P) int64."""
         table: Tensor = take(self.gaps, removed) if self.tabled else self._gaps(removed)
         face_up = where(removed == self.all_removed, self.gap, pick(cards, current))  # none on an empty table
-        seen: Tensor = write(table, current, face_up)
-        return seen
+        return write(table, current, face_up)
 
     def observe_state(self, state: CardState) -> Tensor:
         """Show every card, (N, 2P) int64: its value 1..P, P + 1 if removed, P + 1 and its value if face up."""
@@ -93,8 +98,7 @@ class MemoryCards(World[CardState]):
         table = where(gone, self.gap, state.cards)
         value = pick(state.cards, state.current) + self.gap
         empty = state.removed == self.all_removed
-        known: Tensor = write(table, state.current, where(empty, self.gap, value))
-        return known
+        return write(table, state.current, where(empty, self.gap, value))
 
     def turn_up(self, removed: Tensor, u: Tensor) -> Tensor:
         """Choose a card (N,) uniformly among those that remain, by u (N,); 0 if none is left.
@@ -106,8 +110,7 @@ class MemoryCards(World[CardState]):
         if not self.tabled:
             return self._turn_up(removed, u)
         rank = integers(u * take(self.left, removed))
-        card: Tensor = take(self.card, removed * self.ranks + rank)
-        return card
+        return take(self.card, removed * self.ranks + rank)
 
     def _gaps(self, removed: Tensor) -> Tensor:
         """Return the table (N, 2P) without the face-up card: P + 1 where a card has been removed, else HIDDEN."""
@@ -118,19 +121,7 @@ class MemoryCards(World[CardState]):
         rank = ((removed[:, None] & self.bits) == 0).cumsum(1)  # (N, 2P), 1-based among the remaining
         left = rank[:, -1]
         wanted = (integers(u * left) + self.one).clip(self.one, left)  # rounding may lift u * left to left itself
-        card: Tensor = integers(rank >= wanted[:, None]).argmax(1)
-        return card
-
-    def _make_tables(self) -> None:
-        """Tabulate the two questions about the removed cards, one row for each set of them."""
-        removed = torch.arange(1 << self.num_actions, device=self.device)
-        self.gaps = self._gaps(removed)  # (2**2P, 2P)
-        self.left = (self.gaps == HIDDEN).sum(1).double()  # (2**2P,)
-        # A last rank serves products u * left that rounding lifts to left itself.
-        ranks = torch.arange(self.num_actions + 1, device=self.device)
-        self.ranks = torch.tensor(len(ranks), device=self.device)
-        middle = (ranks + 0.5) / self.left[:, None].clip(min=1.0)
-        self.card = self._turn_up(removed.repeat_interleave(len(ranks)), middle.clip(max=1.0).flatten())
+        return integers(rank >= wanted[:, None]).argmax(1)
 
     def frame(self, state: CardState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """Draw two rows of cards: backs, the face-up card with as many pips as its value, gaps."""

@@ -12,16 +12,17 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
 
-from envs.errors import UserError, suggestion
-from envs.worlds.tabular import MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers, wrong_row
+from envs.errors import UserError, require, suggestion
+from envs.worlds.tabular import KINDS, MOST_ENTRIES, Floats, Tables, Tabular, check_size, numbers
 
 PREAMBLE = ("discount", "values", "states", "actions", "observations")
 SECTIONS = (*PREAMBLE, "start", "T", "O", "R")  # words that begin something new wherever they stand
@@ -45,12 +46,7 @@ class Token:
         return repr(self.text) if self.text else "the end of the file"
 
 
-@dataclass(frozen=True)
-class Names:
-    """What a reference may point to: `kind` with its article, for messages, and the names in order."""
-
-    kind: str
-    names: tuple[str, ...]
+Names = tuple[str, tuple[str, ...]]  # what a reference may point to: its kind with its article, and the names in order
 
 
 class Section:
@@ -63,138 +59,107 @@ class Section:
     """
 
     def __init__(self, source: str, keyword: Token, words: Sequence[Token]) -> None:
-        self.source, self.keyword, self._words, self._index = source, keyword, words, 0
-        self.stop = words[-1]  # the word that follows the section
+        self.source, self.keyword, self.words = source, keyword, deque(words)
 
     @property
-    def next(self) -> Token:
-        """Return the word to be read."""
-        return self._words[self._index]
+    def next(self) -> str:
+        """Return the word to be read; nothing at the end of the section."""
+        return self.words[0].text if len(self.words) > 1 else ""
 
-    @property
-    def left(self) -> int:
-        """Count the words of the section that are still to be read."""
-        return len(self._words) - 1 - self._index
-
-    def fail(self, expected: str, advice: str = "") -> NoReturn:
+    def fail(self, expected: str, advice: str = ".") -> NoReturn:
         """Report the word to be read; `advice` is added to what was expected."""
-        problem = f"found {self.next}, expected {expected}"
-        raise UserError(f"{self.source}:{self.next.line}: {problem}{advice and '; '}{advice or '.'}")
+        found = self.words[0]
+        raise UserError(f"{self.source}:{found.line}: found {found}, expected {expected}{advice}")
 
-    def take(self) -> Token:
+    def take(self) -> str:
         """Read a word of the section."""
-        self._index += 1
-        return self._words[self._index - 1]
+        return self.words.popleft().text
 
     def accept(self, *texts: str) -> str | None:
         """Read the next word if it is one of these."""
-        return self.take().text if self.left and self.next.text in texts else None
+        return self.take() if self.next in texts else None
 
     def colon(self) -> None:
         """Read the colon after the keyword."""
-        if self.accept(":") is None:
-            self.fail(f"':' after {self.keyword}")
+        self.accept(":") or self.fail(f"':' after {self.keyword}")
 
-    def end(self, expected: str = "") -> None:
+    def end(self) -> None:
         """Make sure that nothing is left."""
-        if self.left:
-            self.fail(expected or f"the end of {self.keyword}")
+        if self.next:
+            self.fail(f"the end of {self.keyword}")
 
     def number(self, expected: str, least: float = -math.inf, most: float = math.inf) -> float:
         """Read a finite number within bounds; its sign may stand apart."""
-        size = self._words[self._index + 1].text if self.left > 1 and self.next.text in ("+", "-") else ""
-        text = self.next.text + size if self.left else ""
+        signed = self.next in ("+", "-") and len(self.words) > 2
+        text = self.next + self.words[1].text if signed else self.next
         value = float(text) if NUMBER.fullmatch(text) else math.nan
         if not (least <= value <= most and math.isfinite(value)):
             self.fail(expected)
-        self._index += 2 if size else 1
+        for _ in range(1 + signed):
+            self.take()
         return value
 
     def names(self, kind: str) -> tuple[str, ...]:
         """Read a count, or a list of names that differ."""
-        if self.left and COUNT.fullmatch(self.next.text):
-            if not 0 < int(self.next.text) <= MOST_NAMES:
-                self.fail(f"a number of {kind} from 1 to {MOST_NAMES}")
-            count = int(self.take().text)
-            self.end(f"nothing more after the number of {kind}")
-            return tuple(map(str, range(count)))
+        if COUNT.fullmatch(self.next) and 0 < int(self.next) <= MOST_NAMES:
+            return numbers(int(self.take()))
         names: dict[str, None] = {}
-        while self.left or not names:
-            if not self.left or self.next.text in KEYWORDS or not NAME.fullmatch(self.next.text):
-                self.fail(f"the number of {kind} or their names, each beginning with a letter")
-            if self.next.text in names:
-                self.fail(f"names of {kind} that differ from one another")
-            names[self.take().text] = None
+        while self.next or not names:
+            if not NAME.fullmatch(self.next) or self.next in KEYWORDS or self.next in names:
+                self.fail(f"a number of {kind} up to {MOST_NAMES}, or names that begin with a letter and differ")
+            names[self.take()] = None
         return tuple(names)
 
     def reference(self, to: Names) -> int:
         """Read a name or a number, counted from 0."""
-        text = self.next.text if self.left else ""
-        if text in to.names:
-            return to.names.index(self.take().text)
-        if COUNT.fullmatch(text) and int(text) < len(to.names):
-            return int(self.take().text)
-        known = f"{to.kind}: a name or a number from 0 to {len(to.names) - 1}"
+        (kind, names), text = to, self.next
+        if text in names:
+            return names.index(self.take())
+        if COUNT.fullmatch(text) and int(text) < len(names):
+            return int(self.take())
         named = NAME.fullmatch(text) and text not in KEYWORDS
-        self.fail(known, suggestion(text, to.names) if named else "")
+        known = f"{kind}: a name or a number from 0 to {len(names) - 1}"
+        self.fail(known, f"; {suggestion(text, names)}" if named else ".")
 
-    def pattern(self, to: Names) -> int | slice:
-        """Read a reference, or * for everything."""
-        return slice(None) if self.accept("*") else self.reference(to)
+    def table(self, count: int, *words: str) -> Floats:
+        """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
+        kind, least, most = ("", -math.inf, math.inf) if self.keyword.text == "R" else (" from 0 to 1", 0.0, 1.0)
+        wanted = f"{count} number{'s'[: count > 1]}{kind}{''.join(f' or {each!r}' for each in words)}"
+        return np.array([self.number(wanted, least, most) for _ in range(count)])
 
 
-def sections(text: str, source: str) -> Iterator[Section]:
-    """Cut a file into its sections.
-
-    Raises:
-        UserError: the file does not begin with a section.
-    """
-    words = tokens(text)
+def sections(text: str, source: str) -> list[Section]:
+    """Cut a file into its sections."""
+    lines = re.split(r"\r\n|\r|\n", text)
+    words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
+    words.append(Token("", max(len(lines) - (not lines[-1]), 1)))
     begins = [index for index, word in enumerate(words) if word.text in SECTIONS]
     if not begins or begins[0] > 0:
         Section(source, words[0], words).fail(f"one of {', '.join(PREAMBLE)}")
-    for begin, end in zip(begins, [*begins[1:], len(words) - 1], strict=True):
-        yield Section(source, words[begin], words[begin + 1 : end + 1])
-
-
-def tokens(text: str) -> list[Token]:
-    """List all words outside comments, and the end of the file."""
-    lines = re.split(r"\r\n|\r|\n", text)
-    words = [Token(word, at) for at, line in enumerate(lines, 1) for word in WORD.findall(line.partition("#")[0])]
-    return [*words, Token("", max(len(lines) - (not lines[-1]), 1))]
+    ends = [*begins[1:], len(words) - 1]
+    return [Section(source, words[i], words[i + 1 : end + 1]) for i, end in zip(begins, ends, strict=True)]
 
 
 Index = tuple[int | slice, ...]
 REFERENCES = {"T": 1, "O": 1, "R": 2}  # how many an entry has at least
-WORDS = {  # what may stand for numbers, by the entry and the axes that its references leave
-    ("T", 1): ("uniform", "reset"),
-    ("T", 2): ("uniform", "identity"),
-    ("O", 1): ("uniform",),
-    ("O", 2): ("uniform",),
-}
 
 
 def parse(text: str, source: str = "text") -> Tables:
-    """Read the model that a text in .pomdp format describes; `source` names it in messages.
-
-    Raises:
-        UserError: the text breaks the format.
-    """
+    """Read the model that a text in .pomdp format describes; `source` names it in messages."""
     preamble: dict[str, Section] = {}
     entries: list[Section] = []
     for section in sections(text, source):
         name, line = section.keyword.text, section.keyword.line
         if name in REFERENCES:
             entries.append(section)
-        elif name in preamble:
-            raise UserError(f"{source}:{line}: found {section.keyword} a second time, expected it once.")
-        else:
-            preamble[name] = section
+            continue
+        require(name not in preamble, f"{source}:{line}: found {section.keyword} a second time, expected it once.")
+        preamble[name] = section
+    word, all_of = entries[0].keyword if entries else section.words[-1], ", ".join(PREAMBLE)
     for name in PREAMBLE:
-        if name not in preamble:
-            word, all_of = entries[0].keyword if entries else section.stop, ", ".join(PREAMBLE)
-            raise UserError(f"{source}:{word.line}: found {word} without {name!r}, expected all of {all_of}.")
-    return Reader(preamble, source).read(entries, section.stop.line)
+        require(name in preamble, f"{source}:{word.line}: found {word} without {name!r}, expected all of {all_of}.")
+        preamble[name].colon()
+    return Reader(preamble, source).read(entries)
 
 
 class Reader:
@@ -206,160 +171,114 @@ class Reader:
     """
 
     def __init__(self, preamble: dict[str, Section], source: str) -> None:
-        for name in PREAMBLE:
-            preamble[name].colon()
         self.source, self.discount = source, preamble["discount"].number("a discount from 0 to 1", 0.0, 1.0)
-        preamble["discount"].end()
         values = preamble["values"].accept("reward", "cost") or preamble["values"].fail("'reward' or 'cost'")
         self.cost = values == "cost"
-        preamble["values"].end()
-        self.states = Names("a state", preamble["states"].names("states"))
-        self.actions = Names("an action", preamble["actions"].names("actions"))
-        self.observations = Names("an observation", preamble["observations"].names("observations"))
-        states, actions, observations = (len(each.names) for each in (self.states, self.actions, self.observations))
-        check_size(states, actions, observations, f"{source}:{preamble['states'].keyword.line}")
-        self.start = start_of(preamble.get("start"), self.states)
+        state = "a state", preamble["states"].names("states")
+        action = "an action", preamble["actions"].names("actions")
+        observation = "an observation", preamble["observations"].names("observations")
+        for name in PREAMBLE:
+            preamble[name].end()
         self.axes = {
-            "T": (self.actions, self.states, self.states),
-            "O": (self.actions, self.states, self.observations),
-            "R": (self.actions, self.states, self.states, self.observations),
+            "T": (action, state, state),
+            "O": (action, state, observation),
+            "R": (action, state, state, observation),
         }
-        self.tables = {"T": np.zeros((actions, states, states)), "O": np.zeros((actions, states, observations))}
+        self.sizes = {name: tuple(len(names) for _, names in axes) for name, axes in self.axes.items()}
+        actions, states, observations = self.sizes["O"]
+        check_size(states, actions, observations, f"{source}:{preamble['states'].keyword.line}")
+        self.start = start_of(preamble.get("start"), state)
+        self.tables = {name: np.zeros(self.sizes[name]) for name in ("T", "O")}
         self.reset = np.zeros((actions, states), bool)
-        self.lines = {name: np.zeros((actions, states), int) for name in self.tables}  # of the last entry
         self.rewards: list[tuple[Index, Floats]] = []
 
-    def read(self, entries: Sequence[Section], last_line: int) -> Tables:
+    def read(self, entries: Sequence[Section]) -> Tables:
         """Make the model from its T, O and R entries in their order."""
         for section in entries:
             self.entry(section)
-        for name in self.tables:
-            self.check_rows(name, last_line)
-        return Tables(
-            **self.tables,
-            R=self.all_rewards(last_line),
-            start=self.start,
-            reset=self.reset,
-            state_names=self.states.names,
-            action_names=self.actions.names,
-            observation_names=self.observations.names,
-            discount=self.discount,
-        )
+        (_, actions), (_, states), (_, observations) = self.axes["O"]
+        names = states, actions, observations
+        T, O, R = self.tables["T"], self.tables["O"], self.all_rewards()  # noqa: E741
+        try:
+            return Tables(T, O, R, self.start, self.reset, *names, self.discount)
+        except UserError as error:
+            raise UserError(f"{self.source}: {error}") from None
 
     def entry(self, section: Section) -> None:
         """Read one entry; it takes the place of what earlier ones said of the same thing."""
         name = section.keyword.text
         index = self.references(section)
-        word, value = self.values(section, tuple(len(axis.names) for axis in self.axes[name][len(index) :]))
+        word, value = self.values(section, self.sizes[name][len(index) :])
         if name == "R":
             self.rewards.append((index, value))
             return
         self.tables[name][index] = value
-        self.lines[name][index[:2]] = section.keyword.line
         if name == "T":
             self.reset[index[:2]] = word == "reset"
 
     def references(self, section: Section) -> Index:
-        """Read the references of an entry, each after a colon."""
+        """Read the references of an entry, names, numbers or * for everything, each after a colon."""
         name, index = section.keyword.text, list[int | slice]()
         for axis in self.axes[name]:
             if section.accept(":") is None:
                 if len(index) >= REFERENCES[name]:
                     break
-                section.fail(f"':' and {axis.kind}")
-            index.append(section.pattern(axis))
+                section.fail(f"':' and {axis[0]}")
+            index.append(slice(None) if section.accept("*") else section.reference(axis))
         return tuple(index)
 
     def values(self, section: Section, shape: tuple[int, ...]) -> tuple[str | None, Floats]:
         """Read the numbers of an entry, or the word that stands for them, for the axes that are left."""
-        name, count = section.keyword.text, int(np.prod(shape, dtype=int))
-        words = WORDS.get((name, len(shape)), ())
+        name, count = section.keyword.text, math.prod(shape)
+        words: tuple[str, ...] = ()  # what may stand for numbers
+        if shape and name != "R":
+            words = ("uniform",) if name == "O" else ("uniform", "identity" if len(shape) == 2 else "reset")
         word = section.accept(*words)
         if word is None:
-            value = numbers_of(section, count, words).reshape(shape)
+            value = section.table(count, *words).reshape(shape)
         else:
             value = {"identity": np.eye(shape[-1]), "reset": self.start}.get(word, np.full(shape, 1 / shape[-1]))
-        section.end(f"nothing more after {word!r}" if word else f"no more than {count} number{'s'[: count > 1]}")
+        section.end()
         return word, value
 
-    def check_rows(self, name: str, last_line: int) -> None:
-        """Make sure that all rows of T or O are distributions."""
-        wrong = wrong_row(self.tables[name])
-        if wrong is None:
-            return
-        line, total = self.lines[name][wrong], self.tables[name][wrong].sum()
-        row = f"{name} for action {self.actions.names[wrong[0]]!r} and state {self.states.names[wrong[1]]!r}"
-        found = f"probabilities of {row} that sum to {total:g}" if line else f"no entry of {row}"
-        expected = "a sum of 1" if line else "probabilities that sum to 1"
-        raise UserError(f"{self.source}:{line or last_line}: found {found}, expected {expected}.")
-
-    def all_rewards(self, last_line: int) -> Floats:
+    def all_rewards(self) -> Floats:
         """Return R (A, S, S', Z), as a view without the axes that no entry tells apart."""
-        full = [len(axis.names) for axis in self.axes["R"]]
-        used = [*full[:2], *(n if self.tells_apart(axis) else 1 for axis, n in enumerate(full[2:], 2))]
-        if np.prod(used) > MOST_ENTRIES:
-            limit = f"at most {MOST_ENTRIES} different entries of R"
-            raise UserError(f"{self.source}:{last_line}: found {np.prod(used)}, expected {limit}.")
+        full, used = self.sizes["R"], list(self.sizes["R"])
+        for axis in (2, 3):
+            if not any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards):
+                used[axis] = 1
+        size, limit = math.prod(used), f"at most {MOST_ENTRIES} different entries of R"
+        require(size <= MOST_ENTRIES, f"{self.source}: found {size}, expected {limit}.")
         rewards = np.zeros(used)
         for index, value in self.rewards:
             rewards[index] = value
         return np.broadcast_to(0.0 - rewards if self.cost else rewards, full)
 
-    def tells_apart(self, axis: int) -> bool:
-        """Tell whether an entry gives different rewards along an axis."""
-        return any(len(index) <= axis or isinstance(index[axis], int) for index, _ in self.rewards)
 
-
-def numbers_of(section: Section, count: int, words: Sequence[str] = ()) -> Floats:
-    """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
-    kind, bounds, least, most = ("probability", " from 0 to 1", 0.0, 1.0)
-    if section.keyword.text == "R":
-        kind, bounds, least, most = ("number", "", -np.inf, np.inf)
-    instead = "".join(f" or {each!r}" for each in words)
-    read = []
-    for i in range(count):
-        which = f"{kind} {i + 1} of {count}{bounds}" if count > 1 else f"a {kind}{bounds}"
-        read.append(section.number(which + ("" if i else instead), least, most))
-    return np.array(read)
-
-
-def start_of(section: Section | None, states: Names) -> Floats:
+def start_of(section: Section | None, state: Names) -> Floats:
     """Read the distribution (S,) of first states."""
-    count = len(states.names)
+    count = len(state[1])
     if section is None:
         return np.full(count, 1 / count)
     listed = section.accept("include", "exclude")
     section.colon()
-    if listed is not None:
-        return listed_start(section, states, listed == "include")
-    if section.accept("uniform"):
+    only = count == 1 and NUMBER.fullmatch(section.next) and section.next != "0"
+    if listed:
+        names = [section.reference(state)]
+        while section.next:
+            names.append(section.reference(state))
+        chosen = np.isin(np.arange(count), names) == (listed == "include")
+        if not chosen.any():
+            section.fail("a state that is not excluded")
+        start = chosen / chosen.sum()
+    elif section.accept("uniform"):
         start = np.full(count, 1 / count)
-    elif section.left == 1 and not (count == 1 and NUMBER.fullmatch(section.next.text) and section.next.text != "0"):
-        start = np.eye(count)[section.reference(states)]
+    elif len(section.words) == 2 and not only:
+        start = np.eye(count)[section.reference(state)]
     else:
-        start = start_vector(section, count)
+        start = section.table(count)
     section.end()
     return start
-
-
-def start_vector(section: Section, count: int) -> Floats:
-    """Read the probabilities (S,) of first states."""
-    start = numbers_of(section, count)
-    if wrong_row(start[None]) is not None:
-        where, found = f"{section.source}:{section.keyword.line}", f"probabilities of start that sum to {start.sum():g}"
-        raise UserError(f"{where}: found {found}, expected a sum of 1.")
-    return start
-
-
-def listed_start(section: Section, states: Names, include: bool) -> Floats:
-    """Read equal probabilities (S,) for the states that are listed, or for all others."""
-    chosen: np.ndarray[Any, np.dtype[np.bool_]] = np.full(len(states.names), not include)
-    chosen[section.reference(states)] = include
-    while section.left:
-        chosen[section.reference(states)] = include
-    if not chosen.any():
-        section.fail("a state that is not excluded")
-    return chosen / chosen.sum()
 
 
 class File(Tabular):
@@ -372,11 +291,7 @@ class File(Tabular):
         path: the file.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str] | None = None, time_limit: int = 250, device: str | torch.device = "cpu"
-    ) -> None:
-        if path is None:
-            raise UserError("POMDP/File-v0 needs the keyword path, the name of a .pomdp file.")
+    def __init__(self, path: str | os.PathLike[str], time_limit: int = 250, device: str | torch.device = "cpu") -> None:
         super().__init__(read(path), time_limit, device)
 
 
@@ -391,7 +306,13 @@ def read(path: str | os.PathLike[str]) -> Tables:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(f"{path}: found no readable file ({reason}), expected a .pomdp file.") from None
-    return parse(_decoded(data, str(path)), str(path))
+    try:
+        text, bad = data.decode("utf-8-sig"), data.find(b"\0")
+    except UnicodeDecodeError as error:
+        text, bad = "", error.start
+    line = data[: max(bad, 0)].count(b"\n") + 1
+    require(bad < 0, f"{path}:{line}: found bytes that are no text in UTF-8, expected a .pomdp file.")
+    return parse(text, str(path))
 
 
 def write(tables: Tables) -> str:
@@ -400,47 +321,24 @@ def write(tables: Tables) -> str:
     Raises:
         UserError: the format has no place for a name.
     """
-    return "\n".join([*_preamble(tables), *_probabilities(tables), *_rewards(tables), ""])
-
-
-def _decoded(data: bytes, source: str) -> str:
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        bad, text = error.start, ""
-    else:
-        bad = data.find(b"\0")
-    if bad >= 0:
-        line = data[:bad].count(b"\n") + 1
-        raise UserError(f"{source}:{line}: found bytes that are no text in UTF-8, expected a .pomdp file.")
-    return text
-
-
-def _preamble(tables: Tables) -> Iterator[str]:
-    yield f"discount: {float(tables.discount)!r}"
-    yield "values: reward"
-    yield f"states: {_names('state', tables.state_names)}"
-    yield f"actions: {_names('action', tables.action_names)}"
-    yield f"observations: {_names('observation', tables.observation_names)}"
-    yield f"start: {_row(tables.start)}"
+    pairs = list(np.ndindex(tables.reset.shape))
+    lines = [f"discount: {float(tables.discount)!r}", "values: reward"]
+    lines += [f"{kind}s: {_names(kind, getattr(tables, f'{kind}_names'))}" for kind in KINDS]
+    lines.append(f"start: {_row(tables.start)}")
+    lines += [f"T: {a} : {s} " + ("reset" if tables.reset[a, s] else _row(tables.T[a, s])) for a, s in pairs]
+    lines += [f"O: {a} : {s} {_row(tables.O[a, s])}" for a, s in pairs]
+    return "\n".join([*lines, *_rewards(tables), ""])
 
 
 def _names(kind: str, names: tuple[str, ...]) -> str:
     """Write a list of names, or their number where they are numbers."""
     if names == numbers(len(names)):
         return str(len(names))
+    wanted = "a letter and then anything but spaces, ':' and '#', and no keyword"
     for name in names:
-        if not NAME.fullmatch(name) or name in KEYWORDS:
-            wanted = "a letter and then anything but spaces, ':' and '#', and no keyword"
-            raise UserError(f"A .pomdp file has no place for the {kind} {name!r}, only for {wanted}; use numbered().")
+        sentence = f"A .pomdp file has no place for the {kind} {name!r}, only for {wanted}; use numbered()."
+        require(NAME.fullmatch(name) and name not in KEYWORDS, sentence)
     return " ".join(names)
-
-
-def _probabilities(tables: Tables) -> Iterator[str]:
-    for a, s in np.ndindex(tables.reset.shape):
-        yield f"T: {a} : {s} " + ("reset" if tables.reset[a, s] else _row(tables.T[a, s]))
-    for a, s in np.ndindex(tables.reset.shape):
-        yield f"O: {a} : {s} {_row(tables.O[a, s])}"
 
 
 def _rewards(tables: Tables) -> Iterator[str]:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from envs.core import State, World
-from envs.errors import UserError
+from envs.errors import UserError, require
 from envs.numpy_backend import integers, take, zeros
-from envs.worlds.pictures import strip, writing
-
-__all__ = ["Tables", "Tabular", "TabularState"]
 
 
 @dataclass
@@ -46,16 +43,17 @@ class Tabular(World[TabularState]):
         self.observation_space = gymnasium.spaces.Discrete(tables.num_observations + 1)
         states = tables.num_states
         self.state_space = gymnasium.spaces.Discrete(states + 1)
-        self.transition, self.sight = draw(_closed(tables.T)), draw(_closed(tables.O))  # from rows a * (S + 1) + s
-        start, move, sight = draw(tables.start[None]), self.transition, self.sight
+        self.transition, self.sight = Draw(_closed(tables.T)), Draw(_closed(tables.O))  # from rows a * (S + 1) + s
+        start, move, sight = Draw(tables.start[None]), self.transition, self.sight
         self.reset_draws, self.step_draws = start.draws, move.draws + sight.draws
-        self.start_slots, self.start_first, self.start_cuts = self._on_device(start)
-        self.move_slots, self.move_first, self.move_cuts = self._on_device(move)
-        self.sight_slots, self.sight_first, self.sight_cuts = self._on_device(sight)
+        self.start_cuts, self.move_cuts, self.sight_cuts = (
+            tuple(map(self._tensor, (each.slots, each.first, each.cuts))) for each in (start, move, sight)
+        )
         self.sight_column, self.by_observation = move.draws, tables.rewards_by_observation()
         # By piece of a draw: what it leads to.
         self.start_state, self.seen = self._tensor(start.choices), self._tensor(sight.choices)
-        self.following = self._tensor(_following(tables, move))
+        over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state stays anyway
+        self.following = self._tensor(np.where(over[move.row], states, move.choices))
         self.sight_row = self._tensor(move.row // (states + 1) * (states + 1) + move.choices)
         self.rewards = self._tensor(_rewards(tables, move).flatten())
         self.ended, self.rows = self._tensor(np.array([states, states + 1])).unbind()
@@ -64,7 +62,7 @@ class Tabular(World[TabularState]):
     def reset(self, u: Tensor) -> TabularState:
         """Draw a start state, not seen yet."""
         steps, returns = self.counters(len(u))
-        begin = piece(self.start_slots, self.start_first, self.start_cuts, steps, u, 0)  # from row 0 of one
+        begin = piece(self.start_cuts, steps, u, 0)  # from row 0 of one
         hidden = take(self.start_state, begin)
         observation = zeros(self.one, len(u)) + self.unseen
         return TabularState(observation[:, None], steps, returns, hidden)
@@ -74,9 +72,9 @@ class Tabular(World[TabularState]):
     ) -> tuple[TabularState, Tensor, Tensor, Tensor, Tensor]:
         """Take one action; a cleared state stays cleared, unseen and unpaid."""
         row = action * self.rows + state.hidden
-        move = piece(self.move_slots, self.move_first, self.move_cuts, row, u, 0)  # (N,)
+        move = piece(self.move_cuts, row, u, 0)  # (N,)
         row = take(self.sight_row, move)
-        sight = piece(self.sight_slots, self.sight_first, self.sight_cuts, row, u, self.sight_column)
+        sight = piece(self.sight_cuts, row, u, self.sight_column)
         observation = take(self.seen, sight)
         hidden = take(self.following, move)
         reward = take(self.rewards, move * self.width + observation if self.by_observation else move)
@@ -91,17 +89,22 @@ class Tabular(World[TabularState]):
 
     def initial_draws(self) -> Tensor | None:
         """List a draw (M, reset_draws) for each start state, if they are equally likely and nothing is drawn later."""
-        possible, draws = self.tables.start.nonzero()[0], draw(self.tables.start[None])
-        if not (_certain(self.tables) and len(set(self.tables.start[possible])) == 1):
+        tables, draws = self.tables, Draw(self.tables.start[None])
+        possible = tables.start.nonzero()[0]
+        last = tables.R[..., : None if self.by_observation else 1][tables.reset]  # (M, S', Z or 1)
+        moves, sights = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
+        certain = (moves == 1).all() and (sights == 1).all() and (last == last[:, :1, :1]).all()
+        if not certain or len(set(tables.start[possible])) > 1:
             return None
         uniforms = [draws.uniform(0, state) for state in possible.tolist()]
         return self._tensor(np.array(uniforms)[:, None])[:, : self.reset_draws]
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw a square for every state and one for every observation, the present ones filled, above their names."""
-        tables, hidden, seen = self.tables, int(state.hidden[row]), int(state.observation[row, 0])
-        strips = [strip(tables.num_states, hidden), strip(tables.num_observations, seen)]
-        return np.concatenate([*strips, writing(self.text(state, row).split("\n"), strips[0].shape[1])])
+        """Draw what `text` writes."""
+        text = self.text(state, row)
+        image = Image.new("RGB", (WIDTH, LINE * text.count("\n") + LINE + 2 * MARGIN), PAPER)
+        ImageDraw.Draw(image).multiline_text((MARGIN, MARGIN), text, fill=INK, font=ImageFont.load_default())
+        return np.array(image)
 
     def text(self, state: TabularState, row: int) -> str:
         """Write the names of the state and the observation, the step and the return."""
@@ -117,28 +120,12 @@ class Tabular(World[TabularState]):
     def _tensor(self, array: np.ndarray[Any, Any]) -> Tensor:
         return torch.from_numpy(array).to(self.device)
 
-    def _on_device(self, drawn: Draw) -> tuple[Tensor, Tensor, Tensor]:
-        return self._tensor(drawn.slots), self._tensor(drawn.first), self._tensor(drawn.cuts)
-
 
 def _closed(table: Floats) -> Floats:
     """Add one more state to T or O (A, S, C), the cleared one, which stays and is unseen: rows (A * (S + 1), C + 1)."""
     padded = np.pad(table, ((0, 0), (0, 1), (0, 1)))
     padded[:, -1, -1] = 1.0
     return padded.reshape(-1, padded.shape[2])
-
-
-def _certain(tables: Tables) -> bool:
-    """Tell whether nothing that matters is drawn after the start."""
-    last = tables.R[..., : None if tables.rewards_by_observation() else 1][tables.reset]  # (M, S', Z or 1)
-    moves, sights = (tables.T[~tables.reset] > 0).sum(1), (tables.O > 0).sum(2)
-    return bool((moves == 1).all() and (sights == 1).all() and (last == last[:, :1, :1]).all())
-
-
-def _following(tables: Tables, move: Draw) -> Integers:
-    """Return the state (P,) after each piece of a transition."""
-    over = np.pad(tables.reset, ((0, 0), (0, 1))).flatten()  # (A * (S + 1),); the cleared state leads to itself anyway
-    return np.where(over[move.row], tables.num_states, move.choices)
 
 
 def _rewards(tables: Tables, move: Draw) -> Floats:
@@ -154,6 +141,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
 TOLERANCE = 1e-5  # how far a row of probabilities may be from one: files give them to a few decimals
 MOST_ENTRIES = 2**26  # of T and of O, half a gigabyte each
+KINDS = ("state", "action", "observation")
 
 
 def numbers(count: int) -> tuple[str, ...]:
@@ -186,17 +174,16 @@ class Tables:
     discount: float
 
     def __post_init__(self) -> None:
-        self._check_shapes()
-        self._check_names()
-        self._check_numbers()
-        for table, rows, kinds in self._rows():
-            wrong = wrong_row(rows)
-            if wrong is not None:
-                where = " and ".join(f"{kind} {names[i]!r}" for (kind, names), i in zip(kinds, wrong, strict=True))
+        self._check_form()
+        for name, rows in (("T", self.T), ("O", self.O), ("start", self.start)):
+            right = (np.abs(rows.sum(-1) - 1.0) <= TOLERANCE) & (rows >= 0.0).all(-1)
+            if not right.all():
+                wrong = tuple(np.argwhere(~right)[0])
+                kinds = zip(("action", "state"), (self.action_names, self.state_names), wrong, strict=False)
+                where = " and ".join(f"{kind} {names[index]!r}" for kind, names, index in kinds) or "the model"
                 total = f"{rows[wrong].sum():g}"
-                raise UserError(f"{table} of {where or 'the model'} sums to {total}, but probabilities sum to 1.")
-        if (self.T[self.reset] != self.start).any():
-            raise UserError("Where reset holds, the row of T must be start.")
+                raise UserError(f"{name} of {where} sums to {total}, but probabilities sum to 1.")
+        require((self.T[self.reset] == self.start).all(), "Where reset holds, the row of T must be start.")
 
     @property
     def num_states(self) -> int:
@@ -215,68 +202,43 @@ class Tables:
 
     def numbered(self) -> Tables:
         """Return the same model with numbers for names."""
-        states, actions, observations = self.num_states, self.num_actions, self.num_observations
-        return replace(
-            self,
-            state_names=numbers(states),
-            action_names=numbers(actions),
-            observation_names=numbers(observations),
-        )
+        names = {f"{kind}_names": numbers(len(getattr(self, f"{kind}_names"))) for kind in KINDS}
+        return replace(self, **names)  # type: ignore[arg-type]
 
     def rewards_by_observation(self) -> bool:
         """Tell whether R depends on the observation."""
         return self.R.strides[3] != 0 and bool((self.R[..., :1] != self.R).any())
 
-    def _rows(self) -> tuple[tuple[str, Floats, tuple[tuple[str, Sequence[str]], ...]], ...]:
-        action, state = ("action", self.action_names), ("state", self.state_names)
-        return ("T", self.T, (action, state)), ("O", self.O, (action, state)), ("start", self.start, ())
-
-    def _check_shapes(self) -> None:
+    def _check_form(self) -> None:
+        """Check everything but the probabilities."""
         states, actions, observations = self.num_states, self.num_actions, self.num_observations
-        wanted = {
+        require(
+            states and actions and observations, "A model needs at least one state, one action and one observation."
+        )
+        shapes = {
             "T": (actions, states, states),
             "O": (actions, states, observations),
             "R": (actions, states, states, observations),
             "start": (states,),
             "reset": (actions, states),
         }
-        for name, shape in wanted.items():
-            if getattr(self, name).shape != shape:
-                raise UserError(f"{name} must have shape {shape}, not {getattr(self, name).shape}.")
-        if not states or not actions or not observations:
-            raise UserError("A model needs at least one state, one action and one observation.")
-
-    def _check_names(self) -> None:
-        for kind in ("state", "action", "observation"):
+        for name, shape in shapes.items():
+            found = getattr(self, name).shape
+            require(found == shape, f"{name} must have shape {shape}, not {found}.")
+        for kind in KINDS:
             names = getattr(self, f"{kind}_names")
-            if len(set(names)) != len(names):
-                raise UserError(f"The {kind} names must differ from one another, not {names}.")
-
-    def _check_numbers(self) -> None:
-        if not np.isfinite(self.R[..., :1] if self.R.strides[3] == 0 else self.R).all():
-            raise UserError("R must hold finite numbers.")
-        if not 0 <= self.discount <= 1:
-            raise UserError(f"discount must be from 0 to 1, not {self.discount}.")
+            require(len(set(names)) == len(names), f"The {kind} names must differ from one another, not {names}.")
+        finite = np.isfinite(self.R[..., :1] if self.R.strides[3] == 0 else self.R).all()
+        require(finite, "R must hold finite numbers.")
+        require(0 <= self.discount <= 1, f"discount must be from 0 to 1, not {self.discount}.")
 
 
 def check_size(states: int, actions: int, observations: int, where: str) -> None:
-    """Refuse a model whose tables would fill the memory; `where` begins the sentence.
-
-    Raises:
-        UserError: T or O would have more than 2**26 entries.
-    """
+    """Refuse a model whose tables would fill the memory; `where` begins the sentence."""
     entries = actions * states * max(states, observations)
-    if entries > MOST_ENTRIES:
-        sizes = f"{states} states, {actions} actions and {observations} observations"
-        raise UserError(f"{where}: found {sizes}, expected tables of at most {MOST_ENTRIES} entries, not {entries}.")
-
-
-def wrong_row(rows: Floats) -> tuple[int, ...] | None:
-    """Index of the first row along the last axis that is no distribution, or None."""
-    right = (np.abs(rows.sum(-1) - 1.0) <= TOLERANCE) & (rows >= 0.0).all(-1)
-    if right.all():
-        return None
-    return tuple(int(i) for i in np.argwhere(~right)[0])
+    sizes = f"{states} states, {actions} actions and {observations} observations"
+    wanted = f"expected tables of at most {MOST_ENTRIES} entries, not {entries}"
+    require(entries <= MOST_ENTRIES, f"{where}: found {sizes}, {wanted}.")
 
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -284,7 +246,7 @@ Values = Any  # tensors, or numpy arrays in their position
 UNITS = 2**53
 
 
-class Draw(NamedTuple):
+class Draw:
     """How to choose from R rows of probabilities by one uniform and a few look-ups, however long the rows are.
 
     This is Walker's alias method. For every row [0, 1) is cut into equal slots, a power of two of them, and every slot
@@ -294,12 +256,31 @@ class Draw(NamedTuple):
     left of its probabilities, an outcome of probability 0 has no piece, and any other outcome has one.
 
     Where every row has one possible outcome, nothing is drawn: there are no slots, and each row is one piece.
+
+    Args:
+        probabilities: rows (R, C), which need not sum to one exactly but are not all 0.
     """
 
-    slots: Floats  # (R,), how many each row has; whole numbers, as factors of uniforms
-    first: Integers  # (R,), the first slot of each row
-    cuts: Floats  # (C,), where each slot is cut in two
-    choices: Integers  # (P,), the outcome of each piece; P is 2 * C, or R if nothing is drawn
+    def __init__(self, probabilities: Floats) -> None:
+        count = (probabilities > 0).sum(1)
+        slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
+        self.slots: Floats = slots.astype(float)  # (R,), how many each row has; whole numbers, as factors of uniforms
+        self.first: Integers = slots.cumsum() - slots  # (R,), the first slot of each row
+        self.cuts: Floats = np.empty(0)  # (C,), where each slot is cut in two
+        self.choices: Integers = probabilities.argmax(1)  # (P,), the outcome of each piece; P is 2 * C, or R if C is 0
+        if (count == 1).all():
+            return
+        self.cuts, choices = np.empty(slots.sum()), np.empty((slots.sum(), 2), np.int64)
+        for width in np.unique(slots).tolist():
+            rows = np.flatnonzero(slots == width)
+            outcome, mass = support(probabilities[rows], width)
+            order = mass.argsort(1, kind="stable")
+            outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
+            kept, other = pair(mass)
+            position = self.first[rows][:, None] + np.arange(width)  # (rows, width)
+            self.cuts[position] = (np.arange(width) * (UNITS // width) + kept) / UNITS
+            choices[position] = np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
+        self.choices = choices.flatten()
 
     @property
     def draws(self) -> int:
@@ -328,47 +309,21 @@ class Draw(NamedTuple):
         return float(begin[found][0])
 
 
-def piece(slots: Values, first: Values, cuts: Values, row: Values, u: Values, column: int) -> Values:
+def piece(cuts: tuple[Values, ...], row: Values, u: Values, column: int) -> Values:
     """Find the piece (N,) int64 that u[:, column] falls into.
 
     Args:
-        slots: of the `Draw`.
-        first: of the `Draw`.
-        cuts: of the `Draw`.
+        cuts: slots, first and cuts of a `Draw`.
         row: (N,) int64, row of the table of probabilities.
         u: (N, D) float64 from [0, 1).
         column: the uniform to use; none is used where nothing is drawn.
     """
-    if len(cuts) == 0:
+    slots, first, cut_at = cuts
+    if len(cut_at) == 0:
         return row
     ours = u[:, column]
     slot = take(first, row) + integers(ours * take(slots, row))  # the product with a power of two is exact
-    return slot + slot + (ours >= take(cuts, slot))
-
-
-def draw(probabilities: Floats) -> Draw:
-    """Prepare the draw for rows (R, C) of probabilities, which need not sum to one exactly but are not all 0."""
-    count = (probabilities > 0).sum(1)
-    slots = 1 << np.ceil(np.log2(count)).astype(int)  # (R,)
-    first = slots.cumsum() - slots
-    if (count == 1).all():
-        return Draw(slots.astype(float), first, np.empty(0), probabilities.argmax(1))
-    cuts, choices = np.empty(slots.sum()), np.empty((slots.sum(), 2), np.int64)
-    for width in np.unique(slots).tolist():
-        rows = np.flatnonzero(slots == width)
-        position = first[rows][:, None] + np.arange(width)  # (rows, width)
-        cuts[position], choices[position] = cut(probabilities[rows], width)
-    return Draw(slots.astype(float), first, cuts, choices.flatten())
-
-
-def cut(probabilities: Floats, slots: int) -> tuple[Floats, Integers]:
-    """Find where to cut the slots (R, K), and whose the two pieces are (R, K, 2), for at most K outcomes a row."""
-    outcome, mass = support(probabilities, slots)
-    order = mass.argsort(1, kind="stable")
-    outcome, mass = (np.take_along_axis(table, order, 1) for table in (outcome, mass))
-    kept, other = pair(mass)
-    left = np.arange(slots) * (UNITS // slots)
-    return (left + kept) / UNITS, np.stack([outcome, np.take_along_axis(outcome, other, 1)], 2)
+    return slot + slot + (ours >= take(cut_at, slot))
 
 
 def support(probabilities: Floats, width: int) -> tuple[Integers, Integers]:
@@ -415,3 +370,45 @@ def pair(mass: Integers) -> tuple[Integers, Integers]:
         rest = np.where(small, rest, mass[every, heavy]) - (share - kept[every, slot])
         light = light + small
     return kept, other
+
+
+# Pictures
+
+Picture = np.ndarray[Any, np.dtype[np.uint8]]
+Colour = tuple[int, int, int]
+
+TILE = 24  # pixels along the side of a map's cell
+WIDTH, MARGIN, LINE = 350, 8, 16  # pixels of a text, around it, and from one of its lines to the next
+PAPER, INK, AGENT = (245, 245, 245), (40, 40, 45), (40, 60, 110)
+GROUND: dict[str, Colour] = {
+    "#": (90, 90, 95),
+    ".": PAPER,
+    "+": (70, 160, 80),
+    "-": (214, 66, 61),
+    "?": (190, 205, 240),
+}
+TURNS = {"^": 0, "<": 1, "v": 2, ">": 3}  # quarter turns to the left of an arrow that points up
+
+
+def paint(text: str) -> Picture:
+    """Draw a map, one tile a character: # wall, . floor, + goal or heaven, - hell, ? signpost; ^ v < > and @ agent."""
+    return np.concatenate([np.concatenate([_tile(mark) for mark in line], 1) for line in text.split("\n")])
+
+
+def put_agent(lines: list[str], y: int, x: int, agent: str) -> list[str]:
+    """Put a character at row y, column x of a map."""
+    changed = list(lines)
+    changed[y] = lines[y][:x] + agent + lines[y][x + 1 :]
+    return changed
+
+
+def _tile(character: str) -> Picture:
+    """Draw the picture (TILE, TILE, 3) of one character of a map."""
+    tile = np.full((TILE, TILE, 3), GROUND.get(character, PAPER), np.uint8)
+    y, x = np.mgrid[:TILE, :TILE] - (TILE - 1) / 2
+    if character == "@":
+        tile[y**2 + x**2 < (TILE / 3) ** 2] = AGENT
+    elif character in TURNS:
+        arrow = (y > 2 * abs(x) - TILE / 3) & (y < TILE / 3)  # points up
+        tile[np.rot90(arrow, TURNS[character])] = AGENT
+    return tile

@@ -102,5 +102,5 @@ def test_updates_and_dreams_of_glam(sequence, imagination):
     _, _, optimizers, execution = glam_models.parts(device="meta", sequence=sequence, imagination_memory=imagination)
     for optimizer in optimizers:
         still(optimizer)
-    assert stays(execution.learn_model(glam_models.model_batch(device="meta")))
-    assert stays(execution.learn_agent(execution.imagine(glam_models.rollout_inputs(device="meta"))))
+    assert stays(execution.learn_model(*glam_models.model_batch(device="meta")))
+    assert stays(execution.learn_agent(execution.imagine(*glam_models.rollout_inputs(device="meta"))))

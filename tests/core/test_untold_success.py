@@ -6,14 +6,12 @@ import re
 import numpy as np
 import pytest
 import torch
-from reported import make_study
 from trained import CAR, CARDS, trained
 
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
 from dqn_memory.runs.score import Score, env_reports_success, lines
-from dqn_memory.study.runner import _score
 from envs.fleet import make_fleet
 
 POLE = "CartPole-v1"
@@ -52,11 +50,3 @@ def test_atari_tells_no_success():
     pytest.importorskip("ale_py")
     assert not env_reports_success(make_fleet("ALE/Freeway-v5", 1, 0))
     assert env_reports_success(make_fleet(CAR, 1, 0))
-
-
-@pytest.mark.parametrize(("world", "score"), [(POLE, ": return 0"), (CAR, ": success 0.7, return 0")])
-def test_a_study_says_of_a_finished_run_what_its_report_will_read(tmp_path, world, score):
-    (run,) = make_study(tmp_path / "study", [world], '["dtqn4"]', [1], lambda run, step: 0.7).runs()
-    run.config.parent.mkdir()
-    run.config.write_bytes((run.folder / "config.toml").read_bytes())
-    assert _score(run) == score

@@ -14,7 +14,6 @@ from envs.worlds.catch import BlinkingCatch
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
-WIDEST = 9  # columns up to which all rules are tried: 3 ** columns of them
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,7 @@ def memoryless(world: BlinkingCatch) -> Rule:
 
     While the ball is seen the picture tells the whole state but the number of balls left. With those known too, dynamic
     programming gives the greatest return beside each set of moves; the rule returned has the moves of the first ball.
-
-    Raises:
-        ValueError: the grid is too wide to try all.
     """
-    if world.grid > WIDEST:
-        raise ValueError(f"all rules can be tried on at most {WIDEST} columns, not {world.grid}")
     unseen = np.array(list(itertools.product((-1, 0, 1), repeat=world.grid)))  # (M, columns)
     values = np.zeros(unseen.shape)
     for _ in range(world.balls):

@@ -1,6 +1,6 @@
 """Worlds as somebody from outside would write them: one that is right, and its spoiled subclasses."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import gymnasium
 import numpy as np
@@ -59,35 +59,5 @@ def spoiled(name, observation_space=None, show=None, spoil=None, **members):
     return type(name, (Cue,), {"__module__": __name__, **members})
 
 
-@dataclass
-class Single(Sided):
-    score: Tensor
-
-
-def write_into_the_state(self, state, action, u):
-    state.returns += 1
-    return Cue.step(self, replace(state, returns=state.returns - 1), action, u)
-
-
-Box, Discrete = gymnasium.spaces.Box, gymnasium.spaces.Discrete
-# Spreads out to four copies where nobody looks.
-Narrow = spoiled("Narrow", Box(0, 2, (4,)), lambda seen: seen.float())
-# Shows the number that stands for padding in a network's table.
-Padded = spoiled("Padded", Discrete(2))
-FromOne = spoiled("FromOne", Discrete(3, start=1), lambda seen: seen + 1)
-Halves = spoiled("Halves", show=lambda seen: seen / 2)
-NotANumber = spoiled("NotANumber", Box(-9, 9, (1,)), lambda seen: seen * torch.nan)
-NoState = spoiled("NoState", reset=lambda self, u: (Cue.reset(self, u).observation, {}))
 FourValues = spoiled("FourValues", spoil=lambda *result: result[:4])
-ColumnRewards = spoiled("ColumnRewards", spoil=lambda after, seen, reward, *rest: (after, seen, reward[:, None], *rest))
-WholeRewards = spoiled("WholeRewards", spoil=lambda after, seen, reward, *rest: (after, seen, reward.long(), *rest))
-NumberEnds = spoiled("NumberEnds", spoil=lambda *result: (*result[:3], result[3].long(), result[4]))
-OneSuccess = spoiled("OneSuccess", spoil=lambda *result: (*result[:4], result[4][:1]))
-EarlySuccess = spoiled("EarlySuccess", spoil=lambda *result: (*result[:4], ~result[3]))
-StandingClock = spoiled("StandingClock", spoil=lambda after, *rest: (replace(after, steps=after.steps - 1), *rest))
-LostReturns = spoiled("LostReturns", spoil=lambda after, seen, reward, *rest: (after, seen, reward + 1, *rest))
-OldSights = spoiled("OldSights", spoil=lambda after, seen, *rest: (after, seen.clamp(max=0), *rest))
-Scribbler = spoiled("Scribbler", step=write_into_the_state)
-OneForAll = spoiled(
-    "OneForAll", reset=lambda self, u: Single(*vars(Cue.reset(self, u)).values(), score=torch.zeros(()))
-)
+Narrow = spoiled("Narrow", gymnasium.spaces.Box(0, 2, (4,)), lambda seen: seen.float())

@@ -13,28 +13,24 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from world_keywords import IDS, build, keywords
 
-import envs
 from envs.adapters import WorldEnv
 from envs.errors import UserError
-from envs.fleet import make_fleet
 from envs.seeding import RowStreams
 
 ROOT = Path(__file__).parents[2]
 
 
-def python(code):
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))", f"False {len(IDS)}"),
+        ("import gymnasium; print(gymnasium.make('envs:POMDP/CarFlag-v0').reset(seed=1)[0].shape)", "(3,)"),
+    ],
+)
+def test_importing_the_package_imports_no_torch_and_an_id_with_the_module_needs_no_import(code, said):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-
-
-def test_importing_the_package_imports_no_torch():
-    done = python("import envs, sys; print('torch' in sys.modules, len(envs.WORLDS))")
-    assert done.stdout.split() == ["False", str(len(IDS))], done.stderr
-
-
-def test_make_with_the_module_in_the_id_needs_no_import():
-    done = python("import gymnasium; print(gymnasium.make('envs:POMDP/CarFlag-v0').reset(seed=1)[0].shape)")
-    assert done.stdout.strip() == "(3,)", done.stderr
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == said, done.stderr
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -45,23 +41,10 @@ def test_check_env_is_clean(id, render_mode):
         check_env(gymnasium.make(id, render_mode=render_mode, **keywords(id)).unwrapped)
 
 
-def test_a_world_from_elsewhere_is_registered_in_one_line():
-    id = "Elsewhere/ShortCarFlag-v0"
-    envs.register(id, envs.Entry("envs.worlds.car_flag:CarFlag", {"time_limit": 4}))
-    try:
-        assert gymnasium.make(id).unwrapped.world.time_limit == 4
-        assert gymnasium.make_vec(id, num_envs=2).reset(seed=0)[0].shape == (2, 3)
-        assert make_fleet(id, 3, seed=0).reset().shape == (3, 3)
-    finally:
-        del envs.WORLDS[id], gymnasium.registry[id]
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_spec_has_no_second_time_limit(id):
-    spec = gymnasium.spec(id)
-    assert spec.max_episode_steps is None
-    assert isinstance(spec.entry_point, str)
-    assert isinstance(spec.vector_entry_point, str)
+def test_specs_have_no_second_time_limit_and_import_nothing():
+    for spec in map(gymnasium.spec, IDS):
+        assert spec.max_episode_steps is None
+        assert isinstance(spec.entry_point, str) and isinstance(spec.vector_entry_point, str)
 
 
 @pytest.mark.parametrize("id", IDS)
@@ -70,13 +53,11 @@ def test_episodes_end_and_only_the_final_step_tells_success(id):
     env.action_space.seed(0)
     env.reset(seed=0)
     for _ in range(20):
-        for _ in range(15):
+        ended, length = False, 0
+        while not ended:
             _, reward, terminated, truncated, info = env.step(env.action_space.sample())
-            assert isinstance(reward, float)
-            assert ("success" in info) == (terminated or truncated)
-            if terminated or truncated:
-                break
-        assert terminated or truncated
+            ended, length = terminated or truncated, length + 1
+            assert isinstance(reward, float) and ("success" in info) == ended and length <= 15
         env.reset()
 
 
@@ -92,17 +73,6 @@ def test_a_seed_fixes_the_episodes_and_plain_resets_differ(id):
     first, second = list(states()), list(states())
     assert first == second
     assert len(set(first)) > 1
-
-
-@pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-def test_success_is_told_with_the_last_step_beside_the_final_info_too(mode):
-    env = gymnasium.make_vec("POMDP/MemoryCards-v0", num_envs=3, autoreset_mode=mode, time_limit=4)
-    env.reset(seed=0)
-    for _ in range(12):
-        *_, terminated, truncated, info = env.step(env.action_space.sample())
-        done = terminated | truncated
-        assert ("success" in info) == done.any()
-        assert not done.any() or np.array_equal(info["_success"], done)
 
 
 @pytest.mark.parametrize("block", [4, 5, 64])
@@ -126,24 +96,17 @@ def test_more_numbers_than_a_block_holds_are_refused():
 
 
 def test_rows_without_a_seed_differ():
-    streams = RowStreams(2)
-    first, second = streams.draw(None, 4)
-    assert not np.array_equal(first, second)
+    assert not np.array_equal(*RowStreams(2).draw(None, 4))
 
 
 @pytest.mark.parametrize("id", IDS)
 def test_pictures_and_texts(id):
-    single = gymnasium.make(id, render_mode="rgb_array", **keywords(id))
-    single.reset(seed=0)
-    picture = single.render()
-    assert picture.dtype == np.uint8
-    assert picture.ndim == 3
-    vector = gymnasium.make_vec(id, num_envs=2, render_mode="ansi", **keywords(id))
-    vector.reset(seed=[0, 1])
-    assert [type(text) for text in vector.render()] == [str, str]
-    other = gymnasium.make(id, render_mode="ansi", **keywords(id))
-    other.reset(seed=0)
-    assert other.render() == vector.render()[0]
+    for mode in ("ansi", "rgb_array"):
+        single = gymnasium.make(id, render_mode=mode, **keywords(id))
+        single.reset(seed=0)
+        vector = gymnasium.make_vec(id, num_envs=2, render_mode=mode, **keywords(id))
+        vector.reset(seed=[0, 1])
+        assert np.array_equal(single.render(), vector.render()[0]) and len(vector.render()) == 2
     assert gymnasium.make_vec(id, num_envs=2, **keywords(id)).render() is None
 
 
@@ -167,53 +130,32 @@ def started(env):
     return env
 
 
+ACTIONS = [0, 3], [0, -1], [0], [0.0, 1.0]
+
+
 def step_again():
     env = started(vector(time_limit=1))
     env.step(np.array([1, 1]))
     env.step(np.array([1, 1]))
 
 
-MISUSE = {
-    "render_mode": lambda: WorldEnv("POMDP/CarFlag-v0", render_mode="human"),
-    "call reset": lambda: WorldEnv("POMDP/CarFlag-v0").step(0),
-    "action 3": lambda: started(WorldEnv("POMDP/CarFlag-v0")).step(3),
-    "SameStep": lambda: gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, autoreset_mode="sometimes"),
-    "list of 2": lambda: vector().reset(seed=[1, 2, 3]),
-    "first reset must start all rows": lambda: vector().reset(options={"reset_mask": np.array([True, False])}),
-    "Row 0, 1 has ended": step_again,
-    "the name of a file, not 5": lambda: gymnasium.make("Gridverse/Yaml-v0", path=5),
-    "at least 1, not 0": lambda: gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=0),
-}
+MISUSE = [
+    (lambda: WorldEnv("POMDP/CarFlag-v0", render_mode="human"), "render_mode"),
+    (lambda: WorldEnv("POMDP/CarFlag-v0").step(0), "call reset"),
+    (lambda: started(WorldEnv("POMDP/CarFlag-v0")).step(3), "action 3"),
+    (lambda: gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=2, autoreset_mode="sometimes"), "SameStep"),
+    (lambda: vector().reset(seed=[1, 2, 3]), "list of 2"),
+    (lambda: vector().reset(options={"reset_mask": np.array([True, False])}), "first reset must start all rows"),
+    (step_again, "Row 0, 1 has ended"),
+    (lambda: gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=0), "at least 1, not 0"),
+    *((lambda wrong=wrong: started(vector()).step(np.array(wrong)), "2 integers from 0 to 2") for wrong in ACTIONS),
+]
 
 
-@pytest.mark.parametrize("words", MISUSE)
-def test_misuse_is_one_clear_sentence(words):
+@pytest.mark.parametrize(("misuse", "words"), MISUSE)
+def test_misuse_is_one_clear_sentence(misuse, words):
     with pytest.raises(UserError, match=words):
-        MISUSE[words]()
-
-
-@pytest.mark.parametrize("actions", [[0, 3], [0, -1], [0], [0.0, 1.0]])
-def test_wrong_actions_are_one_clear_sentence(actions):
-    with pytest.raises(UserError, match="2 integers from 0 to 2"):
-        started(vector()).step(np.array(actions))
-
-
-@pytest.mark.parametrize(
-    ("keyword", "wrong", "wanted"),
-    [
-        ("time_limit", "a", "a whole number"),
-        ("time_limit", 2.5, "a whole number"),
-        ("size", "7", "a whole number"),
-        ("view", (2.5, 3), "whole numbers"),
-        ("phantom_rooms", "ab", "whole numbers"),
-        ("encoding", 3, "a name"),
-        ("dictionary", "yes", "True or False"),
-        ("device", "gpu", "no device 'gpu'"),
-    ],
-)
-def test_a_keyword_of_the_wrong_kind_is_one_clear_sentence(keyword, wrong, wanted):
-    with pytest.raises(UserError, match=wanted):
-        gymnasium.make("Gridverse/Memory-7x7-v0", **{keyword: wrong})
+        misuse()
 
 
 def test_keywords_of_numpy_and_none_are_taken():

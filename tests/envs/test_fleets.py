@@ -16,6 +16,8 @@ from envs.registry import make_world
 from envs.seeding import restore_generator
 from envs.spaces import encoder
 
+CAR = "POMDP/CarFlag-v0"
+
 
 def roll(fleet, steps, seed=0):
     generator = torch.Generator().manual_seed(seed)
@@ -59,8 +61,7 @@ def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
                 totals[row] = lengths[row] = 0
             assert np.array_equal(step.observation[row].numpy(), np.atleast_1d(observation))
             ended, cut = ended + terminated, cut + truncated
-    assert ended > 0
-    assert cut > 0 or id == "FrozenLake-v1"
+    assert ended > 0 and (cut > 0 or id == "FrozenLake-v1")
 
 
 def test_a_state_saved_before_the_first_step():
@@ -69,20 +70,6 @@ def test_a_state_saved_before_the_first_step():
     other.load_state_dict(fleet.state_dict())
     assert not torch.equal(first, make_fleet("CartPole-v1", 2, seed=9).reset())
     assert all(map(equal, roll(fleet, 5)[1], roll(other, 5)[1]))
-
-
-class Noise(gymnasium.Env):
-    """Draws from a generator that no seed reaches."""
-
-    observation_space = spaces.Box(0, 1, (2,), np.float64)
-    action_space = spaces.Discrete(2)
-    generator = np.random.default_rng(0)
-
-    def reset(self, *, seed=None, options=None):
-        return self.generator.random(2), {}
-
-    def step(self, action):
-        return self.generator.random(2), 0.0, False, False, {}
 
 
 class Corridor(gymnasium.Env):
@@ -115,39 +102,35 @@ class Corridor(gymnasium.Env):
 
 
 def test_a_nondeterministic_environment_is_named_when_resuming():
-    fleet = GymnasiumFleet(Noise, 2, seed=0)
+    fleet = make_fleet("CartPole-v1", 2, seed=0)
     fleet.reset()
     roll(fleet, 3)
-    with pytest.raises(UserError, match="'Noise' is not deterministic: replaying 3 steps"):
-        GymnasiumFleet(Noise, 2, seed=0).load_state_dict(fleet.state_dict())
+    with pytest.raises(UserError, match="'CartPole-v1' is not deterministic: replaying 3 steps"):
+        fleet.load_state_dict({**fleet.state_dict(), "observation_hash": 1})
 
 
-@pytest.mark.parametrize("key", ["success", "is_success"])
-def test_a_factory_a_shifted_action_set_and_the_environments_own_verdict(key):
-    fleet = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
-    assert fleet.reset().shape == (2, 4, 5, 3)
-    assert fleet.reset().dtype == torch.uint8
-    for time in (1, 2, 3):
-        step = fleet.step(torch.tensor([0, 1]))
-        assert step.success.tolist() == [False, time == 3]
-        assert step.final_observation[0, 0, 0, 0] == time
-    assert step.terminated.all()
-    assert not step.truncated.any()  # both flags at once mean an end
-    assert (step.observation == 0).all()
+def corridors(key, count=2):
+    fleet = GymnasiumFleet(lambda: Corridor(key, "rgb_array"), count, seed=0, observation_key="image")
+    first = fleet.reset()
+    assert (first.shape, first.dtype) == ((count, 4, 5, 3), torch.uint8)
+    return fleet
 
 
-@pytest.mark.parametrize(("key", "told"), [("success", True), ("is_success", True), ("won", False)])
-def test_a_fleet_knows_whether_its_worlds_tell_success(key, told):
-    fleet = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
+@pytest.mark.parametrize(("key", "reported"), [("success", True), ("is_success", True), ("won", False)])
+def test_the_environments_own_verdict_a_factory_and_a_shifted_action_set(key, reported):
+    fleet = corridors(key)
     fleet.reset()
-    for _ in range(2):
+    for time in (1, 2, 3):
+        assert fleet.reports_success  # no episode has ended, so none was counted
         step = fleet.step(torch.tensor([0, 1]))
-    assert fleet.reports_success  # no episode has ended, so none was counted
-    step = fleet.step(torch.tensor([0, 1]))
-    assert (fleet.reports_success, step.success.tolist()) == (told, [False, told])  # each return is -3
-    again = GymnasiumFleet(lambda: Corridor(key), 2, seed=0, observation_key="image")
+        assert step.success.tolist() == [False, time == 3 and reported]  # each return is -3
+        assert step.final_observation[0, 0, 0, 0] == time
+    assert step.terminated.all() and not step.truncated.any()  # both flags at once mean an end
+    assert (step.observation == 0).all()
+    assert fleet.reports_success is reported
+    again = corridors(key)
     again.load_state_dict(fleet.state_dict())
-    assert again.reports_success is told
+    assert again.reports_success is reported
 
 
 def test_a_key_chooses_a_part_of_the_observation():
@@ -155,12 +138,12 @@ def test_a_key_chooses_a_part_of_the_observation():
     assert fleet.observation_space == spaces.MultiDiscrete([3])
     assert fleet.reset().tolist() == [[0]]
     assert fleet.step(torch.tensor([0])).observation.tolist() == [[1]]
-    with pytest.raises(UserError, match="'image', 'mission'"):
-        GymnasiumFleet(Corridor, 1, seed=0)
-    with pytest.raises(UserError, match="did you mean 'image'"):
-        GymnasiumFleet(Corridor, 1, seed=0, observation_key="imag")
-    with pytest.raises(UserError, match="needs a Dict"):
-        make_fleet("CartPole-v1", 1, 0, observation_key="image")
+    for key, words in ((None, "'image', 'mission'"), ("imag", "did you mean 'image'")):
+        with pytest.raises(UserError, match=words):
+            GymnasiumFleet(Corridor, 1, seed=0, observation_key=key)
+    for id in ("CartPole-v1", CAR, "ALE/Pong-v5"):
+        with pytest.raises(UserError, match="observation_key 'image'"):
+            make_fleet(id, 1, 0, observation_key="image")
 
 
 @pytest.mark.parametrize(
@@ -178,25 +161,22 @@ def test_a_key_chooses_a_part_of_the_observation():
 def test_observations_have_one_form(space, observation, encoded):
     inner, encode = encoder(space)
     result = encode(observation)
-    assert result.dtype == encoded.dtype
-    assert np.array_equal(result, encoded)
-    assert inner.contains(result)
+    assert result.dtype == encoded.dtype and np.array_equal(result, encoded) and inner.contains(result)
 
 
-def test_minigrid():
-    pytest.importorskip("minigrid", reason="MiniGrid is not installed")
-    fleet = make_fleet("MiniGrid-Empty-5x5-v0", 2, seed=0, observation_key="image")
-    assert fleet.reset().shape == (2, 7, 7, 3)
-    _, steps = roll(fleet, 20)
-    assert steps[-1].observation.dtype == torch.uint8
-
-
-def test_popgym():
-    pytest.importorskip("popgym", reason="POPGym is not installed")
-    fleet = make_fleet("popgym-RepeatPreviousEasy-v0", 2, seed=0)
-    assert fleet.reset().dtype == torch.int64
-    _, steps = roll(fleet, 60)
-    assert any(step.done.any() for step in steps)
+@pytest.mark.parametrize(
+    ("module", "id", "key", "dtype"),
+    [
+        ("minigrid", "MiniGrid-Empty-5x5-v0", "image", torch.uint8),
+        ("popgym", "popgym-RepeatPreviousEasy-v0", None, torch.int64),
+    ],
+)
+def test_environments_of_other_packages(module, id, key, dtype):
+    pytest.importorskip(module, reason=f"{module} is not installed")
+    fleet = make_fleet(id, 2, seed=0, observation_key=key)
+    assert fleet.reset().dtype == dtype
+    _, steps = roll(fleet, 120)
+    assert any(step.done.any() for step in steps) and steps[-1].observation.dtype == dtype
 
 
 @pytest.mark.parametrize(
@@ -221,7 +201,7 @@ def test_what_cannot_be_made_is_one_clear_sentence(id, kwargs, words):
 # All kinds of fleets
 
 
-SMALL, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
+SMALL = "Gridverse/Memory-5x5-v0"
 KINDS = [*((id, keywords(id, time_limit=9)) for id in IDS), ("CartPole-v1", {}), ("FrozenLake-v1", {})]
 
 
@@ -232,23 +212,23 @@ def test_a_saved_state_continues_bit_for_bit(id, kwargs):
     roll(fleet, 20)
     fleet.reset()  # an extra start of all episodes is kept too
     roll(fleet, 13, seed=1)
-    file = io.BytesIO()
-    torch.save(fleet.state_dict(), file)
+    saved, file = fleet.state_dict(), io.BytesIO()
+    steps = roll(fleet, 30, seed=2)[1]  # does not touch what was saved before
+    torch.save(saved, file)
     file.seek(0)
     other = make_fleet(id, 3, seed=77, env_kwargs=kwargs)
     other.reset()
     roll(other, 5)
     other.load_state_dict(torch.load(file, weights_only=True))
-    assert fleet.exact_resume
-    assert all(map(equal, roll(fleet, 30, seed=2)[1], roll(other, 30, seed=2)[1]))
+    assert all(map(equal, steps, roll(other, 30, seed=2)[1]))
     again = make_fleet(id, 3, seed=0, env_kwargs=kwargs)
     again.load_state_dict(other.state_dict())  # a resumed run is saved and resumed like any other
 
 
-@pytest.mark.parametrize(
-    ("saved", "other", "count"),
-    [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL, 3), ("CartPole-v1", "CartPole-v1", 3)],
-)
+OTHERS = [(SMALL, CAR, 2), (SMALL, "Gridverse/Memory-7x7-v0", 2), (SMALL, SMALL, 3), ("CartPole-v1", "CartPole-v1", 3)]
+
+
+@pytest.mark.parametrize(("saved", "other", "count"), OTHERS)
 def test_a_state_of_another_fleet_is_refused(saved, other, count):
     fleet = make_fleet(saved, 2, 0)
     fleet.reset()
@@ -256,19 +236,11 @@ def test_a_state_of_another_fleet_is_refused(saved, other, count):
         make_fleet(other, count, 0).load_state_dict(fleet.state_dict())
 
 
-@pytest.mark.parametrize("id", ["CartPole-v1", CAR, "ALE/Pong-v5"])
-def test_a_negative_seed_is_refused(id):
-    with pytest.raises(UserError, match="seed must not be negative, not -1"):
-        make_fleet(id, 2, -1)
-
-
 def test_pictures_of_one_row():
     fleet = make_fleet(CAR, 2, seed=0)
     fleet.reset()
     assert fleet.frame(1).shape == (64, 360, 3)
-    fleet = GymnasiumFleet(lambda: Corridor(render_mode="rgb_array"), 1, seed=0, observation_key="image")
-    fleet.reset()
-    assert fleet.frame(0).shape == (2, 2, 3)
+    assert corridors("success").frame(0).shape == (2, 2, 3)
     with pytest.raises(UserError, match="render_mode"):
         make_fleet("CartPole-v1", 1, 0).frame(0)
 
@@ -297,15 +269,11 @@ def test_step_fields(id):
 def test_the_final_observation_is_the_one_before_the_reset(id):
     fleet = make_fleet(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
     fleet.reset()
-    ended = []
+    ended, world, action = [], fleet.world, torch.ones(32, dtype=torch.int64)
     for _ in range(6):
-        before, world = fleet.state, fleet.world
-        stream = torch.Generator()
-        stream.set_state(fleet.generator.get_state())
-        action = torch.ones(32, dtype=torch.int64)
+        before, stream = fleet.state, fleet.generator.clone_state()
         step = fleet.step(action)
-        draws = world.step_draws + world.reset_draws
-        u = torch.rand(32, draws, dtype=torch.float64, generator=stream)
+        u = torch.rand(32, world.step_draws + world.reset_draws, dtype=torch.float64, generator=stream)
         _, observation, reward, *_ = world.step(before, action, u[:, : world.step_draws])
         assert torch.equal(step.final_observation, observation)
         assert torch.equal(step.reward, reward.float())
@@ -313,53 +281,36 @@ def test_the_final_observation_is_the_one_before_the_reset(id):
     assert any(changed.any() for changed in ended)
 
 
-def test_a_saved_state_is_not_touched_by_later_steps():
-    fleet = make_fleet("POMDP/CarFlag-v0", 2, seed=0)
-    fleet.reset()
-    saved = fleet.state_dict()
-    kept = {name: value.clone() for name, value in saved["state"].items()}
-    roll(fleet, 5)
-    assert all(torch.equal(saved["state"][name], kept[name]) for name in kept)
-
-
-def test_the_seed_decides_the_episodes():
-    first, same, other = (make_fleet("POMDP/MemoryCards-v0", 4, seed).reset() for seed in (0, 0, 1))
-    assert torch.equal(first, same)
-    assert not torch.equal(first, other)
-
-
-def test_initial_draws_cover_every_initial_state_once():
-    world = make_world("Gridverse/Memory-5x5-v0")
+def test_initial_draws_cover_every_initial_state_once_and_success_comes_with_the_final_step():
+    world = make_world(SMALL)
     fleet = TensorFleet(world, 26, seed=0, initial=world.initial_draws())
     fleet.reset()
     assert torch.equal(fleet.state.cells[:24], world.reset(world.initial_draws()).cells)
     assert len(torch.unique(fleet.state.cells[:24], dim=0)) == 24
-
-
-def test_success_comes_with_the_final_step():
-    world = make_world("Gridverse/Memory-5x5-v0")
-    fleet = TensorFleet(world, 24, seed=0, initial=world.initial_draws())
-    fleet.reset()
-    first = fleet.step(torch.zeros(24, dtype=torch.int64))
+    first, last = fleet.step(torch.zeros(26, dtype=torch.int64)), fleet.step(torch.full((26,), 2))
     assert not first.success.any()
-    last = fleet.step(torch.full((24,), 2))
-    assert last.terminated.all()
-    assert last.success.sum() == 12
+    assert last.terminated.all() and last.success[:24].sum() == 12
     assert torch.equal(last.success, last.episode_return > 0)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda world: TensorFleet(world, 8, 0, world.initial_draws()), "at most 8 rows of 2"),
+        (lambda world: TensorFleet(world, 8, 0).step(torch.zeros(8, dtype=torch.int64)), "reset"),
+        (lambda world: make_fleet("CartPole-v1", 8, 0).state_dict(), "reset"),
+        (lambda world: TensorFleet(world, 0, 0), "num_envs"),
+        (lambda world: make_fleet(CAR, 2, -1), "seed must not be negative, not -1"),
+        (lambda world: make_fleet("CartPole-v1", 0, 0), "num_envs"),
+    ],
+)
+def test_misuse_is_one_clear_sentence(make, words):
+    with pytest.raises(UserError, match=words):
+        make(make_world(SMALL))
 
 
 def test_the_module_may_stand_in_the_id():
     assert isinstance(make_fleet("envs:POMDP/CarFlag-v0", 2, 0), TensorFleet)
-
-
-def test_misuse_is_one_clear_sentence():
-    world = make_world("Gridverse/Memory-5x5-v0")
-    with pytest.raises(UserError, match="at most 8 rows of 2"):
-        TensorFleet(world, 8, seed=0, initial=world.initial_draws())
-    with pytest.raises(UserError, match="reset"):
-        TensorFleet(world, 8, seed=0).step(torch.zeros(8, dtype=torch.int64))
-    with pytest.raises(UserError, match="num_envs"):
-        TensorFleet(world, 0, seed=0)
 
 
 def test_a_generator_goes_on_where_it_was_or_with_numbers_of_its_own():

@@ -1,14 +1,11 @@
 """Phantom rooms are seen, and change nothing else."""
 
-import dataclasses
 from itertools import pairwise
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 
-from envs.errors import UserError
 from envs.gridverse.layouts import lines
 from envs.gridverse.objects import FLOOR, PHANTOM, WALL, kinds, pack
 from envs.registry import make_world
@@ -24,6 +21,7 @@ OVERLAYS = [
     ("Gridverse/Memory-NineRooms-13x13-3Beacons-v0", (4, 4)),
     ("Gridverse/Memory-SixteenRooms-21x21-v0", (3, 3)),
     ("Gridverse/Memory-11x11-v0", (4, 4)),
+    ("Gridverse/Yaml-v0", (4, 4)),
 ]
 
 
@@ -43,16 +41,13 @@ def walk(world, count, steps, seed=0):
 
 
 def same(ours, theirs, but=()):
-    return all(
-        np.array_equal(getattr(ours, f.name), getattr(theirs, f.name))
-        for f in dataclasses.fields(ours)
-        if f.name not in but
-    )
+    return all(np.array_equal(value, getattr(theirs, name)) for name, value in vars(ours).items() if name not in but)
 
 
 def check_twins(phantom, twin):
     """Equal initial states and transitions under one seed; what is seen differs, and only as it should."""
-    differ = False
+    differ, draws = False, (phantom.reset_draws, phantom.step_draws)
+    assert draws == (twin.reset_draws, twin.step_draws)  # so that later episodes under one seed are the same, too
     for (ours, *given), (theirs, *expected) in zip(walk(phantom, 64, 60), walk(twin, 64, 60), strict=True):
         assert same(ours, theirs, but={"observation"})
         assert all(torch.equal(a, b) for a, b in zip(given[1:], expected[1:], strict=True))
@@ -70,34 +65,10 @@ def test_registered_twins(phantom, twin):
     assert all(same(ours[0], theirs[0]) for ours, theirs in pairs)
 
 
-@pytest.mark.parametrize(("phantom", "twin"), TWINS)
-def test_twins_through_gymnasium_have_the_same_episodes_under_one_seed(phantom, twin):
-    """Many episodes of each, so the resets in between agree too."""
-    ours, theirs = gymnasium.make(phantom, time_limit=40), gymnasium.make(twin, time_limit=40)
-    actions = np.random.default_rng(0)
-    ours.reset(seed=5)
-    theirs.reset(seed=5)
-    for _ in range(400):
-        assert same(ours.unwrapped.state, theirs.unwrapped.state, but={"observation"})
-        action = int(actions.integers(6))
-        (_, *given), (_, *expected) = ours.step(action), theirs.step(action)
-        assert given == expected
-        if given[1] or given[2]:
-            ours.reset()
-            theirs.reset()
-
-
 @pytest.mark.parametrize(("id", "rooms"), OVERLAYS)
 def test_a_plan_over_any_world(id, rooms):
-    world = make_world(id, phantom_rooms=list(rooms))
-    check_twins(world, make_world(id))
-    through = gymnasium.make(id, phantom_rooms=rooms).unwrapped.world
-    assert torch.equal(through.phantoms.flags, world.phantoms.flags)
-
-
-def test_phantoms_over_a_file():
-    path = {"path": "memory.9x9"}
-    check_twins(make_world("Gridverse/Yaml-v0", phantom_rooms=(4, 4), **path), make_world("Gridverse/Yaml-v0", **path))
+    path = {"path": "memory.9x9"} if id == "Gridverse/Yaml-v0" else {}
+    check_twins(make_world(id, phantom_rooms=list(rooms), **path), make_world(id, **path))
 
 
 @pytest.mark.parametrize(("cells", "seen"), [("walls", 3), ("floor-cue", 0)])
@@ -134,10 +105,8 @@ def test_a_key_can_be_put_on_a_phantom_line_and_taken_again():
     marked = world.phantoms.flags > 0
     ours, theirs = walk(world, 512, 200), walk(plain, 512, 200)
     keys = [(kinds(state[0].cells.long()) == 6) & marked for state in ours]
-    dropped = sum(int((now & ~before).sum()) for before, now in pairwise(keys))
-    taken = sum(int((before & ~now).sum()) for before, now in pairwise(keys))
-    assert dropped > 0
-    assert taken > 0
+    assert any((now & ~before).any() for before, now in pairwise(keys))  # dropped
+    assert any((before & ~now).any() for before, now in pairwise(keys))  # taken
     assert all(torch.equal(a[0].held, b[0].held) for a, b in zip(ours, theirs, strict=True))
 
 
@@ -169,17 +138,3 @@ def walls(world):
     state = world.reset(uniforms(world, 1))
     scene = world.task.layout(uniforms(world, 1))
     return scene._replace(cells=torch.full_like(state.cells, pack(WALL)))
-
-
-@pytest.mark.parametrize(
-    ("id", "kwargs", "words"),
-    [
-        ("Gridverse/Memory-13x13-v0", {"phantom_cells": "wals"}, "did you mean 'walls'"),
-        ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (3, 3)}, "do not fit into a grid of 5 x 5 .* at least 7 x 7"),
-        ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (2,)}, "two positive numbers"),
-    ],
-)
-def test_misuse_is_one_clear_sentence(id, kwargs, words):
-    with pytest.raises(UserError, match=words) as error:
-        make_world(id, **{"phantom_rooms": (5, 5), **kwargs})
-    assert "\n" not in str(error.value)

@@ -12,13 +12,13 @@ from world_keywords import DATA
 from envs import UserError
 from envs.baselines import bounds, known
 from envs.baselines.__main__ import main as baselines
-from envs.cli import keywords, load_plugins
+from envs.cli import keywords
 from envs.memoryless import main as memoryless
 from envs.registry import WORLDS, make_world
 from envs.tables import read_tables
 from envs.worlds.tabular import Tabular
 
-ID, TIGER = "Mine/Cue-v0", str(DATA / "pomdp" / "tiger.pomdp")
+ID, FILE, TIGER = "Mine/Cue-v0", "POMDP/File-v0", str(DATA / "pomdp" / "tiger.pomdp")
 FEW = ("--restarts", "2", "--sweeps", "1", "--updates", "1", "--episodes", "10", "--fresh", "20")
 
 
@@ -57,27 +57,29 @@ def test_a_policy_without_a_memory_is_searched_in_a_plugins_world(plugin, tmp_pa
     assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
 
 
+WRONG = [  # an id, flags, and what the sentence says
+    (ID, [], r"unknown environment 'Mine/Cue-v0'; name the module .* with --plugin MODULE$"),
+    (ID, ["--plugin", "no_such_plugin"], "--plugin no_such_plugin: no module of that name"),
+    (ID, ["--plugin", "cue_plugin.py"], r"--plugin cue_plugin.py: give the module's name without \.py, cue_plugin$"),
+    (ID, ["--plugin", "folder/my_module.py"], r"without \.py, folder\.my_module$"),
+    (ID, ["--plugin", ".cue_plugin"], "give a module's full name"),
+    ("Mine/Cu-v0", ["--plugin", "cue_plugin"], "did you mean 'Mine/Cue-v0'"),
+    (FILE, ["--options", "path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
+    (FILE, ["--options", "path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
+    (FILE, ["--options", "path", "5"], "path of environment 'POMDP/File-v0' must be the name of a file, not 5."),
+    (FILE, ["--options", "pth", "a"], "takes no keyword 'pth'; did you mean 'path'. known: path, time_limit"),
+    (FILE, ["--options", "time_limit", "x", "path", TIGER], "time_limit of .* must be a whole number, not 'x'."),
+]
+
+
 @pytest.mark.parametrize(
-    "main", [lambda *flags: memoryless([ID, *flags]), lambda *flags: baselines(["--only", ID, *flags])]
+    "main", [lambda *args: memoryless(list(args)), lambda *args: baselines(["--only", *args])], ids=["search", "lines"]
 )
-def test_an_unknown_namespace_is_that_of_a_plugin(main, plugin, tmp_path):
-    with pytest.raises(UserError, match=r"unknown environment 'Mine/Cue-v0'; name the module .* with --plugin MODULE$"):
-        main("--folder", str(tmp_path))
-    with pytest.raises(UserError, match="--plugin no_such_plugin: no module of that name"):
-        main("--plugin", "no_such_plugin")
-    with pytest.raises(UserError, match=r"--plugin cue_plugin.py: give the module's name without \.py, cue_plugin$"):
-        main("--plugin", "cue_plugin.py")
-
-
-def test_a_misspelt_world_of_a_plugin_is_told_its_name(plugin, tmp_path):
-    with pytest.raises(UserError, match="did you mean 'Mine/Cue-v0'"):
-        memoryless(["Mine/Cu-v0", "--plugin", plugin, "--folder", str(tmp_path)])
-
-
-def test_a_path_is_no_modules_name(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"without \.py, folder\.my_module$"):
-        load_plugins(["folder/my_module.py"])
+@pytest.mark.parametrize(("id", "flags", "words"), WRONG)
+def test_wrong_plugins_and_options_are_one_sentence(main, id, flags, words, plugin, tmp_path):
+    with pytest.raises(UserError, match=words):
+        main(id, *flags, "--folder", str(tmp_path))
+    assert not list(tmp_path.glob("*.json"))
 
 
 def test_a_wrong_world_is_refused_before_the_work(plugin, tmp_path, monkeypatch):
@@ -121,13 +123,6 @@ def test_what_was_written_without_bounds_is_read_back(plugin, tmp_path):
         known.from_plain(ID, half)
 
 
-def test_rows_of_plugins_stay_when_others_are_computed_without_them(plugin, tmp_path):
-    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
-    del WORLDS[ID]
-    baselines(["--only", "POMDP/CarFlag-v0", *few(tmp_path)])
-    assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", ID]
-
-
 def test_a_player_of_ones_own_is_asked(plugin, tmp_path, monkeypatch):
     optimum = bounds.exactly(1.0, 1.0, bounds.EXACT)
     monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, effort: bounds.Best(optimum, optimum))
@@ -161,6 +156,7 @@ def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
     del WORLDS[ID]
     baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
+    assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", ID]
     shipped = known.parse((tmp_path / "lines.toml").read_text())
     assert list(shipped) == ["POMDP/CarFlag-v0"]
     written = known.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"]
@@ -186,32 +182,6 @@ def test_values_are_read_and_never_run():
     assert given == {"a": 5, "b": 0.5, "c": True, "d": False, "e": [3, 3], "f": "x.pomdp", "g": "5"}
     strings = ["__import__('os')", "2024-01-01", "{a = 1}", "", "1 + 1", "a=b"]
     assert list(keywords([word for each in enumerate(strings) for word in map(str, each)]).values()) == strings
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
-        (["path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
-        (["path", "5"], "path of environment 'POMDP/File-v0' must be the name of a file, not 5."),
-        (
-            ["pth", "a"],
-            "Environment 'POMDP/File-v0' takes no keyword 'pth'; did you mean 'path'? known: path, time_limit",
-        ),
-        (
-            ["time_limit", "x", "path", TIGER],
-            "time_limit of environment 'POMDP/File-v0' must be a whole number, not 'x'.",
-        ),
-    ],
-)
-def test_wrong_options_are_one_sentence(options, message, tmp_path):
-    for work in (
-        lambda: memoryless(["POMDP/File-v0", "--options", *options, "--folder", str(tmp_path)]),
-        lambda: baselines(["--only", "POMDP/File-v0", "--options", *options, *few(tmp_path)]),
-    ):
-        with pytest.raises(UserError) as caught:
-            work()
-        assert str(caught.value) == message
 
 
 def test_options_belong_to_one_world(tmp_path):

@@ -1,21 +1,22 @@
 """The .pomdp format: every form of its entries, wrong files, and models written back."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs.errors import UserError
 from envs.worlds import hallway, heaven_hell
-from envs.worlds.pomdp import File, parse, read, write
+from envs.worlds.pomdp import parse, read, write
 from envs.worlds.tabular import Tables, numbers
 
 DATA = Path(__file__).parents[1] / "data" / "envs" / "pomdp"
 FILES = sorted(DATA.glob("*.pomdp"))
+TIGER = (DATA / "tiger.pomdp").read_text()
 ARRAYS = ("T", "O", "R", "start", "reset")
 
 # Three states, two actions, two observations; every row is given.
@@ -46,27 +47,12 @@ def tiger():
     return Tables(np.stack([np.eye(2), half, half]), np.stack([ear, half, half]), R, half[0], reset, *names, 0.95)
 
 
-def test_the_tiger_is_read():
+def test_the_tiger_is_read_in_rewards_and_in_costs_and_other_forms():
     assert same(read(DATA / "tiger.pomdp"), tiger())
-
-
-def test_the_tiger_is_the_same_in_costs_and_other_forms():
     assert same(read(DATA / "tiger_costs.pomdp"), tiger().numbered())
-
-
-def test_the_tiger_with_an_end_differs_in_its_resets_only():
-    ours, theirs = read(DATA / "tiger_episodic.pomdp"), tiger()
+    ours = read(DATA / "tiger_episodic.pomdp")  # differs in its resets only
     assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]
-    assert all(getattr(ours, key).tobytes() == getattr(theirs, key).tobytes() for key in ("T", "O", "R", "start"))
-
-
-def test_the_line_is_read():
-    ours, third = read(DATA / "line.pomdp"), 0.333333
-    assert ours.start.tolist() == [1 / 3, 1 / 3, 0, 1 / 3]
-    assert ours.T[0].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [third, third, 0, third], [0, 0, 1, 0]]
-    assert ours.T[1].tolist() == [[0, 1, 0, 0], [0, 0, 1, 0], [third, third, 0, third], [0, 0, 0, 1]]
-    assert ours.O.tolist() == [[[1, 0], [1, 0], [0, 1], [1, 0]]] * 2
-    assert ours.R[:, :, 2].min() == ours.R.sum() / (2 * 4 * 2) == 1
+    assert same(replace(ours, reset=tiger().reset), tiger())
 
 
 def test_the_cheese_maze_has_walls_where_it_should():
@@ -90,38 +76,28 @@ def test_the_cheese_maze_has_walls_where_it_should():
 EYE = np.eye(3).tolist()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("T: * identity", [EYE, EYE]),
-        ("T: x identity T: y uniform", [EYE, [[1 / 3] * 3] * 3]),
-        ("T: * 1 0 0 0 1 0 0 0 1", [EYE, EYE]),
-        ("T:*:*:* 0 T:*:*:c 1", [[[0, 0, 1]] * 3] * 2),
-        (
-            "T : 0 : a 0 1 0\nT: 0:1 0 0 1\nT: x : 2 : 0 1 T: y : * uniform",
-            [np.eye(3)[[1, 2, 0]].tolist(), [[1 / 3] * 3] * 3],
-        ),
-        ("T: * : * : a 1.0 T: y : b 0 .5 5e-1", [[[1, 0, 0]] * 3, [[1, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]]),
-        ("T: * uniform T: 1 : a : * 0 T: 1 : a : b 1", [[[1 / 3] * 3] * 3, [[0, 1, 0], [1 / 3] * 3, [1 / 3] * 3]]),
-        ("T:\n*\n:\n* :\nb # to b\n+1.0", [[[0, 1, 0]] * 3] * 2),
-    ],
-)
-def test_forms_of_transitions(text, expected):
-    assert table(text + "\nO: * uniform") == expected
+TRANSITIONS = [
+    ("T: * identity", [EYE, EYE]),
+    ("T: x identity T: y uniform", [EYE, [[1 / 3] * 3] * 3]),
+    ("T: * 1 0 0 0 1 0 0 0 1", [EYE, EYE]),
+    ("T:*:*:* 0 T:*:*:c 1", [[[0, 0, 1]] * 3] * 2),
+    ("T : 0 : a 0 1 0\nT: 0:1 0 0 1\nT: x : 2 : 0 1 T: y : * uniform", [[EYE[1], EYE[2], EYE[0]], [[1 / 3] * 3] * 3]),
+    ("T: * : * : a 1.0 T: y : b 0 .5 5e-1", [[[1, 0, 0]] * 3, [[1, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]]),
+    ("T: * uniform T: 1 : a : * 0 T: 1 : a : b 1", [[[1 / 3] * 3] * 3, [[0, 1, 0], [1 / 3] * 3, [1 / 3] * 3]]),
+    ("T:\n*\n:\n* :\nb # to b\n+1.0", [[[0, 1, 0]] * 3] * 2),
+]
+OBSERVATIONS = [
+    ("O: * uniform", [[[0.5, 0.5]] * 3] * 2),
+    ("O: * 1 0 0 1 0.25 0.75", [[[1, 0], [0, 1], [0.25, 0.75]]] * 2),
+    ("O: * : * : p 1 O: x : c uniform", [[[1, 0], [1, 0], [0.5, 0.5]], [[1, 0]] * 3]),
+    ("O: 0 : * 0 1 O: 1 : a : q 1 O: y : b : 0 1 O: y : 2 0.5 0.5", [[[0, 1]] * 3, [[0, 1], [1, 0], [0.5, 0.5]]]),
+    ("O: * : * : * 0.5 O: x : a 1 0", [[[1, 0], [0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5]] * 3]),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("O: * uniform", [[[0.5, 0.5]] * 3] * 2),
-        ("O: * 1 0 0 1 0.25 0.75", [[[1, 0], [0, 1], [0.25, 0.75]]] * 2),
-        ("O: * : * : p 1 O: x : c uniform", [[[1, 0], [1, 0], [0.5, 0.5]], [[1, 0]] * 3]),
-        ("O: 0 : * 0 1 O: 1 : a : q 1 O: y : b : 0 1 O: y : 2 0.5 0.5", [[[0, 1]] * 3, [[0, 1], [1, 0], [0.5, 0.5]]]),
-        ("O: * : * : * 0.5 O: x : a 1 0", [[[1, 0], [0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5]] * 3]),
-    ],
-)
-def test_forms_of_observations(text, expected):
-    assert table("T: * identity " + text, "O") == expected
+@pytest.mark.parametrize(("text", "expected"), [*TRANSITIONS, *OBSERVATIONS])
+def test_forms_of_probabilities(text, expected):
+    assert table(text + ("\nO: * uniform" if text[0] == "T" else " T: * identity"), text[0]) == expected
 
 
 def test_forms_of_rewards():
@@ -152,10 +128,8 @@ def test_forms_of_rewards():
 )
 def test_rewards_take_memory_only_for_what_they_depend_on(text):
     ours = parse(HEAD + BODY + text).R
-    assert ours.shape == (2, 3, 3, 2)
-    assert (ours.strides[2] == 0) == (": b" not in text)
-    assert (ours.strides[3] == 0) == (": q" not in text)
-    assert ours.max() == 1
+    assert ours.shape == (2, 3, 3, 2) and ours.max() == 1
+    assert [stride == 0 for stride in ours.strides[2:]] == [": b" not in text, ": q" not in text]
 
 
 @pytest.mark.parametrize(
@@ -177,10 +151,10 @@ def test_forms_of_start(text, expected):
     assert parse(text + "\n" + HEAD + BODY).start.tolist() == expected  # its place does not matter
 
 
-@pytest.mark.parametrize(("text", "expected"), [("0", [1]), ("1", [1]), ("1.0", [1]), ("only", [1])])
-def test_start_of_a_single_state(text, expected):
+@pytest.mark.parametrize("text", ["0", "1", "1.0", "only"])
+def test_start_of_a_single_state(text):
     head = "discount: 1 values: reward states: only actions: 1 observations: 1 start: "
-    assert parse(head + text + "\nT: 0 identity O: 0 uniform").start.tolist() == expected
+    assert parse(head + text + "\nT: 0 identity O: 0 uniform").start.tolist() == [1]
 
 
 def test_resets():
@@ -199,78 +173,61 @@ def test_the_preamble_may_stand_in_any_order():
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_line_ends_of_all_systems(tmp_path, newline):
-    text = (DATA / "tiger.pomdp").read_text()
-    (tmp_path / "model.pomdp").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", newline).encode())
+    (tmp_path / "model.pomdp").write_bytes(b"\xef\xbb\xbf" + TIGER.replace("\n", newline).encode())
     assert same(read(tmp_path / "model.pomdp"), tiger())
 
 
 # Wrong files
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "m:1: found the end of the file, expected one of discount, values, states, actions, observations."),
-        ("\n# nothing but a comment\n", "m:2: found the end of the file, expected one of discount"),
-        ("hello", "m:1: found 'hello', expected one of discount, values"),
-        ("discount: 0.9\nvalues: reward\nstates: 2\nT: 0 identity", "m:4: found 'T' without 'actions', expected"),
-        ("discount: 0.9\nvalues: reward\n", "m:2: found the end of the file without 'states', expected all of"),
-        ("discount 0.9" + HEAD[13:], "m:1: found '0.9', expected ':' after 'discount'."),
-        ("discount: 1.5" + HEAD[13:], "m:1: found '1.5', expected a discount from 0 to 1."),
-        ("discount: nan" + HEAD[13:], "m:1: found 'nan', expected a discount from 0 to 1."),
-        ("discount: 0.9 0.9" + HEAD[13:], "m:1: found '0.9', expected the end of 'discount'."),
-        (HEAD.replace("reward", "rewards"), "m:1: found 'rewards', expected 'reward' or 'cost'."),
-        (HEAD.replace("a b c", "0"), "m:1: found '0', expected a number of states from 1 to 65536."),
-        (HEAD.replace("a b c", "999999999"), "m:1: found '999999999', expected a number of states from 1 to"),
-        (HEAD.replace("a b c", "60000"), "m:1: found 60000 states, 2 actions and 2 observations, expected"),
-        (HEAD.replace("a b c", "3 b"), "m:1: found 'b', expected nothing more after the number of states."),
-        (HEAD.replace("a b c", ""), "m:1: found 'actions', expected the number of states or their names"),
-        (HEAD.replace("a b c", "a 1b"), "m:1: found '1b', expected the number of states or their names"),
-        (HEAD.replace("a b c", "a b a"), "m:1: found 'a', expected names of states that differ from one another."),
-        (HEAD + "states: d e", "m:2: found 'states' a second time, expected it once."),
-        (HEAD + "start: 0.5 0.4 0\n" + BODY, "m:2: found probabilities of start that sum to 0.9, expected a sum of 1."),
-        (HEAD + "start: 0.5 0.5\n" + BODY, "m:3: found 'T', expected probability 3 of 3 from 0 to 1."),
-        (HEAD + "start: d\n" + BODY, "m:2: found 'd', expected a state: a name or a number from 0 to 2; known"),
-        (HEAD + "start include:\n" + BODY, "m:3: found 'T', expected a state: a name or a number from 0 to 2."),
-        (HEAD + "start exclude: a b c\n" + BODY, "m:3: found 'T', expected a state that is not excluded."),
-        (HEAD + "T: z identity", "m:2: found 'z', expected an action: a name or a number from 0 to 1; known: x, y"),
-        (HEAD + "T: x : 3 uniform", "m:2: found '3', expected a state: a name or a number from 0 to 2."),
-        (HEAD + "T: x : 1.0 uniform", "m:2: found '1.0', expected a state"),
-        (HEAD + "T x : a uniform", "m:2: found 'x', expected ':' and an action."),
-        (HEAD + "T: x :\nuniform", "m:3: found 'uniform', expected a state"),
-        (HEAD + "T: x : a identity", "m:2: found 'identity', expected probability 1 of 3 from 0 to 1 or 'uniform' or"),
-        (HEAD + "T: x reset", "m:2: found 'reset', expected probability 1 of 9"),
-        (HEAD + "O: x : a reset", "m:2: found 'reset', expected probability 1 of 2 from 0 to 1 or 'uniform'."),
-        (HEAD + "O: x identity", "m:2: found 'identity', expected probability 1 of 6"),
-        (HEAD + "T: x : a\n0.5 0.5\n\nT: y", "m:5: found 'T', expected probability 3 of 3 from 0 to 1."),
-        (HEAD + "T: x : a 0 0 0 1", "m:2: found '1', expected no more than 3 numbers."),
-        (HEAD + "T: x : a : b : c 1", "m:2: found ':', expected a probability from 0 to 1."),
-        (HEAD + "T: x : a uniform 1", "m:2: found '1', expected nothing more after 'uniform'."),
-        (HEAD + "T: x : a : b 1.5", "m:2: found '1.5', expected a probability from 0 to 1."),
-        (HEAD + "T: x : a : b -0.5", "m:2: found '-0.5', expected a probability from 0 to 1."),
-        (HEAD + "R: x 1", "m:2: found '1', expected ':' and a state."),
-        (HEAD + "R: x : a : b : q one", "m:2: found 'one', expected a number."),
-        (HEAD + "R: x : a : b : q 1e999", "m:2: found '1e999', expected a number."),
-        (HEAD + "R: x : a : b : q uniform", "m:2: found 'uniform', expected a number."),
-        (HEAD + "R: x : a : b 1", "m:2: found the end of the file, expected number 2 of 2."),
-        (HEAD + "R: x : a : b : q __import__('os')", "m:2: found \"__import__('os')\", expected a number."),
-        (HEAD + "T: x identity T: y : * uniform", "m:2: found no entry of O for action 'x' and state 'a', expected"),
-        (HEAD + "T: x identity\nO: * uniform\n", "m:3: found no entry of T for action 'y' and state 'a', expected"),
-        (HEAD + BODY + "\nT: y : b 0.5 0.4 0", "m:4: found probabilities of T for action 'y' and state 'b' that sum"),
-        (HEAD + BODY + "\n\nO: x : c : p 0.51", "m:5: found probabilities of O for action 'x' and state 'c' that sum"),
-    ],
-)  # fmt: skip
-def test_wrong_text_is_one_sentence_with_its_place(text, said):
+WRONG = [  # a text, the line that is named, and what the sentence says
+    ("", 1, "the end of the file, expected one of discount, values, states, actions, observations."),
+    ("discount: 0.9\nvalues: reward\nstates: 2\nT: 0 identity", 4, "'T' without 'actions', expected all of discount"),
+    ("discount: 0.9\nvalues: reward\n", 2, "the end of the file without 'states', expected all of"),
+    ("discount 0.9" + HEAD[13:], 1, "'0.9', expected ':' after 'discount'."),
+    ("discount: 1.5" + HEAD[13:], 1, "'1.5', expected a discount from 0 to 1."),
+    ("discount: 0.9 0.9" + HEAD[13:], 1, "'0.9', expected the end of 'discount'."),
+    (HEAD.replace("reward", "rewards"), 1, "'rewards', expected 'reward' or 'cost'."),
+    (HEAD.replace("a b c", "0"), 1, "'0', expected a number of states up to 65536, or names that"),
+    (HEAD.replace("a b c", "60000"), 1, "60000 states, 2 actions and 2 observations, expected"),
+    (HEAD.replace("a b c", "3 b"), 1, "'b', expected the end of 'states'."),
+    (HEAD.replace("a b c", ""), 1, "'actions', expected a number of states up to"),
+    (HEAD.replace("a b c", "a b a"), 1, "'a', expected a number of states up to"),
+    (HEAD + "states: d e", 2, "'states' a second time, expected it once."),
+    (HEAD + "start: 0.5 0.4 0\n" + BODY, 0, "start of the model sums to 0.9, but probabilities sum to 1."),
+    (HEAD + "start: 0.5 0.5\n" + BODY, 3, "'T', expected 3 numbers from 0 to 1."),
+    (HEAD + "start: d\n" + BODY, 2, "'d', expected a state: a name or a number from 0 to 2; known"),
+    (HEAD + "start include:\n" + BODY, 3, "'T', expected a state: a name or a number from 0 to 2."),
+    (HEAD + "start exclude: a b c\n" + BODY, 3, "'T', expected a state that is not excluded."),
+    (HEAD + "T: z identity", 2, "'z', expected an action: a name or a number from 0 to 1; known: x, y"),
+    (HEAD + "T x : a uniform", 2, "'x', expected ':' and an action."),
+    (HEAD + "T: x :\nuniform", 3, "'uniform', expected a state"),
+    (HEAD + "T: x : a identity", 2, "'identity', expected 3 numbers from 0 to 1 or 'uniform' or 'reset'."),
+    (HEAD + "T: x reset", 2, "'reset', expected 9 numbers from 0 to 1 or 'uniform' or 'identity'."),
+    (HEAD + "T: x : a\n0.5 0.5\n\nT: y", 5, "'T', expected 3 numbers"),
+    (HEAD + "T: x : a 0 0 0 1", 2, "'1', expected the end of 'T'."),
+    (HEAD + "T: x : a uniform 1", 2, "'1', expected the end of 'T'."),
+    (HEAD + "T: x : a : b 1.5", 2, "'1.5', expected 1 number from 0 to 1."),
+    (HEAD + "R: x 1", 2, "'1', expected ':' and a state."),
+    (HEAD + "R: x : a : b : q 1e999", 2, "'1e999', expected 1 number."),
+    (HEAD + "R: x : a : b 1", 2, "the end of the file, expected 2 numbers."),
+    (HEAD + "R: x : a : b : q __import__('os')", 2, "\"__import__('os')\", expected 1 number."),
+    (HEAD + "T: x identity T: y : * uniform", 0, "O of action 'x' and state 'a' sums to 0, but"),
+    (HEAD + "T: x identity\nO: * uniform\n", 0, "T of action 'y' and state 'a' sums to 0, but"),
+    (HEAD + BODY + "\nT: y : b 0.5 0.4 0", 0, "T of action 'y' and state 'b' sums to 0.9, but"),
+    (HEAD + BODY + "\n\nO: x : c : p 0.51", 0, "O of action 'x' and state 'c' sums to 1.01, but"),
+    (HEAD + BODY + "T: x : a 0.33333 0.33333 0.33332", 0, "T of action 'x' and state 'a' sums to 0.99998, but"),
+    (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "line", "said"), WRONG)
+def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
     with pytest.raises(UserError) as error:
         parse(text, "m")
-    assert str(error.value).startswith(said)
+    start = f"m:{line}: found {said}" if line else f"m: {said}"
+    assert str(error.value).startswith(start) or re.match(start, str(error.value))
     assert "\n" not in str(error.value)
-
-
-def test_a_name_that_is_nearly_right_is_recognised():
-    text = (DATA / "tiger.pomdp").read_text().replace("R: listen", "R: lisen")
-    with pytest.raises(UserError, match=r"m:29: found 'lisen', expected an action.*; did you mean 'listen'"):
-        parse(text, "m")
 
 
 @pytest.mark.parametrize(
@@ -300,15 +257,12 @@ def test_a_file_cut_off_anywhere_is_a_model_or_a_sentence(path):
             parse(text[:end], "m")
             whole += 1
         except UserError as error:
-            assert str(error).startswith("m:")
-            assert "\n" not in str(error)
+            assert str(error).startswith("m:") and "\n" not in str(error)
     assert whole < len(text) / 7 / 2
 
 
 def test_rows_need_not_be_more_exact_than_a_hundred_thousandth():
     assert parse(HEAD + BODY + "T: x : a 0.333333 0.333333 0.333333").T[0, 0].sum() < 1
-    with pytest.raises(UserError, match=r"sum to 0.99998, expected a sum of 1"):
-        parse(HEAD + BODY + "T: x : a 0.33333 0.33333 0.33332")
 
 
 # Written models
@@ -338,17 +292,15 @@ def models(draw):
     return Tables(T, rows(actions, states, observations), R, start, reset, *names, draw(st.floats(0, 1)))
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(models())
 def test_a_written_model_is_read_back_to_the_last_bit(model):
     assert same(parse(write(model)), model)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_files_survive_being_written(path, tmp_path):
-    model, copy = read(path), tmp_path / "copy.pomdp"
-    copy.write_text(write(model), encoding="utf-8")
-    assert same(read(copy), model)
+def test_files_survive_being_written(path):
+    assert same(parse(write(read(path))), read(path))
 
 
 @pytest.mark.parametrize("model", [hallway.tables(), heaven_hell.tables(), heaven_hell.tables(1)])
@@ -359,38 +311,5 @@ def test_our_worlds_survive_being_written(model):
 
 
 def test_a_keyword_is_no_name_to_write():
-    model = tiger()
-    wrong = Tables(**(vars(model) | {"state_names": ("reset", "b")}))
     with pytest.raises(UserError, match="no place for the state 'reset'"):
-        write(wrong)
-
-
-# Worlds
-
-
-def test_a_world_is_made_of_a_file():
-    env = gymnasium.make("POMDP/File-v0", path=str(DATA / "tiger.pomdp"))
-    assert env.observation_space == gymnasium.spaces.Discrete(3)
-    assert env.action_space == gymnasium.spaces.Discrete(3)
-    assert env.reset(seed=0)[0] == 2
-    assert env.step(0)[1] == -1.0
-    assert env.unwrapped.world.action_names == ("listen", "open-left", "open-right")
-    vector = gymnasium.make_vec("POMDP/File-v0", num_envs=3, path=str(DATA / "cheese.pomdp"))
-    assert vector.reset(seed=0)[0].tolist() == [7] * 3
-
-
-@pytest.mark.parametrize(
-    ("listens", "good", "success"), [(0, True, True), (9, True, True), (10, True, False), (0, False, False)]
-)
-def test_success_is_a_positive_return_at_the_end(listens, good, success):
-    world = File(DATA / "tiger_episodic.pomdp")
-    u = torch.zeros(1, 2, dtype=torch.float64)
-    state = world.reset(u)
-    for _ in range(listens):
-        state, _, reward, terminated, _ = world.step(state, torch.tensor([0]), u)
-        assert (reward.item(), terminated.item()) == (-1.0, False)
-    tiger_is_left = state.hidden.item() == 0
-    door = torch.tensor([2 if tiger_is_left == good else 1])
-    state, _, reward, terminated, won = world.step(state, door, u)
-    assert reward.item() == (10.0 if good else -100.0)
-    assert (terminated.item(), won.item(), state.hidden.item()) == (True, success, 2)
+        write(replace(tiger(), state_names=("reset", "b")))

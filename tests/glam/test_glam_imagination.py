@@ -1,24 +1,24 @@
-"""Imagined trajectories: both forms are the training form on what they saw, starts, noise, modes."""
+"""Imagining and acting: both memories are the training form on what they saw; starts, noise, modes, episodes."""
 
 import glam_models
 import pytest
 import torch
 from torch.nn import functional as F
 
-from world_models.glam.imagination import Context, Noise, choose, encode_context, imagine
-from world_models.glam.memory import WindowMemory
+from world_models.glam.acting import Player
+from world_models.glam.imagination import Noise, WindowMemory, choose, encode_context, imagine, make_memory
 from world_models.glam.sequences import SEQUENCES
 
 ROWS, K, HORIZON = 3, 5, 6
 FORMS = pytest.mark.parametrize("form", ["window", "carried"])
 
 
-def dream(model, form, start="posterior", opens=0.15, seed=0, horizon=HORIZON):
+def dream(model, form, start="posterior", opens=0.15, seed=0):
     """A context of K steps, the frame behind it if it has been seen, and the trajectory from there."""
     begin = begun(model, start, opens, seed)
-    noise = Noise.draw(model, ROWS, HORIZON, glam_models.ACTIONS, torch.Generator().manual_seed(seed + 1))
+    noise = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(seed + 1))
     agent = glam_models.agent(seed)
-    return begin, imagine(model, agent.policy, begin, horizon, noise, form), noise
+    return begin, imagine(model, agent.policy, begin, noise, form), noise
 
 
 def begun(model, start="posterior", opens=0.15, seed=0):
@@ -38,23 +38,16 @@ def lived(begin, imagined):
     )
 
 
+@FORMS
 @pytest.mark.parametrize("sequence", SEQUENCES)
 @pytest.mark.parametrize("start", ["posterior", "prior"])
-def test_the_carried_form_is_the_training_form_on_the_whole_prefix(sequence, start):
+def test_both_forms_are_the_training_form_on_the_whole_prefix_or_on_each_window_alone(sequence, start, form):
     model = glam_models.model(sequence=sequence, dropout=0.5)
-    begin, imagined, _ = dream(model, "carried", start, opens=0.3)
-    h = model.sequence(*lived(begin, imagined)).h[:, K:].transpose(0, 1)
-    torch.testing.assert_close(imagined.h[1:], h, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.parametrize("sequence", SEQUENCES)
-@pytest.mark.parametrize("start", ["posterior", "prior"])
-def test_the_window_form_is_the_training_form_on_each_window_alone(sequence, start):
-    model = glam_models.model(sequence=sequence, dropout=0.5)
-    begin, imagined, _ = dream(model, "window", start, opens=0.3)
+    begin, imagined, _ = dream(model, form, start, opens=0.3)
     whole = lived(begin, imagined)
     for t in range(HORIZON):
-        h = model.sequence(*(each[:, t + 1 : t + 1 + K] for each in whole)).h[:, -1]
+        low = t + 1 if form == "window" else 0
+        h = model.sequence(*(each[:, low : t + 1 + K] for each in whole)).h[:, -1]
         torch.testing.assert_close(imagined.h[t + 1], h, rtol=1e-9, atol=1e-9)
 
 
@@ -75,25 +68,16 @@ def test_a_window_behind_any_past_is_the_training_form_on_the_last_steps(sequenc
         assert state.action.shape == (ROWS, K)
 
 
-def test_the_two_forms_differ_once_the_window_has_moved():
-    model = glam_models.model()
-    ours, theirs = (dream(model, form, "prior", opens=0.0)[1] for form in ("window", "carried"))
-    assert torch.equal(ours.h[0], theirs.h[0])
-    assert not torch.allclose(ours.h[2], theirs.h[2], rtol=1e-3)
-
-
 @FORMS
 @pytest.mark.parametrize("start", ["posterior", "prior"])
 def test_what_a_trajectory_says_is_what_the_heads_say(form, start):
     model, agent = glam_models.model(), glam_models.agent()
     begin, imagined, noise = dream(model, form, start)
-    assert imagined.sample.shape == (HORIZON + 1, ROWS, 12)
-    assert imagined.h.shape == (HORIZON + 1, ROWS, 8)
-    first = begin.newest if start == "posterior" else model.sample(model.prior(imagined.h[0]), noise.latent[0])
+    first = begin.newest if start == "posterior" else model.sample(model.prior_head(imagined.h[0]), noise.latent[0])
     assert torch.equal(imagined.sample[0], first)
-    assert torch.equal(imagined.sample[1:], model.sample(model.prior(imagined.h[1:]), noise.latent[1:]))
+    assert torch.equal(imagined.sample[1:], model.sample(model.prior_head(imagined.h[1:]), noise.latent[1:]))
     assert torch.equal(imagined.action, choose(agent.policy(imagined.features()[:-1]), noise.action))
-    assert torch.equal(imagined.reward, model.reward_value(model.reward(imagined.h[1:])))
+    assert torch.equal(imagined.reward, model.reward(imagined.h[1:]))
     assert torch.equal(imagined.terminated, model.termination(imagined.h[1:]) > 0)
     assert imagined.action.shape == imagined.reward.shape == imagined.terminated.shape == (HORIZON, ROWS)
     assert imagined.terminated.any() and not imagined.terminated.all()
@@ -107,9 +91,9 @@ def test_a_dream_begins_with_the_memory_of_all_frames_before_the_one_it_sees():
     assert torch.equal(seen.newest, model.sample(model.encode(frames[:, -1:])[:, 0], noise[:, -1]))
     guessed = encode_context(model, *(each[:, :-1] for each in (frames, action, first, noise)), "prior")
     assert guessed.newest is None
-    drawn = Noise.draw(model, ROWS, HORIZON, 3, torch.Generator().manual_seed(0))
+    drawn = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(0))
     for form in ("window", "carried"):
-        h, whole = (imagine(model, glam_models.agent().policy, s, HORIZON, drawn, form).h[0] for s in (seen, guessed))
+        h, whole = (imagine(model, glam_models.agent().policy, s, drawn, form).h[0] for s in (seen, guessed))
         sample = model.sample(model.encode(frames), noise)
         before = model.sequence(sample[:, :-1], action[:, :-1], first[:, :-1]).h[:, -1]
         torch.testing.assert_close(whole, before)
@@ -117,37 +101,15 @@ def test_a_dream_begins_with_the_memory_of_all_frames_before_the_one_it_sees():
         assert not h[1].any()  # an episode opens there: nothing was seen before
 
 
-@FORMS
-def test_a_shorter_horizon_is_the_beginning_of_a_longer_one(form):
-    model = glam_models.model()
-    long, short = (dream(model, form, horizon=horizon)[1] for horizon in (HORIZON, 2))
-    assert torch.equal(short.sample, long.sample[:3])
-    torch.testing.assert_close(short.reward, long.reward[:2])
-
-
-@FORMS
-def test_rows_are_apart_and_noise_decides(form):
-    model, agent = glam_models.model(), glam_models.agent()
-    begin, imagined, noise = dream(model, form)
-    one = Context(*(each[1:2] for each in (begin.sample, begin.action, begin.first, begin.newest, begin.opens)))
-    alone = imagine(model, agent.policy, one, HORIZON, Noise(noise.latent[:, 1:2], noise.action[:, 1:2]), form)
-    torch.testing.assert_close(alone.h[:, 0], imagined.h[:, 1])
-    assert torch.equal(alone.action[:, 0], imagined.action[:, 1])
-    other = Noise.draw(model, ROWS, HORIZON, 3, torch.Generator().manual_seed(99))
-    assert not torch.equal(imagine(model, agent.policy, begin, HORIZON, other, form).sample, imagined.sample)
-
-
-def test_dreams_use_running_statistics_no_gradient_and_never_decode(monkeypatch):
-    model = glam_models.model().train()
-    before = {name: each.clone() for name, each in model.named_buffers()}
-    monkeypatch.setattr(model, "decode", lambda sample: pytest.fail("decoded"))
-    monkeypatch.setattr(model.decoder, "forward", lambda sample: pytest.fail("decoded"))
-    state = torch.random.get_rng_state()
-    _, imagined, _ = dream(model, "window")
-    assert torch.equal(torch.random.get_rng_state(), state)
-    assert not model.training
-    assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
-    assert not imagined.h.requires_grad and not imagined.reward.requires_grad
+def test_dreams_and_acting_use_running_statistics_no_gradient_and_never_decode(monkeypatch):
+    for act in (lambda model: dream(model, "window")[1].h, lambda model: played(model, "carried")[0]):
+        model = glam_models.model().train()
+        before = {name: each.clone() for name, each in model.named_buffers()}
+        monkeypatch.setattr(model.decoder, "forward", lambda sample: pytest.fail("decoded"))
+        state = torch.random.get_rng_state()
+        assert not act(model).requires_grad and not model.training
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert all(torch.equal(before[name], each) for name, each in model.named_buffers())
 
 
 def test_a_model_that_never_resets_knows_no_openings():
@@ -164,3 +126,123 @@ def test_actions_are_drawn_from_the_policy():
     noise[0] = 0.0  # the smallest uniform there is
     counts = torch.bincount(choose(logits.expand(40_000, 3), noise), minlength=3) / 40_000
     torch.testing.assert_close(counts, F.softmax(logits, -1), atol=0.01, rtol=0)
+
+
+T, W = 9, 4  # steps that are acted, and of the window
+
+
+class Recorder:
+    """A policy that keeps what it was shown."""
+
+    def __init__(self):
+        self.agent, self.shown = glam_models.agent(), []
+
+    def __call__(self, features):
+        self.shown.append(features)
+        return self.agent.policy(features)
+
+
+def opened(seed=0):
+    first = torch.rand(ROWS, T, generator=torch.Generator().manual_seed(seed)) < 0.25
+    first[:, 0] = True
+    return first
+
+
+def make(model, form, policy=None, rows=ROWS, blind=False):
+    return Player(model, policy or glam_models.agent().policy, make_memory(model, form, W), rows, blind)
+
+
+def source(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def noises(model, seed=0):
+    """For the latent of each frame, the guess and the action of each of T steps."""
+    numbers = source(seed)
+    shapes = (ROWS, 3, 4), (ROWS, 3, 4), (ROWS, glam_models.ACTIONS)
+    return [tuple(torch.rand(shape, generator=numbers) for shape in shapes) for _ in range(T)]
+
+
+def played(model, form, act_before_observing=False, greedy=False, seed=0):
+    """T steps: what the policy was shown (T, B, Z + D), what it did (T, B), and on what."""
+    frames, *_ = glam_models.steps(ROWS, T, seed)
+    first, numbers, recorder = opened(seed), source(seed), Recorder()
+    player = make(model, form, recorder, ROWS, act_before_observing)
+    actions = [player.act(frames[:, t], first[:, t], numbers, greedy) for t in range(T)]
+    return torch.stack(recorder.shown), torch.stack(actions), frames, first, noises(model, seed)
+
+
+def memories(model, form, sample, action, first):
+    """h_{t-1} by the training form: of the whole past, or of the W steps before; 0 where an episode opens."""
+    expected = [torch.zeros(ROWS, 8, dtype=torch.float64)]
+    for t in range(1, T):
+        low = max(0, t - W) if form == "window" else 0
+        h = model.sequence(sample[:, low:t], action[:, low:t], first[:, low:t]).h[:, -1]
+        expected.append(torch.where(first[:, t, None], 0, h))
+    return torch.stack(expected)
+
+
+@FORMS
+@pytest.mark.parametrize("greedy", [False, True])
+@pytest.mark.parametrize(("sequence", "blind"), [("glam", False), ("storm", False), ("glam", True)])
+def test_the_policy_sees_the_newest_frame_or_a_guess_and_the_memory_before_it(form, sequence, blind, greedy):
+    """Also a policy that acts blind takes the frame in afterwards."""
+    model, policy = glam_models.model(sequence=sequence), glam_models.agent().policy
+    shown, actions, frames, first, drawn = played(model, form, blind, greedy)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)])
+    guess = torch.stack([model.sample(model.prior_head(shown[t, :, 12:]), drawn[t][1]) for t in range(T)])
+    close = 0 if blind else 1e-7
+    torch.testing.assert_close(shown[..., :12], guess if blind else sample, rtol=close, atol=close)
+    expected = memories(model, form, sample.transpose(0, 1), actions.T, first)
+    torch.testing.assert_close(shown[..., 12:], expected, rtol=1e-9, atol=1e-9)
+    if greedy and not blind:
+        assert torch.equal(actions, policy(shown).argmax(-1))
+    elif not blind:
+        assert torch.equal(actions, torch.stack([choose(policy(shown[t]), drawn[t][2]) for t in range(T)]))
+
+
+def test_who_has_seen_nothing_acts_at_random_when_blind():
+    model, rows = glam_models.model(), 6_000
+    frames, first = torch.zeros(rows, 3, 8, 8, dtype=torch.uint8), torch.ones(rows, dtype=torch.bool)
+
+    def biased(features):
+        return torch.tensor([9.0, 0.0, 0.0]).expand(len(features), 3)
+
+    for greedy in (False, True):
+        player = make(model, "carried", biased, rows, blind=True)
+        counts = torch.bincount(player.act(frames, first, source(), greedy), minlength=3)
+        assert ((counts - 2_000).abs() < 160).all()  # 4.4 standard errors
+        assert (torch.bincount(player.act(frames, ~first, source(), greedy), minlength=3)[0]) > 5_900
+
+
+@FORMS
+def test_a_model_that_never_resets_remembers_earlier_episodes(form):
+    """And before it has seen W frames, its window is filled with the first one."""
+    model = glam_models.model("code")
+    shown, actions, frames, _, drawn = played(model, form)
+    sample = torch.stack([model.sample(model.encode(frames[:, t]), drawn[t][0]) for t in range(T)], 1)
+    never, past, done = torch.zeros(ROWS, T + W, dtype=torch.bool), sample, actions.T
+    if form == "window":
+        past = torch.cat((sample[:, :1].expand(-1, W - 1, -1), sample), 1)
+        done = torch.cat((done[:, :1].expand(-1, W - 1), done), 1)
+    for t in range(1, T):
+        steps = slice(t - 1, t - 1 + W) if form == "window" else slice(0, t)
+        h = model.sequence(past[:, steps], done[:, steps], never[:, steps]).h[:, -1]
+        torch.testing.assert_close(shown[t, :, 12:], h, rtol=1e-9, atol=1e-9)
+
+
+@FORMS
+@pytest.mark.parametrize("preset", ["code", "fast"])
+def test_who_forgets_before_each_step_acts_as_if_each_opened_an_episode(form, preset):
+    """Also with a model that never forgets on its own."""
+    model = glam_models.model(preset)
+    frames, *_ = glam_models.steps(ROWS, T)
+    recorder = Recorder()
+    player = make(model, form, recorder)
+    for t in range(T):
+        player.reset()
+        action = player.act(frames[:, t], torch.zeros(ROWS, dtype=torch.bool), source(t))
+        fresh = make(model, form)
+        assert torch.equal(action, fresh.act(frames[:, t], torch.ones(ROWS, dtype=torch.bool), source(t)))
+        assert torch.equal(player.h, fresh.h)
+    assert not torch.stack(recorder.shown)[:, :, 12:].any()

@@ -1,4 +1,4 @@
-"""What inspect draws of a GLAM run: the right frames, honest numbers, whole files, one sentence for what is wrong."""
+"""What evaluate and inspect say of a GLAM run: both policies, the right frames, honest numbers, clear refusals."""
 
 import copy
 import json
@@ -7,17 +7,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from glam_runs import trained
+from glam_runs import TINY, trained
 from PIL import Image
 from run_folders import refused
 from trained import contents
 
 from dqn_memory.blocks.kernels.scan import scan_torch
 from dqn_memory.blocks.kernels.select import set_scan
+from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.settings import parse
 from world_models.glam import plots
-from world_models.glam.acting import load
+from world_models.glam.acting import Player, PolicyScore, build, evaluate, load
+from world_models.glam.config import TrainConfig
 from world_models.glam.foresight import (
     MEASURES,
     Episode,
@@ -25,12 +28,11 @@ from world_models.glam.foresight import (
     compare_memories,
     context_before,
     imagine_episode,
-    latent_noise,
     play_episode,
     starts,
 )
 from world_models.glam.inspect import main
-from world_models.glam.plots import Curve, curves
+from world_models.settings import EvalSetup
 
 
 @pytest.fixture(scope="module")
@@ -40,33 +42,15 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def found(run):
-    return load(run)
+    return load(run, torch.device("cpu"))
 
 
-def test_the_trend_of_a_straight_line_is_the_line_itself():
-    line = Curve(np.arange(40.0), 3.0 - 0.5 * np.arange(40.0))
-    assert np.allclose(line.trend(), line.values) and line.fluctuation() < 1e-12
-    noise = np.random.default_rng(0).normal(size=4000)
-    rough = Curve(np.arange(4000.0), 0.01 * np.arange(4000) + noise)
-    assert abs(rough.fluctuation() - np.sqrt(1 - 1 / 11)) < 0.03  # the mean of 11 takes 1/11 of the variance away
-    assert np.isnan(Curve(np.arange(1.0), np.ones(1)).fluctuation())
+@pytest.fixture(scope="module")
+def lived(found):
+    return play_episode(found, seed=0, max_steps=50, greedy=False)
 
 
-def test_curves_are_the_logged_losses():
-    lines = [
-        {"step": 10, "losses/reward": 2.0, "losses/total": 5.0},
-        {"step": 20, "eval/episodic_return": 1.0},
-        {"step": 30, "losses/reward": None, "losses/total": 4.0},
-    ]
-    known = curves(lines, "here")
-    assert set(known) == {"reward", "total"}
-    assert known["total"].steps.tolist() == [10, 30] and known["reward"].values.tolist() == [2.0]
-    with pytest.raises(UserError, match="here has logged no loss"):
-        curves(lines[1:2], "here")
-
-
-def test_a_lived_episode_is_the_world_s(found):
-    lived = play_episode(found, seed=0, max_steps=50, greedy=False)
+def test_a_lived_episode_is_the_world_s(found, lived):
     assert len(lived) == 6 and lived.done and lived.frames.shape == (7, 3, 8, 8)
     assert lived.episode_return == lived.reward.sum() == lived.reward[[2, 5]].sum()
     again = play_episode(found, seed=0, max_steps=50, greedy=False)
@@ -75,8 +59,7 @@ def test_a_lived_episode_is_the_world_s(found):
     assert len(play_episode(found, 0, 4, False)) == 4
 
 
-def test_the_dream_sees_the_past_and_the_actions_only(found):
-    lived = play_episode(found, 0, 50, False)
+def test_the_dream_sees_the_past_and_the_actions_only(found, lived):
     said = imagine_episode(found, lived, start=2, horizon=4, seed=1)
     assert said.imagined.shape == said.real.shape == (4, 8, 8, 3) and len(said.seen) == 3
     assert np.allclose(said.real * 255, lived.frames[3:7].permute(0, 2, 3, 1).numpy(), atol=1e-4)
@@ -92,9 +75,8 @@ def test_the_dream_sees_the_past_and_the_actions_only(found):
     assert same.tolist() == [True, True, True, False]
 
 
-def test_a_dream_may_begin_at_the_first_frame_and_end_with_the_last(found):
-    lived = play_episode(found, 0, 50, False)
-    assert len(imagine_episode(found, lived, 0, 6, 0)) == 6
+def test_a_dream_may_begin_at_the_first_frame_and_end_with_the_last(found, lived):
+    assert len(imagine_episode(found, lived, 0, 6, 0).reward) == 6
     with pytest.raises(UserError, match="the last start is 4"):
         imagine_episode(found, lived, 5, 2, 0)
 
@@ -114,17 +96,17 @@ def test_dreams_begin_where_the_context_is_full_and_do_not_overlap():
     assert list(starts(lived, 6, 20)) == [0] and not starts(lived, 6, 21)
 
 
-def test_both_forms_are_compared_by_hand(found):
+def test_both_forms_are_compared_by_hand(found, lived):
     """Each measure at each step ahead, from the training form on what had been seen and imagined until then."""
-    lived, horizon, seed, model = play_episode(found, 0, 50, False), 4, 7, copy.deepcopy(found.model).double()
+    horizon, seed, model = 4, 7, copy.deepcopy(found.model).double()
     set_scan(model, scan_torch)  # which alone computes in float64
     found = replace(found, model=model)
     said, context, (start,) = compare_memories(found, [lived], horizon, seed), found.config.model.context, [2]
     numbers = generator(seed, torch.device("cpu"))
-    known = context_before(model, lived, [start], numbers).context
+    known = context_before(model, lived, [start], numbers)[1]
     posterior = model.encode(lived.frames[start + 1 : start + 1 + horizon].unsqueeze(0))
-    real = model.sample(posterior, latent_noise(model, (1, horizon), numbers))
-    noise = latent_noise(model, (horizon, 1), numbers)
+    real = model.sample(posterior, model.noise((1, horizon), numbers))
+    noise = model.noise((horizon, 1), numbers)
     action, h = lived.action[: start + horizon].unsqueeze(0), {}
     first = torch.arange(start + horizon).unsqueeze(0) == 0
     for form, keep in (("window", context), ("carried", 99)):
@@ -136,30 +118,26 @@ def test_both_forms_are_compared_by_hand(found):
                 model.sequence(each[:, low:end], action[:, low:end], first[:, low:end]).h[:, -1]
                 for each in (seen, told)
             )
-            seen = torch.cat((seen, model.sample(model.prior(ours), noise[t]).unsqueeze(1)), 1)
+            seen = torch.cat((seen, model.sample(model.prior_head(ours), noise[t]).unsqueeze(1)), 1)
             h[form].append(ours.detach())
             expected = {
-                "reward": (model.reward_value(model.reward(ours)) - lived.reward[start + t]) ** 2,
+                "reward": (model.reward(ours) - lived.reward[start + t]) ** 2,
                 "end": (model.termination(ours).sigmoid() - lived.terminated[start + t].double()) ** 2,
-                "latent": (posterior[:, t].exp() * (posterior[:, t] - model.prior(ours))).sum((-2, -1)),
+                "latent": (posterior[:, t].exp() * (posterior[:, t] - model.prior_head(ours))).sum((-2, -1)),
                 "feature": (ours - theirs).norm(dim=-1) / theirs.norm(dim=-1),
             }
             for name, value in expected.items():
-                assert said.errors[form][name][t] == pytest.approx(float(value.detach()), rel=1e-6, abs=1e-9), (
-                    form,
-                    name,
-                    t,
-                )
+                wanted = pytest.approx(float(value.detach()), rel=1e-6, abs=1e-9)
+                assert said[form][name][t] == wanted, (form, name, t)
     apart = [float((a - b).norm() / b.norm()) for a, b in zip(*h.values(), strict=True)]
-    assert said.apart == pytest.approx(apart, rel=1e-6, abs=1e-9) and said.rollouts == 1
-    assert said.errors["window"]["feature"][0] == 0  # the newest frame is a real one
+    assert said["apart"] == pytest.approx(apart, rel=1e-6, abs=1e-9) and said["rollouts"] == 1
+    assert said["window"]["feature"][0] == 0  # the newest frame is a real one
 
 
-def test_an_episode_that_is_too_short_is_not_compared(found):
-    lived = play_episode(found, 0, 50, False)
+def test_an_episode_that_is_too_short_is_not_compared(found, lived):
     short = play_episode(found, 1, 3, False)
     both, alone = compare_memories(found, [short, lived], 4, 0), compare_memories(found, [lived], 4, 0)
-    assert both.rollouts == 1 and np.array_equal(both.apart, alone.apart)
+    assert both == alone and both["rollouts"] == 1
     with pytest.raises(UserError, match="--imagined 4"):
         compare_memories(found, [short], 4, 0)
 
@@ -171,21 +149,19 @@ def test_boxes_are_around_what_varied():
     assert plots.varied(before, after) == [(5, 2, 6, 4), (1, 7, 2, 8)]
     after[0, 0] = 0.05  # too faint
     after[4, 6] = after[5, 7] = 1.0  # touch by their corners
-    assert plots.varied(before, after) == [(5, 2, 8, 6), (1, 7, 2, 8)]
+    assert sorted(plots.varied(before, after)) == [(1, 7, 2, 8), (5, 2, 8, 6)]
 
 
 def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     before = contents(run)
     main([str(run), "--start", "1", "--imagined", "5"])
     folder = run / "inspect"
-    names = {"imagined.png", "imagined.gif", "losses.png", "inspect.json"}
-    assert {path.name for path in folder.iterdir()} == names
+    assert {path.name for path in folder.iterdir()} == {"imagined.png", "imagined.gif", "inspect.json"}
     assert {name: digest for name, digest in contents(run).items() if not name.startswith("inspect/")} == before
     with Image.open(folder / "imagined.gif") as film:
         assert film.n_frames == 5
     told = json.loads((folder / "inspect.json").read_text())
     assert (told["start"], told["imagined"], len(told["reward"])) == (1, 5, 5)
-    assert {"reconstruction", "reward", "dynamics", "variation", "total"} <= next(iter(told["losses"].values())).keys()
     said = capsys.readouterr().out
     assert "frame_unchanged" in said and said.count("mamba runs on its simd backend on cpu") == 1
     forms = told["forms"]
@@ -197,18 +173,81 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     assert table[4].split()[1] == f"{forms['window']['reward'][4]:.3g}"
 
 
-@pytest.mark.long
-def test_losses_of_two_runs_stand_side_by_side(run, tmp_path):
-    other = trained(tmp_path / "other", "--sequence", "storm", steps=64)
-    main([str(run), "--compare", str(other)])
-    told = json.loads((run / "inspect" / "inspect.json").read_text())["losses"]
-    assert len(told) == 2 and "variation" not in told[f"{other.parent.name}/other"]
-
-
 def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
     assert "--start 4 with --imagined 9" in refused(capsys, [str(run), "--start", "4", "--imagined", "9"], main)
     assert "imagine fewer" in refused(capsys, [str(run), "--imagined", "60"], main)
-    assert "--imagined 65 is more than the 64" in refused(capsys, [str(run), "--imagined", "65"], main)
-    assert "--imagined 0" in refused(capsys, [str(run), "--imagined", "0"], main)
-    assert "twice" in refused(capsys, [str(run), "--compare", str(run)], main)
-    assert "no run folder" in refused(capsys, [str(run), "--compare", str(tmp_path)], main)
+    assert "--imagined 65 must lie between 1 and 64" in refused(capsys, [str(run), "--imagined", "65"], main)
+    assert "no run folder" in refused(capsys, [str(tmp_path)], main)
+
+
+SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
+
+
+def played(config, rows=3, quota=2, seed=5):
+    device = torch.device("cpu")
+    model, agent = build(config, 3, 0, device)
+    return evaluate(model, agent, EvalSetup.of(config, device), config, rows, quota, seed)
+
+
+def tiny(**changes):
+    config = parse(TrainConfig, TINY.split())
+    return replace(config, evaluation=replace(config.evaluation, **changes))
+
+
+def test_every_world_plays_its_quota():
+    score = played(tiny(max_episode_steps=None), rows=3, quota=2)
+    assert isinstance(score, PolicyScore) and score.episodes == score.greedy.episodes == 6
+    assert (score.lengths == 6).all() and set(score.returns) <= {-2.0, 0.0, 2.0}
+    assert (score.success == (score.returns == 2)).all()
+
+
+def test_the_numbers_are_the_seed_s_and_sampling_is_not_greedy():
+    first, again, other = played(tiny()), played(tiny()), played(tiny(), seed=6)
+    assert first.scalars() == again.scalars()
+    assert not np.array_equal(first.returns, other.returns) or not np.array_equal(
+        first.greedy.returns, other.greedy.returns
+    )
+    assert first.scalars()["eval/greedy_episodic_return"] == first.greedy.returns.mean()
+    alone = played(tiny(policy="greedy"))
+    assert alone.greedy is None and np.array_equal(alone.returns, first.greedy.returns)
+
+
+def test_without_its_memory_every_step_opens_an_episode(run, capsys, monkeypatch):
+    fresh, act = [], Player.act
+
+    def noted(player, *more):
+        fresh.append(player.new.clone())
+        return act(player, *more)
+
+    monkeypatch.setattr(Player, "act", noted)
+    evaluate_main([str(run), *SHORT])
+    assert not torch.stack(fresh).all()
+    fresh.clear()
+    capsys.readouterr()
+    evaluate_main([str(run), *SHORT, "--reset-memory"])
+    assert torch.stack(fresh).all()
+    assert "forgetting everything before each step" in capsys.readouterr().out
+
+
+def test_evaluate_says_both_policies_and_writes_nothing(run, found, capsys):
+    before = contents(run)
+    assert found.step == 64 and not found.model.training and found.model.actions == 3
+    evaluate_main([str(run), *SHORT])
+    said = capsys.readouterr().out
+    assert said.count("mamba runs on its simd backend on cpu") == 1
+    assert "step 64" in said and "sampled actions, 4 episodes" in said and "greedy actions, 4 episodes" in said
+    evaluate_main(
+        ["--run", str(run), "--num-eval-envs", "1", "--episodes-per-env", "3", "--format", "json", "--policy=greedy"]
+    )
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert err.count("mamba runs on its simd backend on cpu") == 1 and told["mamba_backend"] == "simd"
+    assert told["greedy"]["episodes"] == 3 and "sampled" not in told and told["step"] == 64
+    assert contents(run) == before
+
+
+def test_what_evaluate_refuses_is_one_sentence(run, tmp_path, capsys):
+    assert "needs frames" in refused(capsys, [str(run), "--env", "CartPole-v1"], evaluate_main)
+    assert "18 actions" in refused(capsys, [str(run), "--env", "ALE/Boxing-v5"], evaluate_main)
+    assert "--num-eval-envs 0" in refused(capsys, [str(run), "--num-eval-envs", "0"], evaluate_main)
+    assert "no run folder" in refused(capsys, [str(tmp_path)], evaluate_main)

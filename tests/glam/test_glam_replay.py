@@ -1,6 +1,5 @@
 """Replay of frames: what was stored comes back, windows never straddle the write head, draws, exact continuation."""
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -34,15 +33,11 @@ def filled(columns, capacity=1000, longest=T, recent=0):
     return replay
 
 
-def expected(drawn, length):
+def expected(name, drawn, length):
     """Windows, cell by cell."""
-    rows = [[column(int(at) // N + t) for t in range(length)] for at in drawn]
-    return {
-        name: torch.stack(
-            [torch.stack([cell[name][int(at) % N] for cell in row]) for at, row in zip(drawn, rows, strict=True)]
-        )
-        for name in column(0)
-    }
+    return torch.stack(
+        [torch.stack([column(int(at) // N + t)[name][int(at) % N] for t in range(length)]) for at in drawn]
+    )
 
 
 @settings(max_examples=40, deadline=None)
@@ -57,23 +52,10 @@ def test_windows_are_what_was_stored(columns, capacity, length, seed, recent):
     assert (drawn // N >= max(columns - capacity, 0)).all()
     assert (drawn // N + length <= columns).all()
     windows = replay.windows(drawn, length)
-    for name, wanted in expected(drawn, length).items():
-        ours = getattr(windows, name)
-        assert ours.shape[:2] == (12, length)
-        assert torch.equal(ours, wanted.to(ours.dtype)), name
-
-
-def test_the_batch_has_the_forms_that_the_model_reads():
-    windows = filled(20).windows(torch.tensor([0, 7]), T)
-    assert windows.frames.shape == (2, T, 3, SCREEN, SCREEN)
-    forms = {name: each.dtype for name, each in vars(windows).items()}
-    assert forms == {
-        "frames": torch.uint8, "action": torch.int64, "reward": torch.float32, "terminated": torch.bool,
-        "first": torch.bool,
-    }  # fmt: skip
-    assert windows.first[0].tolist() == [True, False, False, True]
-    assert windows.terminated[0].tolist() == [False, False, True, False]
-    assert not windows.first[1, 0]  # a window that begins inside an episode says so
+    dtypes = {"frames": torch.uint8, "action": torch.int64, "reward": torch.float32}
+    for name, ours in vars(windows).items():
+        assert ours.dtype == dtypes.get(name, torch.bool) and ours.shape[:2] == (12, length)
+        assert torch.equal(ours, expected(name, drawn, length).to(ours.dtype)), name
 
 
 @pytest.mark.parametrize(("columns", "capacity"), [(30, 1000), (50, 20)])
@@ -99,14 +81,6 @@ def test_the_newest_windows_are_in_every_draw():
     assert sorted(set(few.draw(8, T, torch.Generator().manual_seed(0)).tolist())) == [0, 1, 2]
 
 
-def test_a_draw_is_decided_by_its_generator_and_nothing_else():
-    replay = filled(30)
-    state = torch.random.get_rng_state()
-    ours, same, other = (replay.draw(9, T, torch.Generator().manual_seed(seed)) for seed in (1, 1, 2))
-    assert torch.equal(ours, same) and not torch.equal(ours, other)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
 @settings(max_examples=25, deadline=None)
 @given(capacity=st.integers(T, 12), saves=st.lists(st.integers(0, 15), min_size=1, max_size=5))
 def test_a_restored_replay_is_the_same(capacity, saves):
@@ -117,21 +91,8 @@ def test_a_restored_replay_is_the_same(capacity, saves):
     assert_goes_on_exactly(lambda: filled(0, capacity), column, saves, drawn)
 
 
-def test_frames_are_one_tensor_of_bytes():
-    replay = Replay(ReplayConfig(100_000), 64, 1, torch.device("meta"), 64)
-    assert replay.cells["frames"].shape == (100_000, 1, 3, 64, 64)
-    assert replay.cells["frames"].dtype == torch.uint8
-    assert np.prod(replay.cells["frames"].shape) == 1_228_800_000  # 1.23 GB
-
-
 def test_misuse_is_one_clear_sentence():
-    with pytest.raises(
-        UserError, match="--capacity 11 is too small: 3 environments with windows of 4 steps need at least 12"
-    ):
+    with pytest.raises(UserError, match="--capacity 11 is too small: 3 environments with windows of 4 steps need at"):
         Replay(ReplayConfig(11), SCREEN, N, CPU, T)
-    with pytest.raises(UserError, match="--recent-windows -1 must not be negative"):
-        Replay(ReplayConfig(100, -1), SCREEN, N, CPU, T)
     with pytest.raises(ValueError, match="no window of 4 steps"):
         filled(T - 1).draw(2, T, torch.Generator())
-    with pytest.raises(ValueError, match="a column holds"):
-        filled(0).add(frames=torch.zeros(N, 3, SCREEN, SCREEN))

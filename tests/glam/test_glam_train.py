@@ -1,38 +1,34 @@
-"""GLAM's training loop through the command line: it runs everywhere, resumes bit for bit, refuses what is wrong."""
+"""GLAM's training loop through the command line, and its updates under both engines."""
 
 import json
 import time
 from dataclasses import replace
-from functools import partial
 
+import glam_models
 import pytest
-import run_folders
 import torch
-from glam_runs import flags, trained
-from run_folders import assert_equal, assert_same_run, metrics
+from glam_runs import TINY, flags, trained
+from run_folders import assert_equal, assert_same_run, metrics, refused
 
+from dqn_memory.runs import cuda_graph
+from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.settings import PRESETS as PRESETS_FOLDER
 from dqn_memory.runs.settings import parse, preset_names, read_config
 from dqn_memory.study.definition import read_definition
-from world_models.glam.architecture import FORMS, PRESETS, ModelConfig
-from world_models.glam.config import CollectionConfig, TrainConfig
+from world_models.glam.config import FORMS, CollectionConfig, LearnerConfig, ModelConfig, TrainConfig
+from world_models.glam.imagination import encode_context, imagine
+from world_models.glam.learner import adam, update
 from world_models.glam.train import GlamTrainer, main
 
-refused = partial(run_folders.refused, script=main)
 
-FORM_FLAGS = [
-    ("--sequence", form, "--imagination-memory", "carried" if i % 2 else "window") for i, form in enumerate(FORMS)
-]
-
-
-@pytest.mark.parametrize("more", FORM_FLAGS)
-def test_every_sequence_module_trains(tmp_path, more, capsys):
-    run = trained(tmp_path / "run", *more, steps=40)
+@pytest.mark.parametrize(("form", "memory"), zip(FORMS, ("window", "carried") * 3, strict=True))
+def test_every_sequence_module_trains(tmp_path, form, memory, capsys):
+    run = trained(tmp_path / "run", "--sequence", form, "--imagination-memory", memory, steps=40)
     logged = metrics(run)
     updates = [line for line in logged if "losses/total" in line]
     assert updates and all(line["losses/total"] > 0 and line["grad/norm"] > 0 for line in updates)
     assert all({"losses/actor", "agent/entropy", "grad/agent_norm"} <= line.keys() for line in updates)
-    assert any("losses/variation" in line for line in updates) == (more[1] == "glam")
+    assert any("losses/variation" in line for line in updates) == (form == "glam")
     assert logged[-1]["step"] == 40 and {"final/episodic_return", "final/greedy_episodic_return"} <= logged[-1].keys()
     assert str(run) in capsys.readouterr().out
 
@@ -58,10 +54,10 @@ def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
     assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu") == 1
 
 
-@pytest.mark.parametrize(("longest", "steps"), [(7, 7), (1000, 500)])
-def test_an_evaluation_s_limit_cannot_lengthen_episodes(longest, steps):
-    config = parse(TrainConfig, ["--config", "glam/catch", "--max-episode-steps", str(longest)])
-    assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
+def test_an_evaluation_s_limit_cannot_lengthen_episodes():
+    for longest, steps in ((7, 7), (1000, 500)):
+        config = parse(TrainConfig, ["--config", "glam/catch", "--max-episode-steps", str(longest)])
+        assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
 
 
 def test_warm_up_is_random_and_learns_nothing(tmp_path):
@@ -72,17 +68,12 @@ def test_warm_up_is_random_and_learns_nothing(tmp_path):
     assert training.updates == 0
     assert_equal(training.weights()["model.prior_head.linear.weight"], before)
     played = training.replay.cells["action"][:30].flatten()
-    shares = torch.bincount(played.long(), minlength=3) / len(played)
-    assert (shares > 0.2).all()
+    assert (torch.bincount(played.long(), minlength=3) > 0.2 * len(played)).all()
     assert training.replay.cells["first"][:30].sum() == training.config.environment.num_envs
 
 
 def test_what_is_stored_is_what_was_played():
-    config = read_config(TrainConfig, "glam/smoke")
-    world = replace(config.environment, env="Pixel/BlinkingCatch-v0", num_envs=3)
-    catch, model = replace(config.catch, grid=4, balls=2), replace(config.model, screen=8)
-    config = replace(config, environment=world, model=model, catch=catch)
-    training = GlamTrainer(config)
+    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), "--num-envs", "3"]))
     for _ in range(14):
         training.iterate()
     cells = {name: values[:14] for name, values in training.replay.cells.items()}
@@ -94,14 +85,9 @@ def test_what_is_stored_is_what_was_played():
 
 
 def test_both_step_sizes_fall_on_a_straight_line():
-    config = read_config(TrainConfig, "glam/smoke")
-    config = replace(
-        config, environment=replace(config.environment, env="Pixel/BlinkingCatch-v0"), total_steps=80,
-        collection=replace(config.collection, learning_starts=40),
-        learner=replace(config.learner, final_lr_fraction=0.5), agent=replace(config.agent, final_lr_fraction=0.0),
-    )  # fmt: skip
-    training = GlamTrainer(config)
-    for _ in range(40):
+    falling = "--total-steps 80 --learner-final-lr-fraction 0.5 --agent-final-lr-fraction 0"
+    training = GlamTrainer(parse(TrainConfig, [*TINY.split(), *falling.split()]))
+    for _ in range(20):
         training.iterate()
     model, agent = (optimizer.param_groups[0]["lr"] for optimizer in training.optimizers)
     assert model == pytest.approx(0.75 * 1e-4) and agent == pytest.approx(0.5 * 3e-5)
@@ -109,10 +95,11 @@ def test_both_step_sizes_fall_on_a_straight_line():
 
 def test_both_ratios_hold_from_their_own_start_on():
     config = CollectionConfig(learning_starts=80, agent_starts=120, model_replay_ratio=0.3, agent_replay_ratio=1.0)
-    due = [config.model_updates(iteration, 4) for iteration in range(1, 101)]
-    assert due[:19] == [0] * 19 and sum(due) == int(400 * 0.3) - int(76 * 0.3)
-    assert [config.agent_updates(iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
-    assert [replace(config, agent_starts=0).agent_updates(iteration, 4) for iteration in (19, 20)] == [0, 4]
+    due = [config.updates("model", iteration, iteration, 4) for iteration in range(1, 101)]
+    assert due[:19] == [0] * 19 and sum(due) == config.updates("model", 1, 100, 4) == int(400 * 0.3) - int(76 * 0.3)
+    assert [config.updates("agent", iteration, iteration, 4) for iteration in (20, 29, 30, 31)] == [0, 0, 4, 4]
+    early = replace(config, agent_starts=0)
+    assert [early.updates("agent", iteration, iteration, 4) for iteration in (19, 20)] == [0, 4]
 
 
 def test_every_keyword_of_a_game_is_said():
@@ -123,11 +110,10 @@ def test_every_keyword_of_a_game_is_said():
     assert short.env_kwargs(training=False)["most_frames"] == 200 and short.env_kwargs()["most_frames"] == 108_000
 
 
-def test_the_presets_of_paper_and_code_are_those_of_the_model():
-    for name, model in PRESETS.items():
+def test_the_presets_have_the_paper_s_numbers():
+    for name in ("paper", "code", "fast"):
         config = read_config(TrainConfig, f"glam/{name}")
         config.check()
-        assert config.model == model
         sizes = config.learner.batch_size, config.imagination.num_rollouts, config.collection.learning_starts
         assert sizes == (32, 1024, 1024)
     code = read_config(TrainConfig, "glam/code")
@@ -138,21 +124,15 @@ def test_the_presets_of_paper_and_code_are_those_of_the_model():
 
 def test_table_2_is_a_study_and_no_preset():
     study = read_definition("glam_table2")
-    assert study.kind == "glam"
-    assert [value.settings["sequence"] for value in study.axes["architecture"]] == list(FORMS)
-    assert [value.label for value in study.axes["world"]] == [
-        f"ALE/{game}-v5" for game in ("Pong", "Boxing", "KungFuMaster", "BattleZone")
-    ]
-    assert "studies/glam_table2" not in preset_names() and "glam/catch" in preset_names()
-    path = PRESETS_FOLDER / "studies" / "glam_table2.toml"
-    assert read_definition(str(path)).name == study.name == "glam_table2"  # and with it its default folder
+    assert study.kind == "glam" and "studies/glam_table2" not in preset_names() and "glam/catch" in preset_names()
     depths = {row.settings["sequence"]: row.settings.get("local_layers", 1) for row in study.axes["architecture"]}
     assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": ModelConfig().attention_layers}
+    assert read_definition(str(PRESETS_FOLDER / "studies" / "glam_table2.toml")).name == study.name == "glam_table2"
 
 
 @pytest.mark.parametrize("name", ["glam_table2", str(PRESETS_FOLDER / "studies" / "glam_table2.toml")])
 def test_a_study_given_as_a_preset_says_how_it_is_run(tmp_path, capsys, name):
-    said = refused(capsys, flags(tmp_path / "run", "--config", name))
+    said = refused(capsys, flags(tmp_path / "run", "--config", name), main)
     assert f"--config {name} is a study" in said and "`python -m dqn_memory.study.run glam_table2`" in said
 
 
@@ -171,3 +151,77 @@ def test_a_broken_loss_names_the_flag_of_its_step_size(tmp_path, capsys):
         with pytest.raises(SystemExit):
             main(broken)
         assert f"try a smaller --{part}-learning-rate in" in capsys.readouterr().err
+
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="CUDA graphs need a CUDA device")
+
+
+def test_eager_execution_is_the_tested_functions():
+    model, agent, _, execution = glam_models.parts()
+    seen, encoding, noise = glam_models.rollout_inputs()
+    begin = encode_context(model, seen.frames, seen.action, seen.first, encoding)
+    wanted, found = imagine(model, agent.policy, begin, noise, "window"), execution.imagine(seen, encoding, noise)
+    assert all(torch.equal(getattr(found, name), value) for name, value in vars(wanted).items())
+    other, _, optimizers, _ = glam_models.parts()
+    said = update(other, optimizers[0], LearnerConfig(learning_rate=1e-3), *glam_models.model_batch())
+    assert execution.learn_model(*glam_models.model_batch()) == said
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_an_update_moves_what_it_should_and_nothing_else():
+    model, agent, _, execution = glam_models.parts()
+
+    def moved(before, net):
+        return not all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+    first, actor = ([p.clone() for p in net.parameters()] for net in (model, agent))
+    metrics = execution.learn_model(*glam_models.model_batch())
+    assert float(metrics["grad/norm"]) > 0 and model.training and moved(first, model) and not moved(actor, agent)
+    now = [p.clone() for p in model.parameters()]
+    execution.learn_agent(execution.imagine(*glam_models.rollout_inputs()))
+    assert not moved(now, model) and not model.training and moved(actor, agent)
+
+
+def test_the_gradient_is_clipped_and_frozen_weights_stay():
+    model = glam_models.model("code").float()
+    config = LearnerConfig(learning_rate=1e-3, max_grad_norm=1e-9, epsilon=1.0)
+    optimizer = adam(model, config)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    update(model, optimizer, config, *glam_models.model_batch())
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(parameter, before[name], atol=1e-10), name  # Adam's epsilon hides such small gradients
+    assert not model.random_projection.weight.requires_grad
+
+
+class Still:
+    """A graph that launches nothing."""
+
+    def replay(self):
+        pass
+
+
+@pytest.mark.parametrize("form", ["window", "carried"])
+def test_only_the_graphs_of_the_newest_horizon_are_kept(monkeypatch, form):
+    monkeypatch.setattr(cuda_graph, "capture", lambda work: (Still(), work()))
+    execution = glam_models.parts("cudagraph", imagination_memory=form)[3]
+    for horizon in (4, 5, 6):
+        dreamt = execution.imagine(*glam_models.rollout_inputs(horizon))
+        execution.learn_agent(dreamt)
+        execution.learn_model(*glam_models.model_batch())
+        assert dreamt.reward.shape[0] == horizon
+        assert [len(work.graphs) for work in execution] == [1, 1, 1]
+
+
+@CUDA
+@pytest.mark.parametrize("form", ["window", "carried"])
+def test_captured_execution_equals_eager(form):
+    eager, graphed = (glam_models.parts(engine, "cuda", imagination_memory=form) for engine in ("eager", "cudagraph"))
+    for round in range(4):
+        told, dreamt = glam_models.model_batch(round, "cuda"), glam_models.rollout_inputs(4 + round // 2, round, "cuda")
+        for execution in (eager[3], graphed[3]):
+            execution.learn_model(*told)
+            execution.learn_agent(execution.imagine(*dreamt))
+    assert isinstance(graphed[3].imagine, Captured) and len(graphed[3].imagine.graphs) == 1
+    for ours, theirs in zip(graphed[:2], eager[:2], strict=True):
+        for (name, a), b in zip(ours.state_dict().items(), theirs.state_dict().values(), strict=True):
+            assert torch.allclose(a.float(), b.float(), rtol=1e-3, atol=1e-5), name

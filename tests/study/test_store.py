@@ -6,16 +6,14 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import store
 from dqn_memory.study.definition import Resources, parse_definition
-from dqn_memory.study.run import START, counts, estimate
-from dqn_memory.study.store import Study, finished, in_words, size_in_words, study_folder
+from dqn_memory.study.run import counts, estimate
+from dqn_memory.study.store import Study, finished
 
 TEXT = """
 title = "One world"
@@ -73,24 +71,26 @@ def test_other_runs_may_be_listed_and_none_is_forgotten(study):
 def test_running_means_that_somebody_is_at_work(study):
     study.mark("dtqn4-1", "running", begun=True)
     code = (
-        "import sys, time; from pathlib import Path; from dqn_memory.study import store; "
-        "store.acquire_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from dqn_memory.study import store\n"
+        "with store.held_lock(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     assert Study.open(study.folder).lives and states(study)["dtqn4-1"] == "running"
     assert store.lock_holder(study.lock)["pid"] == process.pid
-    assert store.acquire_lock(study.lock, patience=0.1) is None
+    busy = pytest.raises(UserError, match=f"it is busy, by process {process.pid} on ")
+    with busy, store.held_lock(study.lock, "it is busy", patience=0.1):
+        pass
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not Study.open(study.folder).lives and states(study)["dtqn4-1"] == "stopped"
-    os.close(store.acquire_lock(study.lock, patience=0.1))
+    with store.held_lock(study.lock, "it is busy", patience=0.1):
+        assert study.lives
 
 
 def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
-    lock = store.acquire_lock(tmp_path / "run")
-    child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
-    os.close(lock)
+    with store.held_lock(tmp_path / "run", "") as lock:
+        child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
     assert store.lock_holder(tmp_path / "run")["pid"] == os.getpid()
     child.kill()
     child.wait()
@@ -118,16 +118,6 @@ def test_a_kill_inside_a_write_leaves_the_state_before_it(study):
     assert subprocess.run([sys.executable, "-c", code, str(path)]).returncode == -9
     assert path.with_name("study.sqlite3-journal").exists()  # the write had begun
     assert set(states(study).values()) == {"waiting"}
-
-
-def test_a_name_finds_the_study_that_was_carried_out_here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert study_folder(Path("mine")) == Path("mine")  # nowhere: the message names what was given
-    Path("runs/studies/mine").mkdir(parents=True)
-    assert study_folder(Path("mine")) == Path("runs/studies/mine")
-    Path("mine").mkdir()
-    assert study_folder(Path("mine")) == Path("mine")
-    assert study_folder(Path("runs/studies/mine")) == Path("runs/studies/mine")
 
 
 def test_a_damaged_or_foreign_state_is_named(tmp_path, study):
@@ -168,23 +158,13 @@ def test_finished_is_what_the_last_checkpoint_vouches_for(tmp_path):
 
 
 def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):
-    resources = Resources(steps_per_second=10.0, megabytes=2.0, measured="there")
-    before = estimate(study.runs(), resources)
-    assert (before.seconds, before.megabytes, before.source) == (40.0 + 4 * START, 8.0, "there")
-    assert estimate(study.runs(), Resources()).seconds is None
-    study.mark("dtqn4-1", "finished", seconds=300.0)
-    run_folder(study.folder / "runs" / "dtqn4-1", 100, 100)
-    study.mark("dgfqn-1", "finished", seconds=100.0)
-    run_folder(study.folder / "runs" / "dgfqn-1", 100, 100)
-    after = estimate(study.runs(), resources)
-    assert after.seconds == pytest.approx(300.0 + 100.0) and after.source == "from the finished runs"
-    begun = replace(study.runs()[1], steps=50)
-    assert estimate([study.runs()[0], begun], resources).seconds == pytest.approx(150.0)
-
-
-def test_times_and_sizes_in_words():
-    assert [in_words(x) for x in (None, 3.2, 200, 7_200, 300_000)] == ["unknown", "3 s", "3.33 min", "2 h", "3.47 days"]
-    assert [size_in_words(x) for x in (None, 12.3, 2_500)] == ["unknown", "12.3 MB", "2.5 GB"]
+    resources = Resources(steps_per_second=10.0, megabytes=2.0)
+    assert estimate(study.runs(), resources) == (40.0, 8.0) and estimate(study.runs(), Resources()) == (None, None)
+    for name, seconds in (("dtqn4-1", 300.0), ("dgfqn-1", 100.0)):
+        study.mark(name, "finished", seconds=seconds)
+        run_folder(study.folder / "runs" / name, 100, 100)
+    seconds, megabytes = estimate(study.runs(), resources)
+    assert seconds == pytest.approx(2 * 200.0) and 0 < megabytes < 0.01
 
 
 def test_study_run_and_its_workers_load_no_torch_before_they_need_it():

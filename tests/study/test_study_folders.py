@@ -1,56 +1,85 @@
-"""A study goes on in its own folder under its own name, and in no other's."""
+"""A study goes on in its own folder under its own name, and takes over what another, or an archive, has finished."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
+import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from reported import make_study
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.archive import open_source
+from dqn_memory.study.archive import find_study, open_source, rounded
 from dqn_memory.study.collect import collect
-from dqn_memory.study.definition import expand, read_definition
-from dqn_memory.study.find import find_study
-from dqn_memory.study.import_runs import take_over
+from dqn_memory.study.definition import Planned, expand, read_definition
 from dqn_memory.study.report import archive, lead
-from dqn_memory.study.report import main as report_main
+from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
-from dqn_memory.study.runner import open_runs
-from dqn_memory.study.store import Study, prepare
+from dqn_memory.study.runner import open_runs, take_over
+from dqn_memory.study.store import Study, prepare, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
-WORLD = "POMDP/Hallway-v0"
+NAMES = [run.name for run in open_source(SMOKE).runs]
+
+
+@pytest.fixture(scope="module")
+def planned() -> list[Planned]:
+    return expand(read_definition("smoke"))
 
 
 @pytest.fixture
-def whole(tmp_path: Path) -> Study:
+def taken_over(planned: list[Planned]) -> Callable[[Path, Path], tuple[Study, list[str], list[str]]]:
+    """The smoke study with what a source gives it: the study, what was said, and the runs that are left to do."""
+
+    def take(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]:
+        study, said = prepare(folder, read_definition("smoke"), planned), list[str]()
+        take_over(study, planned, [source], said.append)
+        return study, said, [run.name for run in open_runs(study, keep_replay=False)]
+
+    return take
+
+
+Take = Callable[[Path, Path], tuple[Study, list[str], list[str]]]
+
+
+@pytest.fixture
+def whole(taken_over: Take, tmp_path: Path) -> Study:
     """A finished study in a folder that is not called as it is."""
-    definition = read_definition("smoke")
-    planned = expand(definition)
-    study = prepare(tmp_path / "elsewhere", definition, planned)
-    take_over(study, planned, [SMOKE], print)
-    assert not open_runs(study, keep_replay=False)
+    study, _, left = taken_over(tmp_path / "elsewhere", SMOKE)
+    assert not left
     return study
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    """An archive that a test may change."""
+    return Path(shutil.copytree(SMOKE, tmp_path / "kept"))
 
 
 def held(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
-    with pytest.raises(SystemExit) as end:
-        main(list(flags))
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1
-    return said
+def spoil(kept: Path, *names: str) -> None:
+    """Change one number of each run in an archive."""
+    rows = (kept / "runs.csv").read_text().splitlines()
+    numbers = [row.partition(",")[0] for name in names for row in rows if f",{name}," in row]
+    lines = (kept / "metrics.csv").read_text().splitlines()
+    for number in numbers:
+        place = next(i for i, line in enumerate(lines) if line.startswith(f"{number},"))
+        lines[place] = lines[place].replace(",", ",1", 1)
+    (kept / "metrics.csv").write_text("\n".join(lines) + "\n")
+
+
+# ---------------------------------------------------------------- the folder and the name of a study
 
 
 def test_the_command_that_a_report_prints_continues_the_study(
-    whole: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Study, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = collect(open_source(whole.folder))
@@ -66,8 +95,7 @@ def test_the_command_that_a_report_prints_continues_the_study(
     assert "8 runs: 8 finished" in capsys.readouterr().out
     study = Study.open(tmp_path / "new")
     assert study.name == "smoke"  # so that it can be archived in the archive's place
-    shutil.copytree(SMOKE, tmp_path / "kept")
-    archive(collect(open_source(study.folder)), tmp_path / "kept")
+    archive(collect(open_source(study.folder)), kept)
     assert not (tmp_path / "runs").exists()
 
 
@@ -82,57 +110,44 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
     assert Args(str(small / "study.toml"), smoke=True).definition().name == "priors-smoke"
 
 
-def test_another_study_is_left_alone(whole: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = held(whole.folder)
-    told = refused(capsys, "priors", "--smoke", "--folder", str(whole.folder))
-    assert f"{whole.folder} holds the study '{whole.title}', not '" in told
-    other = tmp_path / "other.toml"
-    text = (whole.folder / "study.toml").read_text()
-    other.write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
-    told = refused(capsys, str(other), "--folder", str(whole.folder), "--dry-run")
-    assert "has none of these runs but others, such as Gridverse-Memory-5x5-v0__" in told
-    assert held(whole.folder) == before
-
-
-def test_a_record_is_no_studys_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    kept = shutil.copytree(SMOKE, tmp_path / "kept")
-    before = held(kept)
-    assert f"and --take-from {kept}" in refused(capsys, "smoke", "--folder", str(kept))
-    assert held(kept) == before
-
-
-def test_a_refused_folder_keeps_no_lock(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    photos = tmp_path / "photos"
-    photos.mkdir()
-    (photos / "cat.jpg").write_bytes(b"a cat")
-    assert "(cat.jpg is in it)" in refused(capsys, "smoke", "--folder", str(photos))
-    assert [path.name for path in photos.iterdir()] == ["cat.jpg"]
-
-
-@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
-def test_a_folder_that_cannot_be_made_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str
+@pytest.mark.parametrize(
+    ("folder", "study", "words"),
+    [
+        ("elsewhere", "priors --smoke", "elsewhere holds the study 'Smoke: two memories in two small worlds', not '"),
+        ("elsewhere", "other.toml", "has none of these runs but others, such as Gridverse-Memory-5x5-v0__"),
+        ("kept", "smoke", "kept is the archive of a study: give another --folder, and --take-from "),
+        ("photos", "smoke", "(cat.jpg is in it)"),
+        ("file", "smoke", "file is no folder; name another"),
+        ("file/below", "smoke", "file/below"),
+        ("/proc/none", "smoke", "/proc/none"),
+    ],
+)
+def test_what_is_no_folder_for_a_study_is_left_alone(
+    whole: Study,
+    kept: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    folder: str,
+    study: str,
+    words: str,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/cat.jpg").write_bytes(b"a cat")
     (tmp_path / "file").write_text("x")
-    folder = tmp_path / place
-    assert f"{folder}" in refused(capsys, "smoke", "--folder", str(folder))
-    assert (tmp_path / "file").read_text() == "x"
+    text = (SMOKE / "study.toml").read_text()
+    (tmp_path / "other.toml").write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
+    before = held(tmp_path)
+    with pytest.raises(SystemExit) as end:
+        main([*study.split(), "--folder", str(tmp_path / folder)])
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1 and words in said
+    after = {path: data for path, data in held(tmp_path).items() if path.parent.name != "locks" or data}
+    assert {path: data for path, data in after.items() if path.name != "study.lock"} == before
 
 
-def test_invented_studies_of_one_title_and_other_runs_are_told_apart(tmp_path: Path) -> None:
-    make_study(tmp_path / "one", [WORLD], '["dtqn4"]', [1])
-    definition = read_definition(str(tmp_path / "one.toml"))
-    prepare(tmp_path / "one", definition, expand(definition))  # its own runs, and now their configs
-    (tmp_path / "one.toml").write_text(definition.text.replace("dtqn4", "dgfqn"))
-    other = read_definition(str(tmp_path / "one.toml"))
-    with pytest.raises(UserError, match="has none of these runs"):
-        prepare(tmp_path / "one", other, expand(other))
-    (tmp_path / "one.toml").write_text(definition.text.replace('["dtqn4"]', '["dtqn4", "dgfqn"]'))
-    more = read_definition(str(tmp_path / "one.toml"))
-    assert len(prepare(tmp_path / "one", more, expand(more)).runs()) == 2
-
-
-@pytest.mark.parametrize(("script", "flag"), [(report_main, "--no-attention"), (main, "--status")])
+@pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
 def test_reports_take_what_study_run_takes(
     whole: Study,
     tmp_path: Path,
@@ -156,14 +171,112 @@ def test_reports_take_what_study_run_takes(
         script([name, flag])
         assert whole.title in capsys.readouterr().out
     made = {path.parent.name for path in tmp_path.rglob("report.md")}
-    assert made == ({"report"} if script is report_main else set())
+    assert made == ({"report"} if script is report else set())
     assert not (whole.folder / "report").exists()  # its study.toml is of the study smoke, which lies in runs/studies
 
 
-def test_a_definition_that_is_none_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mine.toml").write_text('title = "Mine"')
+def test_what_names_no_study_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text('title = "Mine"')
     with pytest.raises(UserError, match=r"mine\.toml: the key 'kind' is missing"):
-        find_study(tmp_path / "mine.toml")
-    with pytest.raises(UserError, match="no such study file"):
-        find_study(tmp_path / "nothing.toml")
-    assert find_study(tmp_path / "folder") == tmp_path / "folder"  # whoever opens it says that it is none
+        find_study(Path("mine.toml"))
+    with pytest.raises(UserError, match="unknown study"):
+        find_study(Path("nothing.toml"))
+    assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
+    Path("runs/studies/folder").mkdir(parents=True)
+    assert find_study(Path("folder")) == Path("runs/studies/folder")
+    Path("folder").mkdir()
+    assert find_study(Path("folder")) == Path("folder")
+
+
+# ---------------------------------------------------------------- runs that are taken over
+
+
+@pytest.mark.long
+def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(
+    taken_over: Take, kept: Path, tmp_path: Path
+) -> None:
+    study, said, left = taken_over(tmp_path / "study", kept)
+    assert not left
+    assert len(said) == len(study.runs()) == 8
+    assert all(run.state == "finished" and run.attempts == 0 and run.seconds for run in study.runs())
+    assert str(study.runs()[0].folder) in (study.runs()[0].folder / "config.toml").read_text()
+    report([str(study.folder), "--archive", str(tmp_path / "again")])
+    before, after = (open_source(folder).recorded or {} for folder in (kept, tmp_path / "again"))
+    assert list(before) == list(after)
+    for name, record in before.items():
+        assert after[name] == replace(record, metrics=[rounded(row) for row in record.metrics])
+    for folder in (study.folder, kept):
+        report([str(folder)])
+    pages = [(folder / "report/report.md").read_text() for folder in (study.folder, kept)]
+    # Behind them stands how often runs were started here.
+    told = [page.partition("## Time and cost")[0] for page in pages]
+    assert told[0] == told[1]
+
+
+def test_a_damaged_run_of_an_archive_is_left_to_do(
+    taken_over: Take, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second, *others = NAMES
+    spoil(kept, first, second)
+    main(["smoke", "--folder", str(tmp_path / "study"), "--take-from", str(kept), "--dry-run"])
+    said = capsys.readouterr().out
+    assert all(f"take     {name} from {kept}" in said for name in others)
+    assert f"waiting  {first}" in said and "8 runs: 6 finished, 2 waiting" in said
+    assert not (tmp_path / "study").exists()  # it writes nothing
+    _, told, left = taken_over(tmp_path / "study", kept)
+    refused = [line for line in told if line.startswith("not taken")]
+    assert len(refused) == 2 and all("was changed" in line for line in refused)
+    assert sorted(left) == sorted([first, second])
+    assert not (tmp_path / "study/runs" / first).exists()
+
+
+def test_a_damaged_run_of_a_study_stops_no_other(taken_over: Take, whole: Study, tmp_path: Path) -> None:
+    configs = sorted((whole.folder / "configs").iterdir())[:3]
+    configs[0].write_text("seed = = 1\n")
+    configs[1].unlink()
+    configs[2].write_text("unheard_of = 1\n")
+    last = whole.runs()[-1]
+    (last.folder / "checkpoints").mkdir()
+    (last.folder / "checkpoints" / "manifest.json").write_text("{}")
+    study, said, left = taken_over(tmp_path / "study", whole.folder)
+    refused = {line.split()[2]: line for line in said if line.startswith("not taken")}
+    assert set(refused) == {f"{path.stem}:" for path in configs} | {f"{last.name}:"}
+    assert all(str(path) in refused[f"{path.stem}:"] for path in configs)
+    assert left == [run.name for run in study.runs() if run.state != "finished"] and len(left) == 4
+
+
+@pytest.mark.parametrize("name", ['"', "\\x", "we'ird \"q\\x", "größe"])
+def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(
+    taken_over: Take, tmp_path: Path, name: str
+) -> None:
+    study, _, left = taken_over(tmp_path / name / "study", SMOKE)
+    assert not left
+    for run in study.runs():
+        assert tomllib.loads((run.folder / "config.toml").read_text())["output"]["run"] == str(run.folder)
+        path = run.folder / "environment.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"place": f"in {study.folder}, there"}))
+        write_checksums(run.folder)
+    again, _, left = taken_over(tmp_path / "again", study.folder)
+    assert not left
+    archive(collect(open_source(study.folder)), tmp_path / "kept again")
+    after, before = (open_source(folder).recorded or {} for folder in (tmp_path / "kept again", SMOKE))
+    for run in again.runs():
+        environment = json.loads((run.folder / "environment.json").read_text())
+        for place in (environment["place"], after[run.name].environment["place"]):
+            assert place == "in runs/studies/smoke, there"
+        assert after[run.name].config == before[run.name].config
+
+
+def test_a_finished_run_stays_finished_without_its_checkpoint_but_not_without_its_numbers(whole: Study) -> None:
+    first = whole.runs()[0]
+    (first.folder / "metrics.jsonl").write_text("")
+    assert [run.name for run in open_runs(whole, keep_replay=False)] == [first.name]
+    (first.folder / "metrics.jsonl").unlink()
+    assert "is missing" in [open_runs(whole, keep_replay=False), whole.runs()[0].error][1]
+
+
+def test_a_study_is_no_source_of_itself_and_a_folder_is_none(whole: Study, tmp_path: Path) -> None:
+    for source, words in ((whole.folder, "is the study itself"), (tmp_path, "is no study")):
+        with pytest.raises(UserError, match=words):
+            take_over(whole, [], [source], print)

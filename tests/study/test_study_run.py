@@ -1,19 +1,117 @@
-"""Studies on plain processes: killed anywhere they end as if undisturbed; what fails is told and stops nothing else."""
+"""Studies on plain processes and on Ray: killed anywhere they end as if undisturbed; a failure stops nothing else."""
 
+from __future__ import annotations
+
+import importlib
+import json
+import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
-from studies import TINY, at_work, carry_out, kill_trainers, logged, results, start, wait_for, wait_for_lines
 
 from dqn_memory import train
 from dqn_memory.runs.checkpoint import CheckpointFolder
+from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import script_of
+from dqn_memory.study import store
+from dqn_memory.study.definition import expand, read_definition
+from dqn_memory.study.report import main as report
 from dqn_memory.study.run import main
-from dqn_memory.study.runner import Devices
-from dqn_memory.study.store import Study, finished
+from dqn_memory.study.runner import Processes, device_slots
+from dqn_memory.study.store import Study, finished, last_step
 
+TESTS = Path(__file__).resolve().parent
+VOLATILE = ("time/", "charts/SPS")
+TINY = """
+title = "Tiny"
+kind = "tiny_trainer"
+[base]
+pause = 0.02
+[axes]
+world = ["POMDP/Hallway-v0", "POMDP/HeavenHell-v0"]
+architecture = ["a", "bb"]
+seed = [1, 2]
+"""
 FAST = TINY.replace("0.02", "0.0")
+
+
+# ---------------------------------------------------------------- studies of tiny trainers, as commands to be killed
+
+
+def environment() -> dict[str, str]:
+    """The tiny trainer is a distribution of its own: the command and its workers find it through its entry point."""
+    path = os.pathsep.join([str(TESTS / "tiny"), str(TESTS.parents[1]), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path, "COLUMNS": "200"}
+
+
+def start(study: Path | str, folder: Path, *flags: str) -> subprocess.Popen[str]:
+    """`study.run` in a process of its own, in the background; Ctrl-C reaches it even where these tests ignore it."""
+    command = [sys.executable, "-m", "dqn_memory.study.run", str(study), "--folder", str(folder)]
+    return subprocess.Popen(
+        [*command, "--backend", "processes", *flags],
+        env=environment(), text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
+
+
+def carry_out(study: Path | str, folder: Path, *flags: str, code: int = 0) -> str:
+    """`study.run` to its end; returns what it said."""
+    process = start(study, folder, *flags)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == code, said
+    return said
+
+
+def results(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Metrics of all runs, but for times."""
+    found = {}
+    for path in sorted((folder / "runs").glob("*/metrics.jsonl")):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        found[path.parent.name] = [{k: v for k, v in x.items() if not k.startswith(VOLATILE)} for x in lines]
+    return found
+
+
+def wait_for(condition: Any, seconds: float = 30.0) -> None:
+    """Until `condition()` is true."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "it took too long"
+        time.sleep(0.02)
+
+
+def kill_trainers(folder: Path, names: Sequence[str]) -> None:
+    """End the processes that train these runs of a study, whose command lines name their folders."""
+    folders = {str(folder / "runs" / name).encode() for name in names}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if not folders.isdisjoint((process / "cmdline").read_bytes().split(b"\0")):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
+def at_work(folder: Path) -> list[str]:
+    """Runs that are being trained."""
+    locked = [path for path in sorted((folder / "locks").glob("*")) if path.name != "study.lock"]
+    return [path.name for path in locked if store.lock_holder(path) is not None]
+
+
+def wait_for_lines(folder: Path, goal: int, process: subprocess.Popen[str]) -> None:
+    """Until the runs have logged so many lines, or the study has ended."""
+    wait_for(lambda: logged(folder) >= goal or process.poll() is not None)
+
+
+def logged(folder: Path) -> int:
+    """Metric lines of all runs so far."""
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("runs/*/metrics.jsonl"))
 
 
 @pytest.fixture
@@ -39,14 +137,38 @@ def undisturbed(tmp_path_factory):
     return results(folder / "study")
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Two Ray nodes on this machine, each with room for two runs; a list of their daemons."""
+    pytest.importorskip("ray", reason="Ray is not installed (pip install 'dqn-memory[cluster]')")
+    from ray.cluster_utils import Cluster
+
+    before = os.environ.copy()
+    os.environ.update(environment())  # what the nodes' workers start from
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+    made.add_node(num_cpus=2)
+    made.wait_for_nodes()
+    yield made
+    made.shutdown()
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(params=["processes", "ray"])
+def backend(request):
+    """Flags of four workers, on this machine or on two nodes."""
+    if request.param == "processes":
+        return "--workers", "4"
+    return "--backend", "ray", "--address", request.getfixturevalue("cluster").address
+
+
 def test_an_undisturbed_study(fast, tmp_path, undisturbed, capsys):
     said = carry_out(fast, tmp_path / "study", "--workers", "3")
     assert "8 runs: 8 waiting = 2 world x 2 architecture x 2 seed" in said
     assert "processes of this machine, 3 at once" in said
     assert results(tmp_path / "study") == undisturbed and len(undisturbed) == 8
     found = Study.open(tmp_path / "study")
-    assert [run.state for run in found.runs()] == ["finished"] * 8
-    assert all(run.attempts == 1 and finished(run.folder) for run in found.runs())
+    assert all(run.state == "finished" and run.attempts == 1 and finished(run.folder) for run in found.runs())
     first = found.runs()[0]
     assert (first.world, first.architecture, first.seed) == ("POMDP/Hallway-v0", "a", 1)
     assert "threads 1 devices ''" in first.log.read_text()
@@ -68,8 +190,7 @@ def test_a_study_that_is_killed_at_random_moments_ends_as_if_it_never_was(study,
         process.wait()
         process.stdout.close()
         wait_for(lambda: not at_work(folder))  # no trainer outlives it
-        states = {run.state for run in Study.open(folder).runs()}
-        assert "running" not in states and states & {"stopped", "finished"}
+        assert {"stopped", "finished"} & {run.state for run in Study.open(folder).runs()} - {"running"}
     carry_out(study, folder, "--workers", "4")
     assert results(folder) == undisturbed
     assert any(run.attempts > 1 for run in Study.open(folder).runs())
@@ -82,7 +203,7 @@ def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path,
     for _ in range(4):
         goal = logged(folder) + chance.randrange(15, 40)
         wait_for_lines(folder, goal, process)
-        kill_trainers(folder, most=1)
+        kill_trainers(folder, at_work(folder)[:1])
     said = process.communicate(timeout=60)[0]
     assert process.returncode == 0 and "ended by SIGKILL; it continues from its last checkpoint" in said
     assert results(folder) == undisturbed
@@ -90,24 +211,62 @@ def test_a_trainer_that_is_killed_continues_from_its_checkpoint(study, tmp_path,
 
 
 @pytest.mark.long
-def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed):
+def test_ctrl_c_stops_all_and_leaves_all_resumable(study, tmp_path, undisturbed, backend):
     folder = tmp_path / "study"
-    process = start(study, folder, "--workers", "2")
-    wait_for(lambda: logged(folder) > 30)
+    process = start(study, folder, *backend)
+    wait_for_lines(folder, 30, process)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=30)[0]
+    said = process.communicate(timeout=60)[0]
     assert process.returncode == 130 and said.rstrip().endswith("stopped; the same command continues")
-    assert "Traceback" not in said and not at_work(folder)
+    assert "Traceback" not in said
+    wait_for(lambda: not at_work(folder))
     assert {run.state for run in Study.open(folder).runs()} <= {"stopped", "waiting", "finished"}
-    carry_out(study, folder, "--workers", "4")
+    carry_out(study, folder, *backend)
     assert results(folder) == undisturbed
 
 
-def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, tmp_path, capsys):
+def test_workers_and_a_node_of_ray_are_killed_and_the_results_are_the_same(study, tmp_path, undisturbed, cluster):
+    study.write_text(TINY.replace("0.02", "0.1"))
+    folder, chance = tmp_path / "study", random.Random(1)
+    process = start(study, folder, "--backend", "ray", "--address", cluster.address)
+    for turn in range(5):
+        wait_for_lines(folder, logged(folder) + chance.randrange(15, 60), process)
+        if turn == 2:
+            cluster.remove_node(cluster.list_all_nodes()[1], allow_graceful=False)  # a machine is lost
+            cluster.add_node(num_cpus=2)
+        elif turn == 3:
+            kill_trainers(folder, at_work(folder)[:2])
+        else:  # who holds a run's lock is one of Ray's workers
+            held = [store.lock_holder(folder / "locks" / name) for name in at_work(folder)]
+            for who in [who for who in held if who][: chance.randrange(1, 3)]:
+                os.kill(who["pid"], signal.SIGKILL)
+    said = process.communicate(timeout=100)[0]
+    assert process.returncode == 0, said
+    assert "2 node(s), 4 runs at once" in said and "its worker was lost" in said and "ended by SIGKILL" in said
+    runs = Study.open(folder).runs()
+    assert results(folder) == undisturbed and [run.state for run in runs] == ["finished"] * 8
+    assert any("--resume" in run.log.read_text() for run in runs)
+
+
+def test_ray_on_this_machine_needs_no_server(fast, tmp_path, undisturbed):
+    pytest.importorskip("ray")
+    said = carry_out(fast, tmp_path / "study", "--workers", "2", "--backend", "ray")
+    assert "backend ray: Ray on this machine, 1 node(s), 2 runs at once" in said
+    assert results(tmp_path / "study") == undisturbed
+    assert "threads 1 devices ''" in Study.open(tmp_path / "study").runs()[0].log.read_text()
+
+
+def test_what_ray_cannot_do_is_told(study, tmp_path, cluster):
+    flags = ("--backend", "ray", "--address", cluster.address, "--gpus", "0.5")
+    said = carry_out(study, tmp_path / "study", *flags, code=2)
+    assert "no node of the cluster has the 1 CPUs and 0.5 GPUs" in said
+
+
+def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, tmp_path, capsys, backend):
     bad = '"bb", { name = "bad", fails_at = 25 }, { name = "dies", dies_at = 35 }'
     study.write_text(FAST.replace('"bb"', bad).replace("[1, 2]", "[1]"))
     folder = tmp_path / "study"
-    said = carry_out(study, folder, "--workers", "4", "--retries", "2", code=1)
+    said = carry_out(study, folder, *backend, "--retries", "2", code=1)
     runs = Study.open(folder).runs()
     assert {(run.architecture, run.state) for run in runs} == {
         ("a", "finished"), ("bb", "finished"), ("bad", "failed"), ("dies", "failed")
@@ -127,9 +286,7 @@ def test_what_lies_damaged_or_missing_is_noticed(fast, tmp_path):
     carry_out(fast, folder, "--workers", "4")
     runs, before = Study.open(folder).runs(), results(folder)
     (runs[0].folder / "metrics.jsonl").write_bytes(b"")
-    for path in sorted(runs[1].folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-    runs[1].folder.rmdir()
+    shutil.rmtree(runs[1].folder)
     said = carry_out(fast, folder, code=1)
     assert "metrics.jsonl is damaged: it has 0 bytes" in said
     assert f"started  {runs[1].name}" in said and said.count("finished ") >= 1
@@ -146,14 +303,6 @@ def test_a_second_study_run_is_refused(study, tmp_path):
     process.communicate(timeout=30)
 
 
-def test_more_and_fewer_runs_of_the_same_study(fast, tmp_path):
-    carry_out(fast, tmp_path / "study", "--workers", "4")
-    fast.write_text(FAST.replace("seed = [1, 2]", "seed = [2, 3]"))
-    said = carry_out(fast, tmp_path / "study", "--workers", "4")
-    assert said.count("started") == 4 and "seed-1" not in said
-    assert {run.seed for run in Study.open(tmp_path / "study").runs()} == {2, 3}
-
-
 def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed):
     folder = tmp_path / "study"
     said = carry_out(fast, folder, "--workers", "4", "--only", "*__bb__*", "--only", "*Hallway*seed-1")
@@ -164,6 +313,10 @@ def test_chosen_runs_come_first_and_the_others_later(fast, tmp_path, undisturbed
     assert "--only *seed-7 matches no run" in carry_out(fast, folder, "--only", "*seed-7", code=2)
     carry_out(fast, folder, "--workers", "4")
     assert results(folder) == undisturbed
+    fast.write_text(FAST.replace("seed = [1, 2]", "seed = [2, 3]"))  # more and fewer runs of the same study
+    said = carry_out(fast, folder, "--workers", "4")
+    assert said.count("started") == 4 and "seed-1" not in said
+    assert {run.seed for run in Study.open(folder).runs()} == {2, 3}
 
 
 def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_path, monkeypatch, capsys):
@@ -180,7 +333,7 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
     train.main(["--resume", str(tmp_path / "cut")])
     assert finished(tmp_path / "cut") and finished(tmp_path / "whole")
     whole, cut = (Run.open(tmp_path / name).metrics()[-1] for name in ("whole", "cut"))
-    assert {k: v for k, v in whole.items() if k[:5] != "time/"} == {k: v for k, v in cut.items() if k[:5] != "time/"}
+    assert all(cut[name] == value for name, value in whole.items() if not name.startswith(VOLATILE))
     with pytest.raises(SystemExit):
         train.main(["--resume", str(tmp_path / "cut")])
     assert "is complete at 120 steps" in capsys.readouterr().err
@@ -189,14 +342,13 @@ def test_a_run_killed_between_its_last_step_and_its_final_evaluation_ends(tmp_pa
     assert not list((tmp_path / "cut").rglob("chunk_*"))
 
 
-def test_shares_of_accelerators():
-    devices = Devices(["0", "1"], 0.5)
-    assert devices.slots() == 4
-    taken = [devices.take() for _ in range(4)]
-    assert sorted(taken) == ["0", "0", "1", "1"]
-    devices.give_back("1")
-    assert devices.take() == "1"
-    assert Devices(["0", "1", "2"], 2).slots() == 1 and Devices(["3", "4"], 2).take() == "3,4"
+def test_shares_of_accelerators(monkeypatch):
+    assert sorted(device_slots(["0", "1"], 0.5)) == ["0", "0", "1", "1"]
+    assert device_slots(["0", "1", "2"], 2) == ["0,1"] and device_slots(["0"], 2) == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, 3")
+    assert Processes(None, 1, 0.5).slots() == min(os.cpu_count(), 4)
+    with pytest.raises(UserError, match="a run of this study takes 4 GPUs and there are not as many here"):
+        Processes(None, 1, 4.0)
 
 
 def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp_path, undisturbed):
@@ -216,3 +368,39 @@ def test_runs_with_the_very_same_settings_are_taken_from_another_study(fast, tmp
             assert results(second)[run.name] == undisturbed[run.name.replace("named-otherwise", "bb")]
             assert str(first) not in (run.folder / "config.toml").read_text()
     assert "took" not in carry_out(other, second, "--take-from", str(first))  # nothing is taken twice
+
+
+# ---------------------------------------------------------------- the cuts of shipped studies, by the real trainers
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds the trainer to kill in /proc")
+@pytest.mark.parametrize("name, moment", [("first_evidence", 160), ("thesis_table1", 120)])
+def test_the_cut_of_a_shipped_study_with_a_kill_gives_what_its_trainer_gives_alone(name, moment, tmp_path):
+    definition, whole = read_definition(name, smoke=True), tmp_path / "whole"
+    train = importlib.import_module(script_of(definition.kind)).main
+    for run in expand(definition):
+        (tmp_path / "config.toml").write_text(run.toml)
+        train(["--config", str(tmp_path / "config.toml"), "--run", str(whole / "runs" / run.name)])
+    folder, process = tmp_path / "study", start(name, tmp_path / "study", "--smoke", "--workers", "2")
+    wait_for(lambda: last_step(folder / "runs" / run.name) >= moment or process.poll() is not None, seconds=200)
+    kill_trainers(folder, [run.name])
+    said = process.communicate(timeout=200)[0]
+    assert process.returncode == 0, said
+    assert f"lost     {run.name}: its process was ended by SIGKILL; it continues from its last checkpoint" in said
+    assert results(folder) == results(whole) and len(results(whole)) == 2
+    assert {run.state for run in Study.open(folder).runs()} == {"finished"}
+
+
+@pytest.mark.long
+def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
+    folder, kept = tmp_path / "study", tmp_path / "kept"
+    carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
+    report([str(folder), "--archive", str(kept)])
+    report([str(folder)])
+    report([str(kept)])
+    pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
+    assert pages[0] == pages[1]
+    assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]
+    pictures = {path.stem for path in (kept / "report" / "pictures").glob("attention-*.png")}
+    assert pictures == {"attention-cartpole-v1-causal-seed-1"}  # the recurrent form has no attention

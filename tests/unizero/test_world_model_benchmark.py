@@ -1,98 +1,91 @@
-"""The benchmark of world models times what training does; its tables add up; the script writes its page."""
+"""The scripts of both world models: they time what training does, and count what papers and closed forms say."""
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from glam_models import PRESETS
+from glam_models import model as glam_model
 from glam_runs import trained
 from run_folders import metrics, refused
 from torch import nn
 
-from dqn_memory.analysis.timing import BenchmarkConfig, mixing_work, prior_table
+from dqn_memory.analysis.timing import BenchmarkConfig, mixing_work
 from dqn_memory.runs.errors import UserError
-from world_models import benchmark
-from world_models.benchmark import GlamCase, UniZeroCase, glam_cases, main, unizero_cases
-from world_models.run_speed import speed_row
+from world_models import benchmark, parameters
+from world_models.benchmark import main, parsed, speed_row, ways
+from world_models.glam.config import FORMS
+from world_models.glam.model import WorldModel as GlamModel
+from world_models.parameters import parts, sizes, total
 
 TIMER = BenchmarkConfig(2, warm_up=0).compare
-QUICK = UniZeroCase("quick")
+CASE = {"preset": "quick", "device": "cpu", "engine": "eager", "precision": "float32"}
+SMOKE = CASE | {"preset": "smoke"}
 
 
 def test_presets_are_those_of_the_bars():
-    config = UniZeroCase("full", "cuda").config()
+    config = parsed("unizero", CASE | {"preset": "full"}, "--backend compiled")
     assert (config.environment.num_envs, config.search.simulations, config.learner.batch_size) == (8, 50, 64)
-    assert (config.model.width, config.model.horizon, config.compute.device) == (768, 10, "cuda")
-    config = UniZeroCase("tiny").config()
+    assert (config.model.width, config.model.horizon, config.search.backend) == (768, 10, "compiled")
+    config = parsed("unizero", CASE | {"preset": "tiny"}, "")
     assert (config.environment.num_envs, config.search.simulations, config.model.width) == (2, 8, 64)
-    assert (config.model.encoder.channels, config.model.layers) == (16, 2)
-    config = GlamCase("paper", "cuda", "cudagraph", backend="torch").config()
+    config = parsed("glam", CASE | {"preset": "paper"}, "--backend torch")
     assert (config.model.width, config.learner.batch_size, config.imagination.num_rollouts) == (256, 32, 1024)
-    assert (config.compute.engine, config.compute.backend, config.compute.device) == ("cudagraph", "torch", "cuda")
-    assert GlamCase("paper", "cuda").horizons == [16, 24, 32] and GlamCase("smoke").horizons == [4]
-    assert replace(GlamCase("paper"), horizon=24).config().horizon.at(90_000) == 24
-    bfloat16 = GlamCase("fast", precision="bfloat16").config()
-    assert bfloat16.learner.bfloat16 and bfloat16.agent.bfloat16 and bfloat16.model.imagination_memory == "carried"
-    assert not GlamCase("fast").config().learner.bfloat16
+    assert (config.compute.backend, config.learner.bfloat16, config.agent.bfloat16) == ("torch", False, False)
+    assert sorted(benchmark.horizons(CASE | {"preset": "paper"})) == [16, 24, 32]
+    fast = parsed("glam", CASE | {"preset": "fast", "precision": "bfloat16"}, "")
+    assert fast.learner.bfloat16 and fast.agent.bfloat16 and fast.model.imagination_memory == "carried"
 
 
-def test_engines_choose_the_cases():
-    assert [(case.engine, case.query_per) for case in unizero_cases("cpu")] == [("eager", "auto"), ("eager", "action")]
-    assert [case.engine for case in unizero_cases("cpu", ("compile",))] == ["compile"]
-    accelerated = unizero_cases("cuda")
-    assert {case.engine for case in accelerated} == {"eager", "compile", "cudagraph"}
-    assert all(case.barred for case in accelerated)
-    assert {case.engine for case in glam_cases("cuda")} == {"eager", "cudagraph"}
-    assert [case.preset for case in glam_cases("cpu")] == ["smoke"]
+def test_every_way_is_a_run_of_its_engine_and_precision():
+    for model, engines in (("unizero", {"eager", "compile", "cudagraph"}), ("glam", {"eager", "cudagraph"})):
+        cuda = ways(model, "cuda")
+        assert {case["engine"] for case, _ in cuda} == engines and all(benchmark.bar(model, case) for case, _ in cuda)
+        for case, flags in (*cuda, *ways(model, "cpu")):
+            config = parsed(model, case, flags)
+            assert (config.compute.engine, config.compute.device) == (case["engine"], case["device"])
+            assert config.compute.tf32 == (case["precision"] != "float32")
 
 
-def test_unizero_is_timed_with_full_histories_and_before_its_first_update():
-    trainer = QUICK.trainer()
+def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
+    trainer = benchmark.make_trainer("unizero", CASE, "--backend compiled")
     assert trainer.planner.window.count.tolist() == [trainer.config.model.pairs] * 2
     assert trainer.updates == 0 and trainer.sequences(reanalyse=False).mask.all()
     asked, expand = [], trainer.model.expand
     trainer.model.expand = lambda *args: asked.append(args[2].shape) or expand(*args)
     trainer.plan()
     assert asked and set(asked) == {(2, 6)}  # all actions of both environments
-
-
-def test_a_step_takes_at_least_its_network(monkeypatch):
-    """The columns come from the works they are named for."""
-    slow = nn.Module.__call__
+    call = nn.Module.__call__
 
     def sleepy(self, *args, **kwargs):
-        import time
-
         if type(self).__name__ == "ImageEncoder":
             time.sleep(0.02)
-        return slow(self, *args, **kwargs)
+        return call(self, *args, **kwargs)
 
-    trainer = QUICK.trainer()
+    # the columns come from the works they are named for
+    monkeypatch.setattr(benchmark, "make_trainer", lambda *_: trainer)
     monkeypatch.setattr(nn.Module, "__call__", sleepy)
-    row = benchmark.acting_row(replace(QUICK, preset="tiny"), trainer, TIMER)
-    assert row["step_ms"] > 20 > row["games_ms"]
-    assert row["steps_s"] == pytest.approx(2000 / row["step_ms"]) and row["steps_s_bar"] == 30
-    row = benchmark.learning_row(QUICK, trainer, TIMER)
-    assert row["gather_ms"] < 20 < min(row["update_ms"], row["reanalysis_ms"])
+    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "--backend compiled", ("projection",), TIMER)
+    (_, acting), (_, learning) = rows
+    assert acting["step_ms"] > 20 > acting["games_ms"]
+    assert acting["steps_s"] == pytest.approx(2000 / acting["step_ms"]) and acting["steps_s_bar"] == 30
+    assert learning["gather_ms"] < 20 < min(learning["update_ms"], learning["reanalysis_ms"])
 
 
 def test_the_projection_of_unizero_adds_up():
     case = {"preset": "full", "device": "cuda", "engine": "cudagraph", "precision": "float32"}
     acting = {**case, "trees": "compiled", "query_per": "auto", "num_envs": 8, "step_ms": 15.0, "games_ms": 1.0}
-    learning = [{**case, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 61.0}]
-    row = benchmark.unizero_run(acting, learning)
+    learning = {**case, "update_ms": 19.0, "gather_ms": 1.0, "reanalysis_ms": 61.0}
+    (row,) = benchmark.unizero_runs({"acting": [acting], "learning": [learning]})
     minutes = {"acting_min": 12_500 * 15, "learning_min": 25_000 * 20, "reanalysis_min": 500 * 60,
                "evaluation_min": 11 * 2_000 * 15, "games_min": 12_500 + 22_000}  # fmt: skip
     assert {name: row[name] for name in minutes} == pytest.approx({k: v / 60_000 for k, v in minutes.items()})
     assert row["run_min"] == pytest.approx(sum(minutes.values()) / 60_000) and row["run_bar"] == 20
-
-
-def test_priors_are_compared_at_every_context_and_local_ones_twice():
-    table = prior_table(TIMER, (1, 2, 4), (64, 128), "cpu")
-    rows = {(row["prior"], row["tokens"]): row for row in table.records()}
-    assert len(rows) == len(table.rows) == 24
-    assert rows["causal", 128]["of_causal"] == 1 and rows["gaussian", 64]["of_causal"] > 0
-    assert rows["local", 64]["growth"] is None and rows["local, masked", 128]["growth"] > 0
 
 
 @pytest.mark.parametrize("kind", ["local", "gaussian", "adaptive_gate"])
@@ -104,22 +97,28 @@ def test_mixing_computes_what_it_says(kind):
 
 
 def test_both_forms_dream_of_the_same_contexts_and_phases_add_up():
-    row = benchmark.imagination_row(GlamCase("smoke"), TIMER)
-    assert row["window_ms"] > 0 and row["carried_ms"] > 0 and row["horizon"] == 4 and row["rows"] == 16
-    window, carried = (GlamCase("smoke", form=form).trainer().imagine() for form in ("window", "carried"))
+    (_, phases), (_, imagination) = benchmark.glam_rows(SMOKE, "", ("phases", "imagination"), TIMER)
+    assert imagination["window_ms"] > 0 and imagination["carried_ms"] > 0
+    assert imagination["horizon"] == 4 and imagination["rows"] == 16
+    assert phases["step_ms"] == pytest.approx(sum(phases[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
+    assert phases["bar"] is None and phases["backend"] == "simd"
+    window, carried = (
+        benchmark.make_trainer("glam", SMOKE, f"--imagination-memory {form}").imagine()
+        for form in ("window", "carried")
+    )
     assert (window.sample[0] == carried.sample[0]).all() and not (window.h[-1] == carried.h[-1]).all()
-    row = benchmark.phase_row(GlamCase("smoke"), TIMER)
-    assert row["step_ms"] == pytest.approx(sum(row[f"{name}_ms"] for name in ("act", "model", "dream", "agent")))
-    assert row["bar"] is None and row["backend"] == "simd"
 
 
-def test_a_run_of_glam_is_projected_over_its_own_horizons():
-    case = {"preset": "paper", "device": "cuda", "engine": "eager", "precision": "float32", "form": "window"}
+def test_a_run_of_glam_is_projected_over_its_own_horizons(monkeypatch):
+    case = {"preset": "paper", "device": "cuda", "engine": "eager", "precision": "float32"}
     rows = [
-        {**case, "horizon": horizon, "act_ms": 1.0, "model_ms": 10.0, "dream_ms": float(horizon), "agent_ms": 2.0}
-        for horizon in (16, 24, 32)
-    ]
-    row = benchmark.glam_run(rows, GlamCase("paper", "cuda"), 0.5, evaluated_ms=4.0)
+        {**case, "form": "window", "horizon": horizon, "act_ms": 1.0, "model_ms": 10.0, "dream_ms": float(horizon),
+         "agent_ms": 2.0} for horizon in (16, 24, 32)
+    ]  # fmt: skip
+    milliseconds = iter([{"games_ms": 0.5}, {"games_ms": 4.0}])
+    monkeypatch.setattr(benchmark, "environment_step", lambda *_, **__: None)
+    monkeypatch.setattr(benchmark, "timed", lambda *_: next(milliseconds))
+    (row,) = benchmark.glam_runs({"phases": rows}, [(case, "")], TIMER)
     updates, evaluated = 100_000 - 1024, 2 * 9 * 2_000  # evaluated: sampled and greedy, rounds, steps
     minutes = {"model_min": updates * 10, "dream_min": (25_000 - 1024) * 16 + 25_000 * 24 + 50_000 * 32,
                "games_min": 100_000 * 0.5 + evaluated * 4, "acting_min": updates + evaluated,
@@ -132,7 +131,7 @@ def test_a_run_of_glam_is_projected_over_its_own_horizons():
     ("model", "flags", "titles", "cell"),
     [
         ("unizero", [], ["Acting", "Learning", "Projected run", "Priors"], "| quick | cpu | eager | float32"),
-        ("glam", ["--only", "phases"], ["Phases"], "model_ms"),
+        ("glam", ["--only", "projection"], ["Phases", "Projected run"], "model_ms"),
     ],
 )
 def test_the_script_writes_its_page(model, flags, titles, cell, tmp_path, capsys):
@@ -154,26 +153,24 @@ def test_a_table_that_grows_takes_its_own_place_and_one_that_fails_loses_none(tm
         yield benchmark.Table(["row"], [[1], [2]], "Second")
         raise UserError("no more time")
 
-    monkeypatch.setattr(benchmark, "measured", measured)
+    monkeypatch.setattr(benchmark, "tables", measured)
     with pytest.raises(SystemExit):
         main(["unizero", "--folder", str(tmp_path), "--device", "cpu"])
     tables = json.loads((tmp_path / "unizero.json").read_text())["sections"]["cpu"]["tables"]
     assert [(table["title"], len(table["rows"])) for table in tables] == [("First", 1), ("Second", 2)]
 
 
-@pytest.mark.parametrize(
-    ("model", "flags", "words"),
-    [
-        ("unizero", ["--repetitions", "1"], "--repetitions 1 must be at least 2"),
-        ("unizero", ["--threads", "0"], "at least 1"),
-        ("unizero", ["--only", "prior"], "priors"),
-        ("unizero", ["--device", "cpu", "--engine", "cudagraph"], "compile"),
-        ("glam", ["--only", "imaginatio"], "imagination"),
-        ("glam", ["--device", "cpu", "--engine", "cudagraph"], "cudagraph"),
-    ],
-)
-def test_wrong_input_is_one_sentence(model, flags, words, capsys):
-    assert words in refused(capsys, [model, *flags], main)
+def test_wrong_input_is_one_sentence(capsys):
+    for arguments, words in {
+        "unizero --repetitions 1": "--repetitions 1 must be at least 2",
+        "unizero --only prior": "priors",
+        "unizero --device cpu --engine cudagraph": "compile",
+        "glam --only imaginatio": "imagination",
+        "glam --device cpu --engine cudagraph": "cudagraph",
+    }.items():
+        assert words in refused(capsys, arguments.split(), main)
+    wrong = ["unizero", "--actions", "0", "--no-write"]
+    assert "--actions 0 must be at least 1" in refused(capsys, wrong, parameters.main)
 
 
 def test_a_whole_run_of_glam_becomes_a_section(tmp_path, capsys):
@@ -202,3 +199,117 @@ def test_a_runs_speed_leaves_evaluations_and_idle_stretches_out():
     assert (row["steps"], row["updates"]) == (50, 15)
     with pytest.raises(UserError, match="too little yet"):
         speed_row(logged[:1])
+
+
+def page(folder, *argv):
+    """The tables that the script writes, by title, and its page."""
+    parameters.main([*argv, "--results", str(folder)])
+    tables = json.loads((folder / "parameters.json").read_text())["tables"]
+    return {table["title"]: table["rows"] for table in tables}, (folder / "parameters.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def unizero(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("results"), "unizero")
+
+
+@pytest.fixture(scope="module")
+def glam(tmp_path_factory):
+    return page(tmp_path_factory.mktemp("results"), "glam", "--actions", "4")
+
+
+def test_every_part_and_prior_of_unizero(unizero):
+    tables, text = unizero
+    totals = tables["Parameters: 20,762,090 + 1,537 A"][0]
+    assert totals == {f"A = {n}": 20_762_090 + 1537 * n for n in (3, 6, 8, 9, 18)} and "20,771,312" in text
+    rows = {row["prior"] or row["dynamics"]: row for row in tables["Every form of the model"]}
+    causal = rows["causal"]
+    assert (causal["encoder"], causal["stack"], causal["positions"]) == (3_461_152, 14_177_280, 15_360)
+    assert (causal["actions"], causal["heads"]) == (768 * 6, 3_108_298 + 769 * 6)
+    for row in rows.values():
+        assert row["total"] == sum(row[part] for part in ("encoder", "actions", "positions", "stack", "heads"))
+    extra = {"local": 0, "adaptive": 16, "adaptive_hard": 16, "gaussian": 32, "gaussian_adaptive": 48,
+             "gaussian_gate": 32, "adaptive_gate": 16, "gaussian_adaptive_gate": 48}  # fmt: skip
+    for prior, added in extra.items():
+        assert rows[prior]["total"] == 20_771_312 + added == causal["total"] + rows[prior]["learned_prior"]
+    assert {"recurrent", "gru"} < set(rows)
+    assert [causal[name] for name in ("encode", "root", "expand", "train")] == [
+        "140.182", "137.176", "151.486", "630.866"]  # fmt: skip
+
+
+# Counted on the released classes; the stem has 256 more for each action.
+RELEASED = {
+    "encoder": 690_624, "posterior head": 4_195_328, "prior head": 263_168, "stem": 328_192, "GMamba": 438_272,
+    "GMamba projection": 66_048, "LMamba": 438_272, "LMamba projection": 65_536, "reward head": 197_631,
+    "termination head": 132_353, "decoder": 4_884_931, "variation head": 263_168, "variation projection": 4_195_328,
+}  # fmt: skip
+
+
+def glam_total(config, actions):
+    return total(partial(GlamModel, config), actions)
+
+
+def test_totals_of_glam_by_closed_form():
+    paper = PRESETS["paper"]
+    for actions in (1, 6, 18):
+        assert glam_total(PRESETS["code"], actions) == 16_158_851 + 256 * actions
+        # without the second head and its random map, with a LayerNorm behind each of two mixers and with two hidden
+        # layers before the first head, each of which has 256 x 256 weights and a LayerNorm
+        added = 2 * 512 + 2 * (65_536 + 512)
+        assert glam_total(paper, actions) == 16_158_851 - 4_458_496 + added + 256 * actions
+        assert glam_total(PRESETS["fast"], actions) == glam_total(paper, actions)
+    layer = 437_760 + 2 * 512  # mixer, two LayerNorms
+    assert glam_total(replace(paper, global_layers=2, local_layers=3), 6) - glam_total(paper, 6) == 3 * layer
+
+
+def test_every_part_of_the_released_model(glam):
+    tables, text = glam
+    rows = {row["part"]: row for row in tables["Preset code: 16,158,851 + 256 A"]}
+    assert set(rows) == {*RELEASED, "total"}
+    for name, known in RELEASED.items():
+        assert rows[name]["parameters"] == known + (256 * 4 if name == "stem" else 0), name
+    assert RELEASED["posterior head"] + RELEASED["prior head"] == 4_458_496
+    assert "16,159,875" in text
+
+
+def test_trained_frozen_and_unreached_are_told_apart(glam):
+    presets = {title.split()[1].rstrip(":"): rows for title, rows in glam[0].items() if title.startswith("Preset ")}
+    for name in PRESETS:
+        rows, whole = presets[name], presets[name][-1]
+        assert whole["part"] == "total"
+        assert whole["parameters"] == sum(row["parameters"] for row in rows[:-1])
+        assert whole["frozen"] == (4_195_328 if name == "code" else 0) and whole["unreached"] == 0
+        assert whole["buffers"] == 1920
+    code = {row["part"]: row for row in presets["code"]}
+    assert code["variation projection"]["frozen"] == 4_195_328 and code["variation projection"]["trained"] == 0
+    assert code["total"]["trained"] == 11_963_523 + 256 * 4
+    dead = sizes(glam_model("code", global_layers=2).float())
+    assert dead["total"]["unreached"] == dead["GMamba"]["unreached"] == dead["GMamba"]["trained"] > 0
+
+
+def test_agent_and_forms_of_glam(glam):
+    tables, text = glam
+    rows = {row["part"]: row for row in tables["Agent: 3,020,286 + 513 A"]}
+    assert rows["actor"]["parameters"] == 919_552 + 513 * 4
+    assert rows["critic"]["trained"] == rows["slow critic"]["frozen"] == 1_050_367
+    forms = {row["form"]: row for row in tables["Preset `paper` under every sequence form"]}
+    assert tuple(forms) == FORMS and all(f"| {name} |" in text for name in FORMS)
+    assert all(row["unreached"] == row["frozen"] == 0 for row in forms.values())
+    assert forms["glam"]["total"] == forms["glam_no_variation"]["total"]
+    assert forms["glam"]["total"] - forms["lmamba"]["total"] == 437_760 + 2 * 512 + 66_048
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_parts_hold_every_parameter_once(name):
+    net = glam_model(sequence=name)
+    held = [id(p) for part in parts(net).values() for p in part.parameters()]
+    assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model", ["unizero", "glam"])
+def test_command_line(model, tmp_path):
+    command = [sys.executable, "-m", "world_models.parameters", model, "--no-write", "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    assert done.returncode == 0 and json.loads(done.stdout), done.stderr
+    assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.runs import backend as backends
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
@@ -24,29 +25,10 @@ from dqn_memory.runs.settings import from_record, load_plugins
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig
-from world_models.glam.imagination import Policy, choose, uniforms
-from world_models.glam.memory import Memory, make_memory
+from world_models.glam.encoder import uniforms
+from world_models.glam.imagination import Memory, Policy, choose, make_memory
 from world_models.glam.model import WorldModel
 from world_models.settings import EvalSetup
-
-KIND = "glam"  # what a checkpoint's header says
-PolicyName = Literal["sampled", "greedy"]
-POLICIES: tuple[PolicyName, ...] = ("sampled", "greedy")
-
-
-@dataclass(frozen=True)
-class ActingNoise:
-    """Uniforms from [0, 1) for one step of N environments."""
-
-    latent: Tensor  # (N, G, C), for the frame
-    guess: Tensor  # (N, G, C), for the predicted latent that a policy sees if it acts before observing
-    action: Tensor  # (N, A)
-
-    @classmethod
-    def draw(cls, model: WorldModel, rows: int, actions: int, generator: torch.Generator) -> ActingNoise:
-        """Draw uniforms on the generator's device."""
-        latent = (rows, model.config.categoricals, model.config.classes)
-        return cls(*(uniforms(shape, generator) for shape in (latent, latent, (rows, actions))))
 
 
 class Player:
@@ -60,9 +42,8 @@ class Player:
     def __init__(
         self, model: WorldModel, policy: Policy, memory: Memory, rows: int, act_before_observing: bool = False
     ) -> None:
-        self.model, self.policy, self.memory = model, policy, memory
+        self.model, self.policy, self.memory, self.rows = model, policy, memory, rows
         self.act_before_observing = act_before_observing
-        self.rows = rows
         self.reset()
 
     def reset(self) -> None:
@@ -73,28 +54,29 @@ class Player:
         self.state = self.memory.start(self.rows)
 
     @torch.no_grad()
-    def act(self, frame: Tensor, first: Tensor, noise: ActingNoise, greedy: bool = False) -> Tensor:
+    def act(self, frame: Tensor, first: Tensor, generator: torch.Generator, greedy: bool = False) -> Tensor:
         """Choose actions (N,) for frames (N, 3, S, S) uint8; `first` (N,) marks the first frames of episodes.
 
-        `greedy` takes the most probable action in place of a drawn one. Sets the model's evaluation mode.
+        Draws a latent of the frame, a guess of it and an action. `greedy` takes the most probable action in place of a
+        drawn one. Sets the model's evaluation mode.
         """
         self.model.eval()
-        sample = self.model.sample(self.model.encode(frame.unsqueeze(1)).squeeze(1), noise.latent)  # (N, Z)
+        latent, guess = (self.model.noise((self.rows,), generator) for _ in range(2))  # (N, G, C)
+        choice = uniforms((self.rows, self.model.actions), generator)
+        sample = self.model.sample(self.model.encode(frame.unsqueeze(1)).squeeze(1), latent)  # (N, Z)
         opens = self.new | (first & self.model.config.reset_at_episode_start)  # (N,)
         h = torch.where(opens.unsqueeze(1), 0, self.h)  # (N, D)
-        action = self._choose(sample, h, opens, noise, greedy)
+        if self.act_before_observing:
+            guessed = self.model.sample(self.model.prior_head(h), guess)
+            logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guessed, h), -1)))  # (N, A)
+        else:
+            logits = self.policy(torch.cat((sample, h), -1))
+        action = choose(logits, choice)
+        if greedy:
+            action = torch.where(opens & self.act_before_observing, action, logits.argmax(-1))
         self.h, self.state = self.memory.push(sample, action, opens, self.state)
         self.new = torch.zeros_like(self.new)
         return action
-
-    def _choose(self, sample: Tensor, h: Tensor, opens: Tensor, noise: ActingNoise, greedy: bool) -> Tensor:
-        if not self.act_before_observing:
-            logits = self.policy(torch.cat((sample, h), -1))  # (N, A)
-            return logits.argmax(-1) if greedy else choose(logits, noise.action)
-        guess = self.model.sample(self.model.prior(h), noise.guess)  # (N, Z)
-        logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guess, h), -1)))
-        drawn = choose(logits, noise.action)
-        return torch.where(opens, drawn, logits.argmax(-1)) if greedy else drawn
 
     def state_dict(self) -> dict[str, Any]:
         """Return what an exact continuation needs: tensors, and those of the memory's state by its fields."""
@@ -102,15 +84,8 @@ class Player:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
-        saved = _moved(dict(state), self.h.device)
+        saved = mapped(lambda x: x.to(self.h.device), dict(state))
         self.h, self.new, self.state = saved["h"], saved["new"], type(self.state)(**saved["memory"])
-
-
-def _moved(value: Any, device: torch.device) -> Any:
-    """Move the tensors inside dicts and tuples to a device."""
-    if isinstance(value, dict):
-        return {name: _moved(each, device) for name, each in value.items()}
-    return value.to(device) if isinstance(value, Tensor) else tuple(_moved(each, device) for each in value)
 
 
 def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing: bool) -> Player:
@@ -141,7 +116,7 @@ def evaluate(
     """
     chosen = config.evaluation.policy
     scores: list[Score] = []
-    for policy in POLICIES if chosen == "both" else (chosen,):
+    for policy in ("sampled", "greedy") if chosen == "both" else (chosen,):
         streams = Streams.spawn(seed)
         player = make_player(model, agent, num_envs, config.collection.act_before_observing)
         with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
@@ -161,8 +136,7 @@ def play(
     while tally.open:
         if reset_memory:
             player.reset()
-        noise = ActingNoise.draw(player.model, fleet.num_envs, fleet.num_actions, numbers)
-        step = fleet.step(player.act(observation, first, noise, greedy))
+        step = fleet.step(player.act(observation, first, numbers, greedy))
         observation, first = step.observation, step.done
         tally.count(step)
     return tally
@@ -198,15 +172,14 @@ def check_frames(fleet: Fleet, config: TrainConfig) -> None:
     raise UserError(f"--env {config.environment.env} shows {space}, but GLAM needs frames Box(0, 255, {shape}, uint8)")
 
 
-def load(run: Path | str, device: torch.device | str = "cpu") -> Trained:
+def load(path: Path, device: torch.device) -> Trained:
     """Load model and agent of a run's latest checkpoint; nothing is written.
 
     Raises:
         UserError: there is no run or no checkpoint, it is damaged or of another kind, or its weights do not fit.
     """
-    path, device = Path(run), torch.device(device)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint, KIND)
+    check_kind(path, checkpoint, "glam")
     config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
     model, agent = build(config, checkpoint.trainer["actions"], 0, device)
@@ -225,22 +198,15 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     if options.env is not None:
         config = replace(config, environment=replace(config.environment, env=options.env, path=None))
     setup = EvalSetup.of(config, device, options.reset_memory)
-    if options.env is not None:
-        _check_environment(setup, config, found)
-    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
-    score = evaluate(found.model, found.agent, setup, config, num_envs, episodes, options.seed)
-    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
-    facts = {"sequence": config.model.sequence, **backends.facts(found.backend)}
-    return Evaluation(
-        found.step, config.model.sequence, setup.env, setup.env_kwargs, scores, facts, backend=found.backend
-    )
-
-
-def _check_environment(setup: EvalSetup, config: TrainConfig, found: Trained) -> None:
-    """Refuse an environment in which the agent cannot act."""
     fleet = setup.fleet(1, 0)
     check_frames(fleet, config)
     if fleet.num_actions != found.model.actions:
         raise UserError(
             f"--env {setup.env} has {fleet.num_actions} actions, but the agent was trained with {found.model.actions}"
         )
+    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
+    score = evaluate(found.model, found.agent, setup, config, num_envs, episodes, options.seed)
+    scores: dict[str, Score] = {policy: score} if score.greedy is None else {"sampled": score, "greedy": score.greedy}
+    sequence, backend = config.model.sequence, found.backend
+    facts = {"sequence": sequence, **backends.facts(backend)}
+    return Evaluation(found.step, sequence, setup.env, setup.env_kwargs, scores, facts, backend)

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from dqn_memory.runs.settings import check_numbers
-from world_models.distributions import SymlogCode, cross_entropy, entropy, upcast
+from world_models.distributions import cross_entropy, entropy, symlog_code, upcast
 from world_models.glam.config import AgentConfig
 from world_models.glam.encoder import mlp
 from world_models.glam.imagination import Rollouts
-from world_models.glam.learner import adam
-
-Metrics = dict[str, Tensor]
+from world_models.glam.learner import Metrics, descend
 
 
 class Agent(nn.Module):
-    """Policy and value of a state: of a sampled latent next_value the memory of all steps before it, (..., Z + D).
+    """Policy and value of a state: of a sampled latent and the memory of all steps before it, (..., Z + D).
 
     3,020,286 + 513 A parameters at full size, of which the slow critic's 1,050,367 are not trained.
     """
 
     def __init__(self, config: AgentConfig, features: int, actions: int) -> None:
-        check_numbers(config)
         super().__init__()
-        self.config, self.code = config, SymlogCode(bins=config.bins)
+        self.config, self.code = config, symlog_code(config.bins)
         self.actor = mlp(features, actions, config.hidden, config.layers)
         self.critic = mlp(features, config.bins, config.hidden, config.layers)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False)
@@ -39,38 +34,15 @@ class Agent(nn.Module):
             logits: Tensor = self.actor(features)
         return upcast(logits)
 
-    def values(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute the critic's logits (..., bins) and values (...), float32 or wider."""
-        return self._values(self.critic, features)
-
-    @torch.no_grad()
-    def slow_values(self, features: Tensor) -> Tensor:
-        """Compute the slow critic's values (...)."""
-        return self._values(self.slow_critic, features)[1]
-
-    def trainable(self) -> list[nn.Parameter]:
-        """List the parameters of actor and critic."""
-        return [*self.actor.parameters(), *self.critic.parameters()]
-
-    @torch.no_grad()
-    def update_slow_critic(self) -> None:
-        """Move the slow critic towards the critic by its moving average."""
-        slow: list[Tensor] = list(self.slow_critic.parameters())
-        torch._foreach_lerp_(slow, list(self.critic.parameters()), 1 - self.config.slow_decay)
-
-    def _values(self, critic: nn.Module, features: Tensor) -> tuple[Tensor, Tensor]:
+    def values(self, features: Tensor, slow: bool = False) -> tuple[Tensor, Tensor]:
+        """Compute the critic's, or the slow critic's, logits (..., bins) and values (...), float32 or wider."""
+        critic = self.slow_critic if slow else self.critic
         with self._autocast(features):
             logits = critic(features)
         return logits, self.code.decode(logits)
 
     def _autocast(self, like: Tensor) -> torch.autocast:
         return torch.autocast(like.device.type, torch.bfloat16, enabled=self.config.bfloat16)
-
-
-def optimizer_for(agent: Agent, capturable: bool = False) -> torch.optim.Adam:
-    """Make the Adam of actor and critic."""
-    config = agent.config
-    return adam(agent.trainable(), config.learning_rate, config.epsilon, capturable)
 
 
 def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
@@ -84,7 +56,7 @@ def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
     logits, value = agent.values(features)
     returns, slow_returns = (
         lambda_return(rollouts.reward, each, rollouts.terminated, config.gamma, config.lam, config.returns)
-        for each in (value.detach(), agent.slow_values(features))
+        for each in (value.detach(), agent.values(features, slow=True)[1])
     )  # (H, B)
     scale = agent.scale.update(returns)
     advantage = (returns - value[:-1].detach()) / scale
@@ -104,19 +76,15 @@ def losses(agent: Agent, rollouts: Rollouts) -> tuple[Tensor, Metrics]:
 def update(agent: Agent, optimizer: torch.optim.Optimizer, rollouts: Rollouts) -> Metrics:
     """Take one gradient step of actor and critic and move the slow critic; metrics stay on the device."""
     total, metrics = losses(agent, rollouts)
-    optimizer.zero_grad(set_to_none=True)
-    total.backward()
-    norm = nn.utils.clip_grad_norm_(agent.trainable(), agent.config.max_grad_norm, foreach=True)
-    optimizer.step()
-    agent.update_slow_critic()
-    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm.detach()}
-
-
-Form = Literal["textbook", "released"]
+    norm = descend(total, agent, optimizer, agent.config.max_grad_norm)
+    with torch.no_grad():  # the slow critic moves towards the critic by its moving average
+        slow: list[Tensor] = list(agent.slow_critic.parameters())
+        torch._foreach_lerp_(slow, list(agent.critic.parameters()), 1 - agent.config.slow_decay)
+    return metrics | {"losses/agent": total.detach(), "grad/agent_norm": norm}
 
 
 def lambda_return(
-    reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: Form = "textbook"
+    reward: Tensor, value: Tensor, terminated: Tensor, gamma: float, lam: float, form: str = "textbook"
 ) -> Tensor:
     """Compute returns of H steps: R_t = r_t + gamma c_t ((1 - lam) V_{t+1} + lam R_{t+1}), from R_H = V_H backwards.
 
@@ -135,9 +103,6 @@ def lambda_return(
         later = short[t] + discount[t] * lam * later
         returns.append(later)
     return torch.stack(returns[::-1])
-
-
-LOW, HIGH = 0.05, 0.95  # the percentiles between which returns are measured
 
 
 def percentile(x: Tensor, share: float) -> Tensor:
@@ -159,18 +124,13 @@ class ReturnScale(nn.Module):
     def __init__(self, decay: float = 0.99) -> None:
         super().__init__()
         self.decay = decay
-        for name in ("low", "high"):
-            self.register_buffer(name, torch.zeros(()))
+        self.register_buffer("low", torch.zeros(()))
+        self.register_buffer("high", torch.zeros(()))
 
     @torch.no_grad()
     def update(self, returns: Tensor) -> Tensor:
         """Update both averages by returns of any shape; return the new scale, a scalar of at least 1."""
         returns = upcast(returns)
-        for average, share in ((self.low, LOW), (self.high, HIGH)):
+        for average, share in ((self.low, 0.05), (self.high, 0.95)):
             average.lerp_(percentile(returns, share).to(average.dtype), 1 - self.decay)
-        return self.value
-
-    @property
-    def value(self) -> Tensor:
-        """The current scale, a scalar."""
         return (self.high - self.low).clamp(min=1.0)

@@ -6,7 +6,7 @@ Every point in which the paper and the released code differ is an option.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -22,15 +22,18 @@ from dqn_memory.runs.settings import (
     check_parts,
     flags_of,
 )
-from envs.atari import AtariConfig as GameConfig
 from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import settings
-from world_models.glam.architecture import ModelConfig
 from world_models.settings import check_environment, shorter, training_signal
 
 CATCH = "Pixel/BlinkingCatch-v0"
+Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
+FORMS: tuple[Form, ...] = get_args(Form)
+MemoryKind = Literal["window", "carried"]
+SMALLEST = 4  # pixels of the last feature map
 Engine = Literal["eager", "cudagraph"]
+Part = Literal["model", "agent"]  # of a GLAM agent, each with updates of its own
 
 
 @dataclass(frozen=True)
@@ -49,18 +52,138 @@ class CatchConfig:
 class AtariConfig:
     """How a game is played: colour frames as large as the model's screen, and what the released code does."""
 
-    frame_skip: int = 4
+    frame_skip: Annotated[int, Bounds(1)] = 4
     """Emulator frames an action is held for; the last two are merged by their maximum."""
-    sticky: float = 0.25
+    sticky: Annotated[float, Bounds(0, below=1)] = 0.25
     """Probability that an emulator frame repeats the action before."""
-    noops: int = 0
+    noops: Annotated[int, Bounds(0)] = 0
     """Most no-ops at the start of an episode, drawn uniformly."""
-    most_frames: int = 108_000
+    most_frames: Annotated[int, Bounds(1)] = 108_000
     """Emulator frames after which an episode is truncated."""
 
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights and floors of the losses (the paper's Eq. 8-10, 12 and Table 3)."""
+
+    reconstruction: Literal["squared", "norm"] = "squared"
+    """`squared` sums squared errors over an image, as released; `norm` is the root of that sum, as Eq. 9 is written
+    (its weight of 1 was tuned with the squares)."""
+    reconstruction_weight: Annotated[float, Bounds(0)] = 1.0
+    """Images."""
+    reward_weight: Annotated[float, Bounds(0)] = 1.0
+    """Rewards: cross-entropy with their symlog two-hot code."""
+    termination_weight: Annotated[float, Bounds(0)] = 1.0
+    """Terminations: binary cross-entropy (Eq. 9 lacks its minus sign)."""
+    dynamics_weight: Annotated[float, Bounds(0)] = 0.5
+    """KL of the prior from the stopped posterior."""
+    representation_weight: Annotated[float, Bounds(0)] = 0.1
+    """KL of the stopped prior from the posterior."""
+    variation_weight: Annotated[float, Bounds(0)] = 0.1
+    """KL of what the differences predict from the variation target."""
+    free_bits: Annotated[float, Bounds(0)] = 1.0
+    """The mean KL of dynamics and of representation has no gradient below this many nats."""
+    variation_free_bits: Annotated[float, Bounds(0)] = 1.0
+    """The same floor for the variation: 1 in the paper, 0.1 as released last."""
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A world model. The defaults are the preset `paper` at its published size, but for the prior's head.
+
+    Eq. 10's variation target, sg(z_{t+1} - z_t), is a difference of one-hot samples and hence no distribution, so its
+    KL cannot be computed. Our named reading is `posterior`: from the differences alone, predict the unimixed, stopped
+    posterior of o_{t+1}.
+    """
+
+    sequence: Form = "glam"
+    """What reads the latents: GLAM or one of the five other rows of the paper's Table 2."""
+    screen: int = 64
+    """Pixels S of a square frame of three colours: a power of two, 8 or more."""
+    channels: Annotated[int, Bounds(1)] = 32
+    """Channels of the first convolution; each of the log2(S / 4) convolutions has twice as many as the one before."""
+    categoricals: Annotated[int, Bounds(1)] = 32
+    """Categorical variables G of a latent."""
+    classes: Annotated[int, Bounds(2)] = 32
+    """Classes C of each of them."""
+    unimix: Annotated[float, Bounds(0, below=1)] = 0.01
+    """Share of the uniform distribution in every predicted categorical."""
+    width: Annotated[int, Bounds(1)] = 256
+    """Width D of the features."""
+    state_size: Annotated[int, Bounds(1)] = 16
+    """States of each Mamba channel."""
+    global_layers: Annotated[int, Bounds(1)] = 1
+    """Mamba layers that read the differences."""
+    local_layers: Annotated[int, Bounds(1)] = 1
+    """Mamba layers that read the windows."""
+    local_window: Annotated[int, Bounds(1)] = 4
+    """Frames of a local window, whose last output counts."""
+    post_norm: bool = True
+    """LayerNorm between a mixer and its residual sum, as in Eq. 6 and 7; the released layers have none."""
+    chained: bool = True
+    """False, as released: every layer of GMamba reads the same differences, and all but the last are dead."""
+    attention_layers: Annotated[int, Bounds(1)] = 2
+    """Layers of a Transformer (`storm`, `double_transformer`)."""
+    heads: Annotated[int, Bounds(1)] = 8
+    """Its attention heads."""
+    dropout: Annotated[float, Bounds(0, below=1)] = 0.1
+    """Its dropout."""
+    attention_window: Annotated[int, Bounds(1)] = 64
+    """Positions that one attention layer can see, the current one included."""
+    bins: Annotated[int, Bounds(2)] = 255
+    """Points of the two-hot code of rewards on symlog [-20, 20]."""
+    prior_head: Literal["linear", "mlp"] = "linear"
+    """What predicts the next latent: `mlp` as in the paper, which gives no sizes, so it has those of the reward's head
+    (two hidden layers as wide as the features); `linear` as released, and in runs whose config lacks this setting. The
+    presets `paper` and `fast` have `mlp`."""
+    variation_head: Literal["shared", "own"] = "shared"
+    """`shared`: the prior's head predicts from the differences too (Eq. 10); `own`: a second head, as released."""
+    variation_target: Literal["posterior", "random_projection"] = "posterior"
+    """`posterior`: see above; `random_projection`, as released: a random linear map, which never learns, of the
+    encoder's difference between two frames, read as logits."""
+    reset_at_episode_start: bool = True
+    """Forget everything before an episode's first frame; the released windows run across episodes."""
+    burn_in: int = 3
+    """Positions at the beginning of a training sequence that train no head because their past was cut off: 3 as in
+    Algorithm 1, 4 as released. Positions after an episode's first frame have their whole past and always train."""
+    batch_length: int = 64
+    """Frames of a training sequence: 64 in Table 3, 68 as released (of which 64 train the heads)."""
+    imagination_memory: MemoryKind = "window"
+    """`window`: every imagined step reads exactly the last `context` frames anew; `carried`: the recurrent state
+    goes on from the context, which sees more of the past and costs less."""
+    context: Annotated[int, Bounds(1)] = 16
+    """Frames before an imagined rollout: 16 in Table 3, 8 as released."""
+    acting_context: Annotated[int, Bounds(1)] = 16
+    """Frames that the acting agent's model sees where it works on windows."""
+    loss: LossConfig = field(default_factory=LossConfig)
+    """Weights and floors."""
+
+    @property
+    def latent(self) -> int:
+        """Width Z = G C of a flat sample."""
+        return self.categoricals * self.classes
+
+    @property
+    def maps(self) -> list[int]:
+        """List the channels of the feature maps, one for each convolution, from the largest map to the smallest."""
+        return [self.channels * 2**stage for stage in range((self.screen // SMALLEST).bit_length() - 1)]
+
+    @property
+    def embedding(self) -> int:
+        """Width of the flattened last feature map."""
+        return self.maps[-1] * SMALLEST**2
+
     def check(self) -> None:
-        """Refuse every value that cannot work."""
-        GameConfig(**asdict(self)).check()
+        """Refuse every combination that cannot be built."""
+        if self.screen < 2 * SMALLEST or self.screen & (self.screen - 1):
+            raise UserError(f"--screen {self.screen} must be a power of two, 8 or more")
+        if not 0 <= self.burn_in < self.batch_length - 1:
+            raise UserError(
+                f"--burn-in {self.burn_in} must be at least 0 and below --batch-length {self.batch_length} by 2 or more"
+            )
+        attention = "transformer" in self.sequence or self.sequence == "storm"
+        if attention and (self.width % self.heads or self.width // self.heads % 2):
+            raise UserError(f"--heads {self.heads} must divide --width {self.width} into heads of even width")
 
 
 @dataclass(frozen=True)
@@ -163,12 +286,6 @@ class HorizonConfig:
     maximum: int = 32
     """Imagined steps at most."""
 
-    def check(self) -> None:
-        """Refuse a maximum below the start, and numbers out of their bounds."""
-        check_numbers(self)
-        if self.maximum < self.start:
-            raise UserError(f"--maximum {self.maximum} must be at least --start {self.start}")
-
     def at(self, step: int) -> int:
         """Return the horizon H after `step` environment steps."""
         smooth, every = self.kind == "smooth", self.growth_every
@@ -200,25 +317,15 @@ class CollectionConfig:
         """Return rewards (N,) as they are learned, and where (N,) the model is taught an end."""
         return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
-    def model_updates(self, iteration: int, num_envs: int) -> int:
-        """Count updates of the world model after iteration number `iteration` = 1, 2, ..."""
-        return _due(self.model_replay_ratio, self.learning_starts, iteration, num_envs)
+    def starts(self, part: Part) -> int:
+        """Environment steps before the first update of a part."""
+        return self.learning_starts if part == "model" else max(self.learning_starts, self.agent_starts)
 
-    def agent_updates(self, iteration: int, num_envs: int) -> int:
-        """Count updates of the agent after that iteration."""
-        return _due(self.agent_replay_ratio, max(self.learning_starts, self.agent_starts), iteration, num_envs)
-
-
-def _due(ratio: float, starts: int, iteration: int, num_envs: int) -> int:
-    """Count updates at a ratio to environment steps, from step `starts` on; exact in the long run."""
-    if iteration * num_envs < starts:
-        return 0
-    return _between(ratio, iteration, iteration, num_envs)
-
-
-def _between(ratio: float, first: int, last: int, num_envs: int) -> int:
-    """Count updates of the iterations from `first` to `last`."""
-    return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio)
+    def updates(self, part: Part, first: int, last: int, num_envs: int) -> int:
+        """Count a part's updates after the iterations `first` to `last` = 1, 2, ...; their ratio to steps is exact."""
+        ratio = self.model_replay_ratio if part == "model" else self.agent_replay_ratio
+        first = max(first, -(-self.starts(part) // num_envs))
+        return int(last * num_envs * ratio) - int((first - 1) * num_envs * ratio) if first <= last else 0
 
 
 @dataclass(frozen=True)
@@ -283,7 +390,9 @@ class TrainConfig:
     def check(self) -> None:
         """Refuse every combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "atari", "model", "horizon", "compute")
+        check_parts(self, "model", "compute")
+        if self.horizon.maximum < self.horizon.start:
+            raise UserError(f"--maximum {self.horizon.maximum} must be at least --start {self.horizon.start}")
         if self._plays_catch:
             with flags_of(self, "catch", size="screen"):
                 check_catch(self.model.screen, **asdict(self.catch))
@@ -296,19 +405,17 @@ class TrainConfig:
 
     def _check_updates(self) -> None:
         """Refuse a run that would end without having learned; --agent-replay-ratio 0 trains the model alone."""
-        collection = self.collection
-        length = self.model.batch_length
-        self._check_learner("world model", "model", collection.learning_starts, length)
+        collection, num_envs, length = self.collection, self.environment.num_envs, self.model.batch_length
+        windows: dict[Part, int] = {"model": length}
         if collection.agent_replay_ratio:
-            window = max(length, self.imagination.frames(self.model.context))
-            self._check_learner("agent", "agent", max(collection.learning_starts, collection.agent_starts), window)
-
-    def _check_learner(self, who: str, part: str, starts: int, window: int) -> None:
-        ratio, num_envs = getattr(self.collection, f"{part}_replay_ratio"), self.environment.num_envs
-        last, first = -(-self.total_steps // num_envs), max(window, -(-starts // num_envs))  # iterations
-        if last < first or not _between(ratio, first, last, num_envs):
-            raise UserError(
-                f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the {who}: that begins "
-                f"after {starts} steps (--learning-starts, --agent-starts) and windows of {window} steps "
-                f"(--batch-length, --context) of one environment, with --{part}-replay-ratio {ratio:g} updates a step"
-            )
+            windows["agent"] = max(length, self.imagination.frames(self.model.context))
+        for part, window in windows.items():
+            if not collection.updates(part, window, -(-self.total_steps // num_envs), num_envs):
+                who = "world model" if part == "model" else part
+                ratio = getattr(collection, f"{part}_replay_ratio")
+                raise UserError(
+                    f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the {who}: that "
+                    f"begins after {collection.starts(part)} steps (--learning-starts, --agent-starts) and windows of "
+                    f"{window} steps (--batch-length, --context) of one environment, with --{part}-replay-ratio "
+                    f"{ratio:g} updates a step"
+                )

@@ -12,14 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from world_models.distributions import unimix, upcast
-from world_models.glam.architecture import SMALLEST, ModelConfig
+from world_models.glam.config import SMALLEST, ModelConfig
 
 COLOURS = 3
-
-
-def widths(config: ModelConfig) -> list[int]:
-    """List the channels of the feature maps, from the largest map to the smallest, without the frame's colours."""
-    return [config.channels * 2**stage for stage in range(config.stages)]
+HIDDEN = 2  # hidden layers of a head that is an MLP
 
 
 class Encoder(nn.Module):
@@ -28,7 +24,7 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for inside, out in pairwise([COLOURS, *widths(config)]):
+        for inside, out in pairwise([COLOURS, *config.maps]):
             layers += [nn.Conv2d(inside, out, 4, 2, 1, bias=False), nn.BatchNorm2d(out), nn.ReLU(inplace=True)]
         self.layers = nn.Sequential(*layers)
 
@@ -36,7 +32,7 @@ class Encoder(nn.Module):
         """Embed frames (..., 3, S, S), uint8 or already in [0, 1]: (..., F)."""
         images = frames.flatten(0, -4)  # (N, 3, S, S)
         if not frames.is_floating_point():
-            images = as_images(images, self.layers[0].weight)  # type: ignore[arg-type]
+            images = images.to(next(self.parameters()).dtype) / 255
         return self.layers(images).flatten(1).unflatten(0, frames.shape[:-3])
 
 
@@ -45,7 +41,7 @@ class Decoder(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        maps = widths(config)[::-1]
+        maps = config.maps[::-1]
         layers: list[nn.Module] = [
             nn.Linear(config.latent, config.embedding, bias=False),
             nn.Unflatten(1, (maps[0], SMALLEST, SMALLEST)),
@@ -59,14 +55,6 @@ class Decoder(nn.Module):
     def forward(self, sample: Tensor) -> Tensor:
         """Decode samples (..., Z) to images (..., 3, S, S)."""
         return self.layers(sample.flatten(0, -2)).unflatten(0, sample.shape[:-1])
-
-
-def as_images(frames: Tensor, like: Tensor) -> Tensor:
-    """Turn uint8 frames into numbers in [0, 1] of the dtype of `like`."""
-    return frames.to(like.dtype) / 255
-
-
-HIDDEN = 2  # hidden layers of a head that is an MLP
 
 
 class CategoricalHead(nn.Module):
@@ -93,7 +81,7 @@ def prior_head(config: ModelConfig) -> CategoricalHead:
 
 def mlp(inputs: int, outputs: int, hidden: int | None = None, layers: int = HIDDEN) -> nn.Sequential:
     """Make hidden layers, as wide as the input unless said otherwise, and a linear map."""
-    width = inputs if hidden is None else hidden
+    width = hidden or inputs
     return nn.Sequential(*hidden_layers(inputs, width, layers), nn.Linear(width, outputs))
 
 
@@ -110,10 +98,15 @@ def gumbel(noise: Tensor) -> Tensor:
     return -(-upcast(noise).log()).log()
 
 
-def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:
-    """Draw one-hot samples (..., G C), with the gradient of their probabilities (straight through).
+def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Draw numbers from [0, 1) on the generator's device."""
+    return torch.rand(shape, generator=generator, device=generator.device)
 
-    The class is the largest of log p plus Gumbel noise of uniforms in [0, 1) of the same shape.
+
+def draw(log_probabilities: Tensor, noise: Tensor) -> Tensor:
+    """Draw one-hot samples (..., Z) of G categoricals, with the gradient of their probabilities (straight through).
+
+    The class is the largest of log p (..., G, C) plus Gumbel noise of uniforms in [0, 1) of the same shape.
     """
     chosen = (log_probabilities.detach() + gumbel(noise)).argmax(-1, keepdim=True)  # (..., G, 1)
     hard = torch.zeros_like(log_probabilities).scatter(-1, chosen, 1.0)

@@ -1,24 +1,112 @@
 """Imagine rollouts with the world model, from contexts of the replay (GLAM, section 3.4 and algorithm 1).
 
-Nothing is decoded to pixels. All randomness enters as uniforms.
+Nothing is decoded to pixels. All randomness enters as uniforms. What the model remembers while it runs step by step, a
+window of the last K steps or a carried state, is a pure function of tensors over a state that the caller keeps, so that
+imagination and acting share it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from world_models.distributions import upcast
-from world_models.glam.encoder import gumbel
-from world_models.glam.memory import MemoryKind, make_memory
+from world_models.glam.config import MemoryKind
+from world_models.glam.encoder import gumbel, uniforms
 from world_models.glam.model import WorldModel
 
 Policy = Callable[[Tensor], Tensor]  # features (B, Z + D) -> action logits (B, A)
 StartFrom = Literal["posterior", "prior"]
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last K steps of B rows, oldest first."""
+
+    sample: Tensor  # (B, K, Z)
+    action: Tensor  # (B, K) int64
+    first: Tensor  # (B, K) bool
+
+
+class WindowMemory:
+    """The last K steps, read anew at each step as in training.
+
+    Nothing lies before the window's first step, as at the start of a training sequence; `first` hides steps of the
+    episode before. A row that opens an episode is filled with copies of its first step: models that reset at episode
+    starts do not look at them, and for those that do not (as released) all differences between them are 0.
+    """
+
+    def __init__(self, model: WorldModel, length: int) -> None:
+        self.model, self.length = model, length
+
+    def start(self, rows: int) -> Any:
+        """Return the state of B rows that have seen nothing: a window of zeros."""
+        like = next(self.model.parameters())
+        flags = torch.zeros(rows, self.length, dtype=torch.bool, device=like.device)
+        return Window(like.new_zeros(rows, self.length, self.model.config.latent), flags.long(), flags)
+
+    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
+        """Read steps (B, T, Z), (B, T), (B, T): return the memory h (B, D) and the state after them.
+
+        Of more than K steps the last K are kept, and fewer than K have nothing before them.
+        """
+        window = self._filled(*(each[:, -self.length :] for each in (sample, action, first)))
+        return self._read(window), window
+
+    def push(self, sample: Tensor, action: Tensor, opens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Read one more step (B, Z), (B,) and forget the oldest: return h (B, D) after it and the next state.
+
+        `opens` (B,) bool marks the rows that forget everything before it: all rows in the first step after `start`.
+        """
+        one = opens.unsqueeze(1)  # (B, 1)
+        window = Window(
+            _appended(torch.where(one.unsqueeze(2), sample.unsqueeze(1), state.sample), sample),
+            _appended(torch.where(one, action.unsqueeze(1), state.action), action),
+            _appended(state.first, opens),
+        )
+        return self._read(window), window
+
+    def _filled(self, sample: Tensor, action: Tensor, first: Tensor) -> Window:
+        """Fill fewer than K steps up: copies of the oldest one stand before it, and it opens the episode."""
+        missing = self.length - action.shape[1]
+        if not missing:
+            return Window(sample, action, first)
+        opens = torch.cat((torch.ones_like(first[:, :1]), first[:, 1:]), 1)
+        oldest = (each[:, :1].repeat_interleave(missing, 1) for each in (sample, action, torch.zeros_like(first)))
+        return Window(*(torch.cat(pair, 1) for pair in zip(oldest, (sample, action, opens), strict=True)))
+
+    def _read(self, window: Window) -> Tensor:
+        return self.model.sequence(window.sample, window.action, window.first).h[:, -1]
+
+
+class CarriedMemory:
+    """The recurrent state, which knows everything since the episode, or the context, began; used as a WindowMemory."""
+
+    def __init__(self, model: WorldModel) -> None:
+        self.core = model.sequence_model
+        self.start, self.push = self.core.initial_state, self.core.step
+
+    def prefill(self, sample: Tensor, action: Tensor, first: Tensor) -> tuple[Tensor, Any]:
+        """Do as WindowMemory."""
+        features, state = self.core(sample, action, first)
+        return features.h[:, -1], state
+
+
+Memory = WindowMemory | CarriedMemory
+
+
+def make_memory(model: WorldModel, kind: MemoryKind, length: int) -> Memory:
+    """Make a memory of that kind; `length` is the window's K."""
+    return WindowMemory(model, length) if kind == "window" else CarriedMemory(model)
+
+
+def _appended(old: Tensor, new: Tensor) -> Tensor:
+    """Drop the oldest of (B, K, ...) and append (B, ...)."""
+    return torch.cat((old[:, 1:], new.unsqueeze(1)), 1)
 
 
 @dataclass(frozen=True)
@@ -40,12 +128,9 @@ class Noise:
     action: Tensor  # (H, B, A)
 
     @classmethod
-    def draw(cls, model: WorldModel, rows: int, horizon: int, actions: int, generator: torch.Generator) -> Noise:
+    def draw(cls, model: WorldModel, rows: int, horizon: int, generator: torch.Generator) -> Noise:
         """Draw uniforms on the generator's device."""
-        return cls(
-            uniforms((horizon + 1, rows, model.config.categoricals, model.config.classes), generator),
-            uniforms((horizon, rows, actions), generator),
-        )
+        return cls(model.noise((horizon + 1, rows), generator), uniforms((horizon, rows, model.actions), generator))
 
 
 @dataclass(frozen=True)
@@ -82,10 +167,8 @@ def encode_context(
 
 
 @torch.no_grad()
-def imagine(
-    model: WorldModel, policy: Policy, context: Context, horizon: int, noise: Noise, kind: MemoryKind = "window"
-) -> Rollouts:
-    """Let the policy act in the model for H steps; `noise` may hold uniforms for more.
+def imagine(model: WorldModel, policy: Policy, context: Context, noise: Noise, kind: MemoryKind = "window") -> Rollouts:
+    """Let the policy act in the model for H steps.
 
     `window` reads exactly the last K steps anew for every step (the paper); `carried` goes on from the recurrent state
     after the context. Episodes that end in a rollout go on; their ends cut the returns. The newest frame's memory is 0
@@ -96,13 +179,13 @@ def imagine(
     h, state = memory.prefill(context.sample, context.action, context.first)  # (B, D)
     sample, opens = context.newest, context.opens
     if sample is None or opens is None:
-        sample, opens = model.sample(model.prior(h), noise.latent[0]), torch.zeros_like(context.first[:, 0])
+        sample, opens = model.sample(model.prior_head(h), noise.latent[0]), torch.zeros_like(context.first[:, 0])
     h = torch.where(opens.unsqueeze(1), 0, h)
     samples, memories, actions = [sample], [h], []
-    for t in range(horizon):
+    for t in range(len(noise.action)):
         action = choose(policy(torch.cat((sample, h), -1)), noise.action[t])  # (B,)
         h, state = memory.push(sample, action, opens, state)
-        sample = model.sample(model.prior(h), noise.latent[t + 1])
+        sample = model.sample(model.prior_head(h), noise.latent[t + 1])
         opens = torch.zeros_like(opens)
         samples.append(sample)
         memories.append(h)
@@ -112,7 +195,7 @@ def imagine(
         sample=torch.stack(samples),
         h=seen,
         action=torch.stack(actions),
-        reward=model.reward_value(model.reward(seen[1:])),
+        reward=model.reward(seen[1:]),
         terminated=model.termination(seen[1:]) > 0,
     )
 
@@ -120,8 +203,3 @@ def imagine(
 def choose(logits: Tensor, noise: Tensor) -> Tensor:
     """Draw actions (...) from softmax(logits) with uniforms from [0, 1), both (..., A)."""
     return (upcast(logits) + gumbel(noise)).argmax(-1)
-
-
-def uniforms(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw numbers from [0, 1) on the generator's device."""
-    return torch.rand(shape, generator=generator, device=generator.device)

@@ -17,6 +17,8 @@ from dqn_memory.blocks.feed_forward import FeedForward
 from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.positions import rotate
+from world_models.distributions import upcast
+from world_models.glam.config import ModelConfig
 
 EPSILON = 1e-6  # of the LayerNorms inside a layer; all others have PyTorch's 1e-5
 FORGETTING = 1e3  # exp(-1000) is 0 in float64
@@ -25,11 +27,15 @@ FORGETTING = 1e3  # exp(-1000) is 0 in float64
 class MambaLayer(nn.Module):
     """x + norm(mixer(norm(x))), Eq. 6 and 7; without the outer norm as released."""
 
-    def __init__(self, width: int, states: int, post_norm: bool) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width, eps=EPSILON)
-        self.mixer = Mamba(width, states=states)
-        self.post_norm = nn.LayerNorm(width, eps=EPSILON) if post_norm else nn.Identity()
+        self.norm = nn.LayerNorm(config.width, eps=EPSILON)
+        self.mixer = Mamba(config.width, states=config.state_size)
+        self.post_norm = nn.LayerNorm(config.width, eps=EPSILON) if config.post_norm else nn.Identity()
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return two tensors: see Mamba."""
+        return self.mixer.initial_state(batch, like.device, like.dtype)
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
         """Compute outputs (B, T, D) of x (B, T, D) from `state`, and the state after it."""
@@ -62,7 +68,7 @@ def mix(mixer: Mamba, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, Sta
     u = F.silu(_convolve(mixer.conv1d, inputs[..., 1:], age)).mT  # (B, T, E)
     low, enter, leave = mixer.x_proj(u).split([mixer.rank, mixer.states, mixer.states], dim=-1)
     decay = _decay(mixer)
-    u, step = _upcast(u, decay), _steps(mixer, low, decay)
+    u, step = u.to(decay.dtype), _steps(mixer, low, decay)
     longest = (FORGETTING / decay.detach().abs().amin(-1)).expand_as(step)  # (B, T, E)
     opens = (age == 0)[..., None]
     driven = torch.where(opens, u * step / longest, u)
@@ -79,11 +85,11 @@ def last_of_window(mixer: Mamba, entered: Tensor, gate: Tensor) -> Tensor:
     low, enter = F.linear(u, mixer.x_proj.weight[: mixer.rank + mixer.states]).split([mixer.rank, mixer.states], -1)
     leave = F.linear(u[:, -1], mixer.x_proj.weight[mixer.rank + mixer.states :])  # (M, N)
     decay = _decay(mixer)
-    u, step = _upcast(u, decay), _steps(mixer, low, decay)
+    u, step = u.to(decay.dtype), _steps(mixer, low, decay)
     nowhere = torch.zeros_like(enter)  # the scan's own outputs are not used
     _, state = selective_scan(u, step, decay, enter, nowhere, softplus=False, core=mixer.core)  # (M, E, N)
     with torch.autocast(state.device.type, enabled=False):
-        y = (state @ _upcast(leave, decay)[..., None])[..., 0]
+        y = (state @ leave.to(decay.dtype)[..., None])[..., 0]
     return mixer.out_proj(_gated(mixer, y, u[:, -1], gate).to(gate.dtype))
 
 
@@ -99,21 +105,17 @@ def _convolve(conv: nn.Conv1d, inputs: Tensor, age: Tensor) -> Tensor:
 
 
 def _decay(mixer: Mamba) -> Tensor:
-    return -torch.exp(mixer.A_log.to(torch.promote_types(mixer.A_log.dtype, torch.float32)))
+    return -upcast(mixer.A_log).exp()
 
 
 def _steps(mixer: Mamba, low: Tensor, decay: Tensor) -> Tensor:
     """Compute step sizes (B, T, E), in the precision of the scan."""
     raw = F.linear(low, mixer.dt_proj.weight)
-    return F.softplus(_upcast(raw, decay) + _upcast(mixer.dt_proj.bias, decay))
+    return F.softplus(raw.to(decay.dtype) + mixer.dt_proj.bias.to(decay.dtype))
 
 
 def _gated(mixer: Mamba, y: Tensor, u: Tensor, gate: Tensor) -> Tensor:
     return (y + mixer.D.to(y.dtype) * u) * F.silu(gate.to(y.dtype))
-
-
-def _upcast(x: Tensor, like: Tensor) -> Tensor:
-    return x.to(like.dtype)
 
 
 class EpisodeAttention(nn.Module):
@@ -123,9 +125,10 @@ class EpisodeAttention(nn.Module):
     learned positions, which end with its training sequence).
     """
 
-    def __init__(self, width: int, heads: int, memory: int, dropout: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.heads, self.memory, self.dropout = heads, memory, dropout
+        width = config.width
+        self.heads, self.memory, self.dropout = config.heads, config.attention_window, config.dropout
         self.project_in = nn.Linear(width, 3 * width)
         self.project_out = nn.Linear(width, width)
 
@@ -154,12 +157,16 @@ class EpisodeAttention(nn.Module):
 class TransformerLayer(nn.Module):
     """LayerNorm after each of two residual sums: attention, then a feed-forward of twice the width."""
 
-    def __init__(self, width: int, heads: int, memory: int, dropout: float) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention = EpisodeAttention(width, heads, memory, dropout)
-        self.feed_forward = FeedForward(width, 2, dropout)
-        self.dropout = nn.Dropout(dropout)
-        self.norms = nn.ModuleList(nn.LayerNorm(width, eps=EPSILON) for _ in range(2))
+        self.attention = EpisodeAttention(config)
+        self.feed_forward = FeedForward(config.width, 2, config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
+        self.norms = nn.ModuleList(nn.LayerNorm(config.width, eps=EPSILON) for _ in range(2))
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Do as EpisodeAttention."""
+        return self.attention.initial_state(batch, like)
 
     def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
         """Do as EpisodeAttention."""

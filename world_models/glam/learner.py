@@ -6,9 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from world_models.distributions import SymlogCode, cross_entropy, upcast
-from world_models.glam.architecture import ModelConfig
-from world_models.glam.config import LearnerConfig
+from world_models.distributions import cross_entropy, symlog_code, upcast
+from world_models.glam.config import AgentConfig, LearnerConfig, ModelConfig
 from world_models.glam.model import Predictions, WorldModel
 from world_models.glam.replay import Batch
 
@@ -24,28 +23,30 @@ def update(
     """
     model.train()
     with config.autocast(noise.device):
-        total, metrics = loss(model, batch, noise)
+        total, metrics = losses(model.predictions(batch, noise), batch, model.config)
+    return metrics | {"grad/norm": descend(total, model, optimizer, config.max_grad_norm)}
+
+
+def descend(total: Tensor, module: nn.Module, optimizer: torch.optim.Optimizer, max_norm: float) -> Tensor:
+    """Take one step down the gradient of a loss, clipped to a global norm; return the norm before that."""
     optimizer.zero_grad(set_to_none=True)
     total.backward()
-    norm = nn.utils.clip_grad_norm_(trainable(model), config.max_grad_norm, foreach=True)
+    norm = nn.utils.clip_grad_norm_(trainable(module), max_norm, foreach=True)
     optimizer.step()
-    return metrics | {"grad/norm": norm.detach()}
-
-
-def loss(model: WorldModel, batch: Batch, noise: Tensor) -> tuple[Tensor, Metrics]:
-    """Compute the total loss, a scalar, and its parts; `noise` are uniforms (B, T, G, C)."""
-    return losses(model.predictions(batch, noise), batch, model.config)
+    return norm.detach()
 
 
 def losses(predicted: Predictions, batch: Batch, config: ModelConfig) -> tuple[Tensor, Metrics]:
     """Compute the total loss, a scalar, and its parts; all are means over the positions that train."""
     positions, pairs = trained_positions(batch.first, config)
-    weights, code = config.loss, SymlogCode(bins=config.bins)
+    weights, code = config.loss, symlog_code(config.bins)
+    logit = upcast(predicted.termination)
+    ended = batch.terminated.to(logit.dtype)
     posterior, prior = predicted.posterior[:, 1:], predicted.prior[:, :-1]  # h_t predicts the latent of o_{t+1}
     parts = {
         "reconstruction": reconstruction(predicted.images, predicted.targets, weights.reconstruction).mean(),
         "reward": mean(cross_entropy(predicted.reward, code.encode(batch.reward)), positions),
-        "termination": mean(termination_loss(predicted.termination, batch.terminated), positions),
+        "termination": mean(F.binary_cross_entropy_with_logits(logit, ended, reduction="none"), positions),
         "dynamics": floored_kl(posterior.detach(), prior, pairs, weights.free_bits),
         "representation": floored_kl(posterior, prior.detach(), pairs, weights.free_bits),
     }
@@ -78,12 +79,6 @@ def reconstruction(images: Tensor, targets: Tensor, form: str) -> Tensor:
     return squares if form == "squared" else squares.clamp(min=torch.finfo(squares.dtype).tiny).sqrt()
 
 
-def termination_loss(logit: Tensor, terminated: Tensor) -> Tensor:
-    """Compute the binary cross-entropy (B, T)."""
-    logit = upcast(logit)
-    return F.binary_cross_entropy_with_logits(logit, terminated.to(logit.dtype), reduction="none")
-
-
 def kl(p: Tensor, q: Tensor) -> Tensor:
     """Compute the KL in nats, summed over the categoricals, of log-probabilities (..., G, C): (...)."""
     return (p.exp() * (p - q)).sum((-2, -1))
@@ -99,18 +94,14 @@ def mean(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask, x, 0).sum() / mask.sum().clamp(min=1)
 
 
-def trainable(model: WorldModel) -> list[nn.Parameter]:
-    """List the parameters that learn: all but the released code's random projection."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+def trainable(module: nn.Module) -> list[nn.Parameter]:
+    """List the parameters that learn: all but the slow critic and the released code's random projection."""
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
 
 
-def optimizer_for(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.Adam:
-    """Make the world model's Adam."""
-    return adam(trainable(model), config.learning_rate, config.epsilon, capturable)
-
-
-def adam(parameters: list[nn.Parameter], rate: float, epsilon: float, capturable: bool) -> torch.optim.Adam:
+def adam(module: nn.Module, config: LearnerConfig | AgentConfig, capturable: bool = False) -> torch.optim.Adam:
     """Make a fused Adam whose learning rate `set_learning_rate` can change; a tensor where a CUDA graph captures it."""
+    parameters, rate = trainable(module), config.learning_rate
     lr = torch.tensor(rate, device=parameters[0].device) if capturable else rate
     group = {"params": parameters, "lr": lr, "first_lr": rate}
-    return torch.optim.Adam([group], lr=lr, eps=epsilon, fused=True, capturable=capturable)
+    return torch.optim.Adam([group], lr=lr, eps=config.epsilon, fused=True, capturable=capturable)

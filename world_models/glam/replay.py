@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from dqn_memory.runs.settings import check_numbers
 from world_models.glam.config import ReplayConfig
 
 
@@ -36,7 +35,6 @@ class Replay(Ring):
 
     def __init__(self, config: ReplayConfig, screen: int, num_envs: int, device: torch.device, longest: int) -> None:
         """Room for frames of `screen` pixels square; `longest` is the longest window that will be drawn."""
-        check_numbers(config)
         columns = config.capacity // num_envs
         if columns < longest:
             raise UserError(
@@ -45,22 +43,14 @@ class Replay(Ring):
             )
         super().__init__(columns, num_envs, device)
         self.config = config
-        self.cells = {
-            "frames": self.allocate(torch.uint8, 3, screen, screen),
-            "action": self.allocate(torch.int16),
-            "reward": self.allocate(torch.float32),
-            "terminated": self.allocate(torch.bool),
-            "first": self.allocate(torch.bool),
-        }
+        forms = {"action": torch.int16, "reward": torch.float32, "terminated": torch.bool, "first": torch.bool}
+        self.cells = {"frames": self.allocate(torch.uint8, 3, screen, screen)}  # what was acted on
+        self.cells |= {name: self.allocate(dtype) for name, dtype in forms.items()}
 
     def drawable(self, length: int) -> int:
         """Count the steps at which a window of that length can begin; drawing needs at least one."""
         first, stop = self._starts(length)
         return (stop - first) * self.num_envs
-
-    def add(self, **cells: Tensor) -> None:
-        """Store one column, (N, ...) each: frames (what was acted on), action, reward, terminated, first."""
-        super().add(**cells)
 
     def draw(self, batch: int, length: int, generator: torch.Generator) -> Tensor:
         """Draw the first steps of B windows, as column x N + environment, (B,) int64 on the host.

@@ -1,25 +1,152 @@
-"""From samples and actions to the features that the heads read: six forms, interchangeable by name."""
+"""From samples and actions to the features that the heads read: six forms, interchangeable by name.
+
+A form is made of branches that read a sequence of features e (B, T, D), and these of stacks of layers. Each has
+`initial_state(batch, like)`, a tuple of tensors, batch first, and `forward(e, age, state) -> (y, state)`, where `age`
+(B, T) counts the positions since the episode opened, as far as it is known. One position at a time is T = 1.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import State
-from world_models.glam.architecture import ModelConfig
-from world_models.glam.branches import Branch, Direct, GlobalMamba, LocalMamba, MambaStack, TransformerStack
+from world_models.glam.config import ModelConfig
+from world_models.glam.layers import EPSILON, MambaLayer, TransformerLayer
+
+
+class Stack(nn.Module):
+    """Layers that read one another; `chained=False` keeps the released loop, which amounts to the last layer alone."""
+
+    def __init__(self, layers: Iterable[nn.Module], norm: nn.Module | None = None, chained: bool = True) -> None:
+        super().__init__()
+        self.norm = nn.Identity() if norm is None else norm
+        self.layers = nn.ModuleList(layers)
+        self.chained = chained
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return two tensors a running layer."""
+        return sum((layer.initial_state(batch, like) for layer in self._running()), ())
+
+    def forward(self, x: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute outputs (B, T, D) of x (B, T, D)."""
+        x, after = self.norm(x), ()
+        for index, layer in enumerate(self._running()):
+            x, part = layer(x, age, state[2 * index : 2 * index + 2])
+            after += part
+        return x, after
+
+    def _running(self) -> list[MambaLayer | TransformerLayer]:
+        layers: Any = list(self.layers)
+        return layers if self.chained else layers[-1:]
+
+
+def mamba_stack(config: ModelConfig, chained: bool = True) -> Stack:
+    """Make the Mamba layers that read the whole past."""
+    return Stack((MambaLayer(config) for _ in range(config.global_layers)), chained=chained)
+
+
+def transformer_stack(config: ModelConfig) -> Stack:
+    """Make STORM's causal Transformer (Zhang et al. 2023): LayerNorm, then the layers."""
+    norm = nn.LayerNorm(config.width, eps=EPSILON)
+    return Stack((TransformerLayer(config) for _ in range(config.attention_layers)), norm)
+
+
+class Direct(nn.Module):
+    """A stack that reads the features themselves, and a linear map of its output."""
+
+    def __init__(self, stack: Stack, project: nn.Module) -> None:
+        super().__init__()
+        self.stack, self.project = stack, project
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return the stack's initial state."""
+        return self.stack.initial_state(batch, like)
+
+    def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute outputs (B, T, D)."""
+        y, state = self.stack(e, age, state)
+        return self.project(y), state
+
+
+class GlobalMamba(Direct):
+    """GMamba (Eq. 7): a stack that reads the differences d_t = e_t - e_{t-1}, then Linear, LayerNorm and SiLU.
+
+    The first frame of an episode has the difference 0, which leaves no trace: the stack is fresh at the second frame,
+    whose difference is the first real one.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.width = width = config.width
+        stack = mamba_stack(config, config.chained)
+        super().__init__(stack, nn.Sequential(nn.Linear(width, width, bias=False), nn.LayerNorm(width), nn.SiLU()))
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return the features e of the frame before, (B, D), and the stack's state."""
+        return like.new_zeros(batch, self.width), *super().initial_state(batch, like)
+
+    def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute outputs (B, T, D)."""
+        before = torch.cat([state[0].to(e.dtype)[:, None], e[:, :-1]], 1)
+        difference = torch.where((age > 0)[..., None], e - before, 0)
+        y, stack = super().forward(difference, (age - 1).clamp(min=0), state[1:])
+        return y, (e[:, -1], *stack)
+
+
+class LocalMamba(nn.Module):
+    """LMamba (Eq. 6): layers over the last W features, from a zero state, then a linear map of the last output.
+
+    Features from before the episode's first frame are 0. A frame's way into a single layer is computed once and
+    shared by the W windows it lies in; deeper layers see other numbers in every window.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.window, self.width = config.local_window, config.width
+        self.layers = nn.ModuleList(MambaLayer(config) for _ in range(config.local_layers))
+        self.project = nn.Linear(config.width, config.width, bias=False)
+
+    def initial_state(self, batch: int, like: Tensor) -> State:
+        """Return the last W - 1 rows: features, or what the only layer's convolution reads of them."""
+        outer, inner = self._split()
+        return (like.new_zeros(batch, self.window - 1, self.width if inner else outer.mixer.inner),)
+
+    def forward(self, e: Tensor, age: Tensor, state: State) -> tuple[Tensor, State]:
+        """Compute outputs (B, T, D)."""
+        outer, inner = self._split()
+        zero = self.project.weight.new_zeros(self.width)
+        rows, blank = (e, zero) if inner else (outer.enter(e), outer.enter(zero))
+        rows = torch.cat([state[0].to(rows.dtype), rows], 1)  # (B, W - 1 + T, R)
+        windows = rows.unfold(1, self.window, 1).mT  # (B, T, W, R)
+        older = torch.arange(self.window - 1, -1, -1, device=e.device)  # positions before the window's last
+        known = (age[..., None] >= older)[..., None]  # (B, T, W, 1)
+        windows, last = torch.where(known, windows, blank.to(rows.dtype)).flatten(0, 1), e.flatten(0, 1)
+        for layer in inner:
+            windows = layer.whole(windows)
+        if inner:
+            windows, last = outer.enter(windows), windows[:, -1]
+        y = outer.last(windows, last).unflatten(0, age.shape)
+        return self.project(y), (rows[:, rows.shape[1] - self.window + 1 :],)
+
+    def _split(self) -> tuple[MambaLayer, list[MambaLayer]]:
+        layers: Any = list(self.layers)
+        return layers[-1], layers[:-1]
+
+
+Branch = Direct | LocalMamba
 
 
 @dataclass(frozen=True)
 class Features:
     """What a form knows at each position, after frame and action."""
 
-    h: Tensor  # (B, T, D), or (B, D) of one step
-    variation: Tensor | None  # the same shape, from the differences alone; None in forms that read none
+    h: Tensor  # (B, T, D)
+    variation: Tensor | None  # (B, T, D), from the differences alone; None in forms that read none
 
 
 @dataclass(frozen=True)
@@ -28,15 +155,6 @@ class SequenceState:
 
     age: Tensor  # (B,) int64, positions since the episode opened, the last one included
     branches: tuple[State, ...]
-
-    def map(self, function: Callable[[Tensor], Tensor]) -> SequenceState:
-        """Apply a function to every tensor of the state, for example `lambda x: x[rows]`."""
-        branches = tuple(tuple(function(x) for x in branch) for branch in self.branches)
-        return SequenceState(function(self.age), branches)
-
-    def tensors(self) -> list[Tensor]:
-        """List all tensors, in an order that never changes."""
-        return [self.age, *(x for branch in self.branches for x in branch)]
 
 
 class Stem(nn.Module):
@@ -54,27 +172,43 @@ class Stem(nn.Module):
         return self.leave(F.linear(sample, seen) + F.embedding(action, done.mT))
 
 
+def _double(config: ModelConfig, stack: Callable[[ModelConfig], Stack]) -> list[Branch]:
+    return [Direct(stack(config), nn.Linear(config.width, config.width, bias=False)) for _ in range(2)]
+
+
+# The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
+# form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
+SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
+    "storm": lambda config: [Direct(transformer_stack(config), nn.Identity())],
+    "lmamba": lambda config: [LocalMamba(config)],
+    "double_transformer": lambda config: _double(config, transformer_stack),
+    "double_mamba": lambda config: _double(config, mamba_stack),
+    "glam": lambda config: [GlobalMamba(config), LocalMamba(config)],
+    "glam_no_variation": lambda config: [GlobalMamba(config), LocalMamba(config)],
+}
+
+
 class SequenceModel(nn.Module):
-    """The sum of the branches' outputs; each of them reads the stem's features.
+    """The sum of the branches' outputs, in the form that `config.sequence` names; each reads the stem's features.
 
     Where an episode opens (`first`), everything before it is forgotten, unless the config's `reset_at_episode_start` is
     False.
     """
 
-    def __init__(self, config: ModelConfig, actions: int, branches: list[Branch], varies: bool) -> None:
+    def __init__(self, config: ModelConfig, actions: int) -> None:
         super().__init__()
-        self.resets, self.varies = config.reset_at_episode_start, varies
+        self.resets = config.reset_at_episode_start
+        branches = SEQUENCES[config.sequence](config)  # drawn before the stem, as they always were
         self.stem = Stem(config, actions)
         self.branches = nn.ModuleList(branches)
 
-    def forward(self, sample: Tensor, action: Tensor, first: Tensor) -> Features:
-        """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) and `first` (B, T) bool."""
-        return self.prefill(sample, action, first)[0]
-
-    def prefill(
+    def forward(
         self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState | None = None
     ) -> tuple[Features, SequenceState]:
-        """Do the same from `state`, or from nothing, and return the state after the last position."""
+        """Compute features (B, T, D) of samples (B, T, Z), actions (B, T) and `first` (B, T) bool.
+
+        Goes on from `state`, or from nothing, and returns the state after the last position too.
+        """
         state = self.initial_state(len(sample)) if state is None else state
         e, age = self.stem(sample, action), self._age(first, state.age)
         outputs, after = [], []
@@ -86,15 +220,13 @@ class SequenceModel(nn.Module):
             variation = y if isinstance(branch, GlobalMamba) else variation
         return Features(sum(outputs[1:], outputs[0]), variation), SequenceState(age[:, -1] + 1, tuple(after))
 
-    def step(
-        self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState
-    ) -> tuple[Features, SequenceState]:
-        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D)."""
-        outputs, state = self.prefill(sample[:, None], action[:, None], first[:, None], state)
-        return Features(outputs.h[:, 0], None if outputs.variation is None else outputs.variation[:, 0]), state
+    def step(self, sample: Tensor, action: Tensor, first: Tensor, state: SequenceState) -> tuple[Tensor, SequenceState]:
+        """Read one position: sample (B, Z), action (B,), first (B,) -> features (B, D) and the state after it."""
+        features, state = self(sample[:, None], action[:, None], first[:, None], state)
+        return features.h[:, 0], state
 
     def initial_state(self, batch: int) -> SequenceState:
-        """Return the state in which nothing has been seen yet, on the model's device."""
+        """Return the state of B rows in which nothing has been seen yet, on the model's device."""
         like = self.stem.enter.weight.detach()
         age = torch.zeros(batch, dtype=torch.int64, device=like.device)
         return SequenceState(age, tuple(branch.initial_state(batch, like) for branch in self.branches))  # type: ignore[operator]
@@ -106,36 +238,3 @@ class SequenceModel(nn.Module):
             return index + before[:, None]
         opened = torch.where(first, index, -1).cummax(1).values
         return torch.where(opened < 0, index + before[:, None], index - opened)
-
-
-def _projection(config: ModelConfig) -> nn.Module:
-    return nn.Linear(config.width, config.width, bias=False)
-
-
-def _transformer(config: ModelConfig) -> Direct:
-    return Direct(TransformerStack(config), _projection(config))
-
-
-def _mamba(config: ModelConfig) -> Direct:
-    return Direct(MambaStack(config, config.global_layers), _projection(config))
-
-
-def _glam(config: ModelConfig) -> list[Branch]:
-    return [GlobalMamba(config), LocalMamba(config)]
-
-
-# The rows of the paper's Table 2, each the branches of a form. `storm` is "w/o G&L", `lmamba` is "w/o G"; a double
-# form is two identical modules in parallel on the features, "Dbl."; `glam_no_variation` lacks the variation loss only.
-SEQUENCES: dict[str, Callable[[ModelConfig], list[Branch]]] = {
-    "storm": lambda config: [Direct(TransformerStack(config), nn.Identity())],
-    "lmamba": lambda config: [LocalMamba(config)],
-    "double_transformer": lambda config: [_transformer(config), _transformer(config)],
-    "double_mamba": lambda config: [_mamba(config), _mamba(config)],
-    "glam": _glam,
-    "glam_no_variation": _glam,
-}
-
-
-def build_sequence(config: ModelConfig, actions: int) -> SequenceModel:
-    """Build the form that `config.sequence` names."""
-    return SequenceModel(config, actions, SEQUENCES[config.sequence](config), varies=config.sequence == "glam")

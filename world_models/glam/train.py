@@ -6,32 +6,63 @@ What all training scripts share (state, logging, resume) is in `dqn_memory.runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.score import Evaluation, EvaluationOptions
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
-from world_models.glam.acting import (
-    ActingNoise,
-    PolicyScore,
-    build,
-    check_frames,
-    evaluate,
-    evaluate_run,
-    make_player,
-)
-from world_models.glam.config import TrainConfig
-from world_models.glam.engine import ModelBatch, Optimizers, RolloutInputs, make_execution, make_optimizers
-from world_models.glam.imagination import Noise, Rollouts, uniforms
-from world_models.glam.replay import Replay
+from world_models.glam import agent as actor_critic
+from world_models.glam import learner
+from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, make_player
+from world_models.glam.agent import Agent
+from world_models.glam.config import Engine, LearnerConfig, TrainConfig
+from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
+from world_models.glam.learner import Metrics, adam
+from world_models.glam.model import WorldModel
+from world_models.glam.replay import Batch, Replay
 from world_models.settings import EvalSetup
+
+
+class Execution(NamedTuple):
+    """The three things that a training run does between two steps of its environments."""
+
+    learn_model: Callable[[Batch, Tensor], Metrics]  # with uniforms (B, T, G, C)
+    imagine: Callable[[Batch, Tensor, Noise], Rollouts]  # from windows of the replay, with uniforms for their latents
+    learn_agent: Callable[[Rollouts], Metrics]
+
+
+def make_execution(
+    engine: Engine, model: WorldModel, agent: Agent, adams: Sequence[Optimizer], config: LearnerConfig, start: StartFrom
+) -> Execution:
+    """Prepare updates and imagination for an engine; `cudagraph` needs CUDA and capturable optimisers.
+
+    Eager execution is the tested reference; captured graphs compute the same, as all that is random comes in as
+    tensors. Of imagination and the agent's updates only the graphs of the newest horizon are kept: each holds memory of
+    its own, and a schedule never comes back to a horizon.
+    """
+
+    def imagine_rollouts(seen: Batch, encoding: Tensor, noise: Noise) -> Rollouts:
+        with config.autocast(encoding.device):
+            context = encode_context(model, seen.frames, seen.action, seen.first, encoding, start)
+            return imagine(model, agent.policy, context, noise, model.config.imagination_memory)
+
+    learn_model = partial(learner.update, model, adams[0], config)
+    learn_agent = partial(actor_critic.update, agent, adams[1])
+    if engine == "eager":
+        return Execution(learn_model, imagine_rollouts, learn_agent)
+    return Execution(
+        Captured(learn_model, (model,), adams[0]),
+        Captured(imagine_rollouts, kept=1),
+        Captured(learn_agent, (agent,), adams[1], kept=1),
+    )
 
 
 class ModelStats(RunStats):
@@ -69,7 +100,6 @@ class GlamTrainer(Trainer[TrainConfig]):
     generators = ("acting", "drawing", "dreaming")
     tensors = ("observation", "first")
     stats: ModelStats
-    optimizers: Optimizers
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
@@ -79,7 +109,8 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.model, self.agent = build(config, self.fleet.num_actions, streams.network, self.device)
         self.backend = resolve_backend([self.model], config.compute.backend, self.device)
         engine, start = config.compute.engine, config.imagination.start_from
-        self.optimizers = make_optimizers(engine, self.model, self.agent, config.learner)
+        capturable = engine == "cudagraph"
+        self.optimizers = [adam(self.model, config.learner, capturable), adam(self.agent, config.agent, capturable)]
         self.execution = make_execution(engine, self.model, self.agent, self.optimizers, config.learner, start)
         self.context_length = config.imagination.frames(config.model.context)
         self.longest = max(config.model.batch_length, self.context_length)  # window drawn from the replay
@@ -104,7 +135,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         if self.steps < collection.learning_starts:
             action = torch.randint(self.fleet.num_actions, (num_envs,), generator=self.acting, device=self.device)
         else:
-            action = self.act()  # (N,)
+            action = self.act()
         step = self.fleet.step(action)
 
         # store
@@ -118,46 +149,39 @@ class GlamTrainer(Trainer[TrainConfig]):
 
         # learn
         if self.replay.drawable(self.config.model.batch_length):
-            for _ in range(collection.model_updates(self.iterations, num_envs)):
+            for _ in range(collection.updates("model", self.iterations, self.iterations, num_envs)):
                 self.learn_model()
         if self.replay.drawable(self.longest):
-            for _ in range(collection.agent_updates(self.iterations, num_envs)):
-                self._learn_agent()
+            for _ in range(collection.updates("agent", self.iterations, self.iterations, num_envs)):
+                self.learn_agent(self.imagine())
 
     def act(self) -> Tensor:
         """Choose actions (N,) by the policy."""
-        noise = ActingNoise.draw(self.model, self.fleet.num_envs, self.fleet.num_actions, self.acting)
-        return self.player.act(self.observation, self.first, noise)
+        return self.player.act(self.observation, self.first, self.acting)
 
     def learn_model(self) -> None:
         """Draw a batch and update the world model."""
-        config, length = self.config, self.config.model.batch_length
-        batch = self.replay.windows(self.replay.draw(config.learner.batch_size, length, self.drawing), length)
-        noise = self._latent_noise(config.learner.batch_size, length)
-        set_learning_rate(self.optimizers.model, config.learner.final_lr_fraction, self.steps / config.total_steps)
-        metrics = self.execution.learn_model(ModelBatch(**vars(batch), noise=noise))
+        config, length = self.config.learner, self.config.model.batch_length
+        batch = self.replay.windows(self.replay.draw(config.batch_size, length, self.drawing), length)
+        noise = self.model.noise((config.batch_size, length), self.dreaming)
+        set_learning_rate(self.optimizers[0], config.final_lr_fraction, self.steps / self.config.total_steps)
+        metrics = self.execution.learn_model(batch, noise)
         self.updates += 1
         self.stats.count_update(metrics, self.steps)
 
-    def _learn_agent(self) -> None:
-        progress = self.steps / self.config.total_steps
-        set_learning_rate(self.optimizers.agent, self.config.agent.final_lr_fraction, progress)
-        metrics = self.execution.learn_agent(self.imagine())
-        self.stats.agent.count_update(metrics, self.steps)
-
     def imagine(self) -> Rollouts:
         """Imagine rollouts from windows of the replay, as far ahead as the schedule says."""
-        config, rows, length = self.config, self.config.imagination.num_rollouts, self.context_length
+        rows, length = self.config.imagination.num_rollouts, self.context_length
         seen = self.replay.windows(self.replay.draw(rows, length, self.drawing), length)
-        encoding, horizon = self._latent_noise(rows, length), config.horizon.at(self.steps)
-        noise = Noise.draw(self.model, rows, horizon, self.fleet.num_actions, self.dreaming)
-        return self.execution.imagine(
-            RolloutInputs(seen.frames, seen.action, seen.first, encoding, noise.latent, noise.action)
-        )
+        encoding = self.model.noise((rows, length), self.dreaming)
+        noise = Noise.draw(self.model, rows, self.config.horizon.at(self.steps), self.dreaming)
+        return self.execution.imagine(seen, encoding, noise)
 
-    def _latent_noise(self, rows: int, length: int) -> Tensor:
-        model = self.config.model
-        return uniforms((rows, length, model.categoricals, model.classes), self.dreaming)
+    def learn_agent(self, rollouts: Rollouts) -> None:
+        """Update actor and critic by imagined rollouts."""
+        fraction = self.config.agent.final_lr_fraction
+        set_learning_rate(self.optimizers[1], fraction, self.steps / self.config.total_steps)
+        self.stats.agent.count_update(self.execution.learn_agent(rollouts), self.steps)
 
     def scalars(self) -> dict[str, float]:
         """Return what a log line says; sums since the last line are cleared."""
@@ -184,10 +208,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         """Name the run's folder between environment and seed."""
         return f"glam-{config.model.sequence}"
 
-    @classmethod
-    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
-        """Evaluate the agent of a run's latest checkpoint."""
-        return evaluate_run(run, options)
+    evaluate_run = staticmethod(evaluate_run)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

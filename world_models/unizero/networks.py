@@ -14,7 +14,7 @@ from dqn_memory.blocks.positions import Learned
 from dqn_memory.blocks.priors import PENALTIES
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
-from world_models.distributions import ValueCode, simnorm
+from world_models.distributions import simnorm, value_code
 from world_models.unizero.config import GROUP, ModelConfig
 from world_models.unizero.dynamics import DYNAMICS
 from world_models.unizero.encoders import make_encoder
@@ -54,7 +54,7 @@ class WorldModel(nn.Module):
     def __init__(self, config: ModelConfig, spec: ObservationSpec, num_actions: int) -> None:
         super().__init__()
         self.config, self.spec, self.num_actions = config, spec, num_actions
-        self.code = ValueCode(config.support)
+        self.code = value_code(config.support)
         self.encoder = make_encoder(spec, config.width, config.encoder)
         self.dynamics = DYNAMICS[config.dynamics](config, num_actions)
         self.heads = nn.ModuleDict(
