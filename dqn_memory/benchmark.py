@@ -7,41 +7,30 @@ machine, into results/benchmarks/.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import torch
-from torch import Tensor
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis import reference
-from dqn_memory.analysis.mambapy import mamba_tables
 from dqn_memory.analysis.size import environment_sizes, gigaflop
-from dqn_memory.analysis.timing import (
-    BenchmarkConfig,
-    Clock,
-    Work,
-    against,
-    full_replay,
-    matrix_product,
-    random_replay,
-)
+from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Work, full_replay, matrix_product, random_replay
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
-from dqn_memory.runs import backend
+from dqn_memory.runs.backend import resolve_backend
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
-from dqn_memory.runs.settings import Repeatable, parse, set_tf32
-from dqn_memory.train import make_optimizer, make_update, sample, update
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, parse, set_tf32
+from dqn_memory.train import make_optimizer, make_update, sample
 from envs.machine import benchmark_facts
 from envs.tables import Table, Value, origin, write_page
 
@@ -55,31 +44,28 @@ FORMS = {
     "shared": LearnerConfig(loss_positions="all", tail_fraction=1 / 8),
     "bfloat16": replace(PUBLISHED, precision="bfloat16"),
 }
-CASES = (
-    ("POMDP/CarFlag-v0", "dtqn4"),
-    ("Gridverse/Memory-7x7-v0", "dtqn4"),
-    ("POMDP/CarFlag-v0", "dbgfqn"),
-    ("Gridverse/Memory-7x7-v0", "dbgfqn"),
-)
-NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
-BARS = dict(zip(CASES, (2.5, 1.3, 1.6, 1.6), strict=True))  # one thread, float32
+BARS = {  # times faster than the baseline, one thread, float32
+    ("POMDP/CarFlag-v0", "dtqn4"): 2.5,
+    ("Gridverse/Memory-7x7-v0", "dtqn4"): 1.3,
+    ("POMDP/CarFlag-v0", "dbgfqn"): 1.6,
+    ("Gridverse/Memory-7x7-v0", "dbgfqn"): 1.6,
+}
 BARRED = ("published", "shared")  # the forms that the bars judge
-BASELINE_MEMORY: dict[str, Literal["feedforward", "bigru"]] = {"dtqn4": "feedforward", "dbgfqn": "bigru"}
+CASES = tuple(BARS)
+NO_BASELINE = (("POMDP/CarFlag-v0", "dtqn_mamba"), ("Gridverse/Memory-7x7-v0", "dtqn_mamba"))
 WINDOW_ENVS = ("Gridverse/Memory-5x5-v0", "Gridverse/Memory-7x7-v0", "POMDP/MemoryCards-v0", "POMDP/CarFlag-v0")
 GRAPH_BAR = 5.0  # times faster than eager, on an accelerator
 STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an accelerator
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Args:
     """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy."""
 
-    threads: int = 1
+    threads: Annotated[int, Bounds(1)] = 1
     """Threads of every matrix product, ours and the baseline's."""
-    repetitions: int = 15
+    repetitions: Annotated[int, Bounds(2)] = 15
     """Turns of each alternative; medians are over these."""
     compile: bool = False
     """Also measure the published update under --engine compile (needs a C++ compiler, minutes of it)."""
@@ -96,12 +82,14 @@ class Args:
     write: bool = True
     """Write the two files."""
 
+    @property
+    def config(self) -> BenchmarkConfig:
+        """How often everything is measured."""
+        return BenchmarkConfig(2, 1, self.clock) if self.quick else BenchmarkConfig(self.repetitions, clock=self.clock)
+
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
-        if self.repetitions < 2:
-            raise UserError(f"--repetitions {self.repetitions} must be at least 2, for a spread")
-        if self.threads < 1:
-            raise UserError(f"--threads {self.threads} must be at least 1")
+        check_numbers(self)
         for name in self.only:
             if name not in TABLES:
                 raise UserError(near_names("table of --only", name, TABLES))
@@ -117,33 +105,12 @@ class Args:
         possible = [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
         return [name for name in possible if not self.only or name in self.only]
 
-    def config(self) -> CoreBenchmarkConfig:
-        """Say how much is measured."""
-        if self.quick:
-            return CoreBenchmarkConfig(2, 1, self.clock, batch_size=4, steps=60, mamba_rows=2, matrix=128)
-        return CoreBenchmarkConfig(self.repetitions, clock=self.clock)
-
-
-@dataclass(frozen=True)
-class CoreBenchmarkConfig(BenchmarkConfig):
-    """How much is measured, and on what."""
-
-    batch_size: int = 32
-    steps: int = 1500
-    """Steps of each of the 16 environments that the table of windows is measured with."""
-    mamba_rows: int = 2048
-    """Most sequences side by side in the tables of Mamba."""
-    matrix: int = 1024
-    """Side of the square matrices that the machine's rate is measured with."""
-
-    def cases(self, names: Sequence[tuple[str, str]] = CASES) -> list[BenchmarkCase]:
+    def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
         """Make the cases of these environments and architectures."""
-        return [BenchmarkCase(env, architecture, batch_size=self.batch_size) for env, architecture in names]
+        return [BenchmarkCase(*name, batch_size=4 if self.quick else 32) for name in names]
 
 
-# ---- one network and one batch, as ours and as the baseline computes them --------------------------------------------
-
-
+# ---- one network and its batches, as ours and as the baseline computes them ------------------------------------------
 @dataclass(frozen=True)
 class BenchmarkCase:
     """One architecture in one environment at the paper's width."""
@@ -158,118 +125,93 @@ class BenchmarkCase:
         """The first columns of its rows."""
         return {"world": self.env, "architecture": self.architecture, "width": environment_sizes(self.env).width}
 
-    def network(self, device: str = "cpu") -> tuple[QNetwork, str | None]:
-        """Build the network, with the same weights at every call, and name the backend that its Mamba runs on."""
-        row = environment_sizes(self.env)
-        config = NetworkConfig(architecture=self.architecture, width=row.width, context=self.context)
+    def network(self, device: str = "cpu") -> QNetwork:
+        """Build the network, with the same weights at every call."""
+        sizes = environment_sizes(self.env)
+        config = NetworkConfig(architecture=self.architecture, width=sizes.width, context=self.context)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            network = config.build(row.spec(), row.num_actions).to(device)
-        choice = backend.resolve_backend([network], "auto", torch.device(device))
-        return network, None if choice is None else choice.name
-
-    def baseline(self) -> reference.BaselineNetwork:
-        """Build the reference's network with the weights of ours."""
-        row = environment_sizes(self.env)
-        config = reference.BaselineConfig(
-            row.width, row.num_actions, row.components, row.vocabulary,
-            memory=BASELINE_MEMORY[self.architecture], context=self.context,
-        )  # fmt: skip
-        network = config.build()
-        reference.copy_weights(self.network()[0], network)
+            network = config.build(sizes.spec, sizes.num_actions).to(device)
+        resolve_backend([network], "auto", torch.device(device))
         return network
-
-    def replay(self) -> Replay:
-        """Fill a replay with random transitions of endless episodes, so that every window is full."""
-        row, draws = environment_sizes(self.env), torch.Generator().manual_seed(0)
-        return full_replay(row.spec(), row.num_actions, self.context, draws)
 
     def learner(self, form: str) -> LearnerConfig:
         """Give one of `FORMS` this case's batch size."""
         return replace(FORMS[form], batch_size=self.batch_size)
 
-    def draw(
-        self, learner: LearnerConfig, replay: Replay, seed: int = 0, trim: bool = True
+    def batch(
+        self, form: str, replay: Replay | None = None, seed: int = 0, trim: bool = True
     ) -> WindowBatch | ContextBatch:
-        """Draw one batch as training does."""
-        ends, draws = learner.contexts_per_window(self.network()[0]), torch.Generator().manual_seed(seed)
+        """Draw one batch as training does, from a replay (None: of endless episodes, so that every window is full)."""
+        network, learner = self.network(), self.learner(form)
+        if replay is None:
+            draws = torch.Generator().manual_seed(0)
+            replay = full_replay(network.spec, network.num_actions, self.context, draws)
+        ends, draws = learner.contexts_per_window(network), torch.Generator().manual_seed(seed)
         return sample(replay, learner, self.context, ends, draws, trim)
 
 
-def update_work(case: BenchmarkCase, form: str, engine: Any = "eager", device: str = "cpu") -> Work:
-    """Make one update of ours on one batch of full windows."""
-    learner, network = case.learner(form), case.network(device)[0]
-    target = case.network(device)[0].requires_grad_(False)  # cuDNN packs a copy's recurrent weights anew at each call
+def update_work(
+    case: BenchmarkCase, form: str, engine: Any = "eager", device: str = "cpu", batches: Sequence[Any] = ()
+) -> Work:
+    """Make an update of ours that takes another of the batches each time (none given: one of full windows)."""
+    learner, network = case.learner(form), case.network(device)
+    target = case.network(device).requires_grad_(False)  # cuDNN packs a copy's recurrent weights anew at each call
     optimizer = make_optimizer(network, learner, capturable=device != "cpu")
     run = make_update(engine, network, target, optimizer, learner)
-    batch = case.draw(learner, case.replay())
-    tensors = {field.name: getattr(batch, field.name).to(device) for field in fields(batch)}
-    return partial(run, replace(batch, **tensors))
+    following = itertools.cycle([mapped(lambda x: x.to(device), batch) for batch in batches or [case.batch(form)]])
+    return lambda: run(next(following))
 
 
 def baseline_work(case: BenchmarkCase) -> Work:
     """Make one update of the baseline on the same windows as the published form's."""
-    network, batch = case.baseline(), case.draw(case.learner("published"), case.replay())
+    batch = case.batch("published")
     assert isinstance(batch, WindowBatch)
-    target, optimizer = copy.deepcopy(network), reference.baseline_optimizer(network)
-    padding = environment_sizes(case.env).spec().padding
-    return partial(reference.baseline_update, network, target, optimizer, reference.baseline_batch(batch, padding))
+    return reference.baseline_work(case.network(), batch)
 
 
 def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
     """Value the actions of `rows` episodes whose context is full: ours, and all positions by the baseline."""
-    (network, _), baseline = case.network(), case.baseline()
-    actor = WindowActor(network, rows, torch.device("cpu"))
-    draws = torch.Generator().manual_seed(0)
-    observations = full_replay(network.spec, network.num_actions, case.context, draws).cells["observation"]
-    windows = observations[: case.context].transpose(0, 1).repeat(-(-rows // observations.shape[1]), 1, 1)[:rows]
-    no_action = torch.full((rows,), network.num_actions)
+    network, batch = case.network(), replace(case, batch_size=rows).batch("published")
+    baseline, window = reference.BaselineNetwork(network), batch.observation[:, : case.context]
+    actor, no_action = WindowActor(network, rows, torch.device("cpu")), torch.full((rows,), network.num_actions)
     for t in range(case.context):
-        actor.observe(windows[:, t], no_action, torch.full((rows,), t == 0))
-    window = windows if windows.is_floating_point() else windows.long()
-
-    @torch.no_grad()
-    def by_baseline() -> Tensor:
-        return baseline(window)[:, -1]
-
-    return {"ours": actor.q_values, "baseline": by_baseline}
+        actor.observe(window[:, t], no_action, torch.full((rows,), t == 0))
+    return {"ours": actor.q_values, "baseline": torch.no_grad()(lambda: baseline(window)[:, -1])}
 
 
 # ---- tables of the core ----------------------------------------------------------------------------------------------
-
-
-def update_table(config: CoreBenchmarkConfig, compiled: bool = False) -> Table:
+def update_table(args: Args) -> Table:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
     note = (
         "One update, full windows of 50, batch 32: three forwards (the corrected form: two, and the newest position "
         "of two more), backward, clipping, Adam. `published` is the baseline's mathematics, `corrected` the default "
         "(a bidirectional network then trains on 4 acting contexts a window, 128 sequences). `shared` takes the values "
         "of the next observations from the forward passes of the windows themselves (`--loss-positions all "
-        "--tail-fraction 0.125`: "
-        "two passes over all windows, and the newest position of two more over 4 of 32). `gflop`: operations of "
-        "the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the faster of the two "
-        "precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
+        "--tail-fraction 0.125`: two passes over all windows, and the newest position of two more over 4 of 32). "
+        "`gflop`: operations of the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the "
+        "faster of the two precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
         "`speed_up`: median over pairs of neighbouring repetitions; `spread`: half the distance "
         "of the quartiles over the median. dtqn_mamba has no baseline, because the reference has no such layer; "
         "`backend`: what its scan runs on, the one that training chooses here."
     )
-    cases = config.cases((*CASES, *NO_BASELINE))
-    return Table.from_records([row for case in cases for row in _update_rows(case, config, compiled)], "Update", note)
+    rows = [row for case in args.cases((*CASES, *NO_BASELINE)) for row in _update_rows(case, args)]
+    return Table.from_records(rows, "Update", note)
 
 
-def _update_rows(case: BenchmarkCase, config: CoreBenchmarkConfig, compiled: bool) -> Iterable[dict[str, Value]]:
-    name = (case.env, case.architecture)
+def _update_rows(case: BenchmarkCase, args: Args) -> Iterable[dict[str, Value]]:
+    name, size = (case.env, case.architecture), 128 if args.quick else 1024
+    choice = resolve_backend([case.network()], "auto", torch.device("cpu"))
     works = {form: update_work(case, form) for form in FORMS}
     baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
     operations = {form: gigaflop(work) for form, work in works.items()}
     operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
-    if compiled:
+    if args.compile:
         works["published, compiled"] = update_work(case, "published", "compile")
         operations["published, compiled"] = operations["published"]
-    operations["bfloat16"] = operations["published"]
-    single, of_single = matrix_product(config.matrix, torch.float32)
-    half, of_half = matrix_product(config.matrix // 2, torch.bfloat16)  # slow where no unit is built for it
-    times = config.compare({**baseline, **works, "float32 product": single, "bfloat16 product": half})
+    single, of_single = matrix_product(size, torch.float32)
+    half, of_half = matrix_product(size // 2, torch.bfloat16)  # slow where no unit is built for it
+    times = args.config.compare({**baseline, **works, "float32 product": single, "bfloat16 product": half})
     rate = 1000 * of_single / times["float32 product"].median
     half_rate = 1000 * of_half / times["bfloat16 product"].median
     for form in works:
@@ -277,13 +219,13 @@ def _update_rows(case: BenchmarkCase, config: CoreBenchmarkConfig, compiled: boo
         best = max(rate, half_rate) if form == "bfloat16" else rate
         floor = 1000 * operations[form] / best
         yield {
-            **case.columns, "form": form, "backend": case.network()[1],
-            **against(times[form], times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
+            **case.columns, "form": form, "backend": None if choice is None else choice.name,
+            **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
             "gflop": operations[form], "gflop_s": best, "floor_ms": floor, "reached": floor / times[form].median,
         }  # fmt: skip
 
 
-def window_table(config: CoreBenchmarkConfig) -> Table:
+def window_table(args: Args) -> Table:
     """Measure what masking and trimming gain on real episode lengths."""
     note = (
         "Corrected form of dtqn4, batch 32, windows drawn from what a random policy met in 16 worlds. `mean_length`: "
@@ -291,87 +233,75 @@ def window_table(config: CoreBenchmarkConfig) -> Table:
         "`full_ms`: the same batches 50 wide; `gain`: full over trimmed; `speed_up`: the baseline, which knows no "
         "lengths, over trimmed."
     )
-    return Table.from_records([_window_row(env, config) for env in WINDOW_ENVS], "Masked and trimmed windows", note)
+    rows, turns = [], range(args.config.repetitions + args.config.warm_up)
+    for case in args.cases([(env, "dtqn4") for env in WINDOW_ENVS]):
+        replay = random_replay(case.env, 16, 60 if args.quick else 1500)
+        batches = {trim: [case.batch("corrected", replay, seed, trim) for seed in turns] for trim in (True, False)}
+        full, trimmed, baseline = args.config.compare({
+            "full": update_work(case, "corrected", batches=batches[False]),
+            "trimmed": update_work(case, "corrected", batches=batches[True]),
+            "baseline": baseline_work(case),
+        }).values()  # fmt: skip
+        lengths = torch.stack([batch.lengths for batch in batches[True]]).double()
+        rows.append({
+            **case.columns, "mean_length": float(lengths.mean()),
+            "tokens": sum(batch.action.shape[1] for batch in batches[True]) / len(turns), "full_ms": full.median,
+            "gain": trimmed.speed_up(full), **trimmed.against(baseline),
+        })  # fmt: skip
+    return Table.from_records(rows, "Masked and trimmed windows", note)
 
 
-def _window_row(env: str, config: CoreBenchmarkConfig) -> dict[str, Value]:
-    case, replay = BenchmarkCase(env, "dtqn4", batch_size=config.batch_size), random_replay(env, 16, config.steps)
-    learner, turns = case.learner("corrected"), range(config.repetitions + config.warm_up)
-    trimmed, full = ([case.draw(learner, replay, seed, trim) for seed in turns] for trim in (True, False))
-    works = {"trimmed": _each_in_turn(case, trimmed), "full": _each_in_turn(case, full)}
-    times = config.compare({"baseline": baseline_work(case), **works})
-    lengths = torch.stack([batch.lengths for batch in trimmed]).double()
-    return {
-        **case.columns, "mean_length": float(lengths.mean()),
-        "tokens": sum(batch.action.shape[1] for batch in trimmed) / len(trimmed),
-        "full_ms": times["full"].median, "gain": times["trimmed"].speed_up(times["full"]),
-        **against(times["trimmed"], times["baseline"]),
-    }  # fmt: skip
-
-
-def _each_in_turn(case: BenchmarkCase, batches: list[WindowBatch | ContextBatch]) -> Work:
-    """Make an update that takes another batch each time."""
-    learner, (network, _) = case.learner("corrected"), case.network()
-    target = copy.deepcopy(network).requires_grad_(False)
-    optimizer, following = make_optimizer(network, learner), itertools.cycle(batches)
-    return lambda: update(network, target, optimizer, next(following), learner)
-
-
-def acting_table(config: CoreBenchmarkConfig) -> Table:
+def acting_table(args: Args) -> Table:
     """Measure the milliseconds to value the actions of one step."""
     note = (
         "Q-values of one step of 1 and of 16 episodes whose context is full, 50 observations each. The baseline "
         "computes all positions of every layer."
     )
-    config, rows = replace(config, repetitions=4 * config.repetitions), []
-    for case, episodes in itertools.product(config.cases(), (1, 16)):
+    config, rows = replace(args.config, repetitions=4 * args.config.repetitions), []
+    for case, episodes in itertools.product(args.cases(CASES), (1, 16)):
         times = config.compare(acting_works(case, episodes))
-        rows.append({**case.columns, "episodes": episodes, **against(times["ours"], times["baseline"])})
+        rows.append({**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])})
     return Table.from_records(rows, "Acting", note)
 
 
-def graph_table(config: CoreBenchmarkConfig, device: str = "cuda") -> Table:
+def graph_table(args: Args) -> Table:
     """Measure one update eager and as a captured CUDA graph, in both forms."""
     note = "One update on the accelerator, full windows of 50, batch 32; `speed_up`: eager over captured."
     rows = []
-    for case, form in itertools.product(config.cases(), ("published", "corrected")):
-        eager, captured = (update_work(case, form, engine, device) for engine in ("eager", "cudagraph"))
-        times = config.compare({"eager": eager, "captured": captured})
-        row = against(times["captured"], times["eager"])
-        rows.append(
-            {"world": case.env, "architecture": case.architecture, "form": form}
-            | {("eager_ms" if name == "baseline_ms" else name): value for name, value in row.items()}
-            | {"bar": GRAPH_BAR}
-        )
+    for case, form in itertools.product(args.cases(CASES), ("published", "corrected")):
+        works = {engine: update_work(case, form, engine, "cuda") for engine in ("eager", "cudagraph")}
+        times = args.config.compare(works)
+        row = {"world": case.env, "architecture": case.architecture, "form": form}
+        rows.append({**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR})
     return Table.from_records(rows, "Captured updates", note)
 
 
-def training_table(quick: bool = False, device: str = "cuda", engine: str = "cudagraph", num_envs: int = 16) -> Table:
+def training_table(args: Args) -> Table:
     """Measure environment steps per second of `dqn_memory.train` with one update for every step."""
     note = (
-        f"`python -m dqn_memory.train` with {num_envs} worlds and {num_envs} updates an iteration: acting, replay, one "
+        "`python -m dqn_memory.train` with 16 worlds and 16 updates an iteration: acting, replay, one "
         "update for every environment step. Steps per second after the first log line, so without start and capture."
     )
-    rows = [training_row(*case, 320 if quick else 8_000, device, engine, num_envs) for case in CASES]
+    rows = [training_row(*case, 320 if args.quick else 8_000) for case in CASES]
     return Table.from_records(rows, "Training", note)
 
 
-def training_row(env: str, architecture: str, steps: int, device: str, engine: str, num_envs: int) -> dict[str, Value]:
+def training_row(
+    env: str, architecture: str, steps: int, device: str = "cuda", engine: str = "cudagraph"
+) -> dict[str, Value]:
     """Train once in a process of its own and read its rate."""
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
         flags = {
             "env": env, "architecture": architecture, "width": environment_sizes(env).width, "device": device,
-            "engine": engine, "num-envs": num_envs, "updates-per-iteration": num_envs,
-            "learning-starts": num_envs,
-            "total-steps": steps, "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1,
-            "checkpoint-replay": "none", "run": run,
+            "engine": engine, "num-envs": 16, "updates-per-iteration": 16, "learning-starts": 16, "total-steps": steps,
+            "log-every": steps // 4, "evaluate-every": 0, "final-episodes": 1, "checkpoint-replay": "none",
+            "run": f"{folder}/run",
         }  # fmt: skip
         words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
         done = subprocess.run([sys.executable, "-m", "dqn_memory.train", *words], capture_output=True, text=True)
         if done.returncode:
             raise UserError(f"training {architecture} in {env} failed: {done.stderr.strip()[-300:]}")
-        rate = steady_rate(run / "metrics.jsonl")
+        rate = steady_rate(Path(folder) / "run" / "metrics.jsonl")
     return {"world": env, "architecture": architecture, "steps_s": rate, "bar": STEPS_BAR}
 
 
@@ -387,42 +317,37 @@ def steady_rate(metrics: Path) -> float:
 
 # ---- measure, print, write -------------------------------------------------------------------------------------------
 
-TABLES: dict[str, Callable[[Args, CoreBenchmarkConfig], list[Table]]] = {
-    "update": lambda args, config: [update_table(config, args.compile)],
-    "windows": lambda args, config: [window_table(config)],
-    "acting": lambda args, config: [acting_table(config)],
-    "graphs": lambda args, config: [graph_table(config)],
-    "training": lambda args, config: [training_table(args.quick)],
-    "mamba": lambda args, config: mamba_tables(config, config.mamba_rows),
-    "mamba_cuda": lambda args, config: mamba_tables(config, config.mamba_rows, "cuda"),
+TABLES: dict[str, Callable[[Args], list[Table]]] = {
+    "update": lambda args: [update_table(args)],
+    "windows": lambda args: [window_table(args)],
+    "acting": lambda args: [acting_table(args)],
+    "graphs": lambda args: [graph_table(args)],
+    "training": lambda args: [training_table(args)],
+    "mamba": lambda args: reference.mamba_tables(args.config, 2 if args.quick else 2048),
+    "mamba_cuda": lambda args: reference.mamba_tables(args.config, 2 if args.quick else 2048, "cuda"),
 }
 ON_CUDA = ("graphs", "training", "mamba_cuda")
 
 
-def measure(args: Args, facts: Mapping[str, Value]) -> list[str]:
-    """Print and write each table as soon as it is there, so that one that fails loses none of those before it."""
-    pages: dict[str, list[Table]] = {}
-    for name in args.tables():
-        page, tables = "mamba" if name.startswith("mamba") else "core", TABLES[name](args, args.config())
-        pages.setdefault(page, []).extend(tables)
-        for table in tables:
-            print(f"{table.text()}\n\n{table.note}\n", flush=True)
-        if args.write:
-            write_page(Path(args.folder), page, PAGES[page], facts, pages[page])
-    return list(pages)
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Print and write each table as soon as it is there, so that one that fails loses none of those before it."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog="python -m dqn_memory.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
-    for page in measure(args, origin("dqn_memory.benchmark", argv, **benchmark_facts())):
+    facts = origin("dqn_memory.benchmark", argv, **benchmark_facts())
+    pages: dict[str, list[Table]] = {}
+    for name in args.tables():
+        page, tables = "mamba" if name.startswith("mamba") else "core", TABLES[name](args)
+        pages.setdefault(page, []).extend(tables)
+        for table in tables:
+            print(f"{table.text()}\n\n{table.note}\n", flush=True)
         if args.write:
-            print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
+            write_page(Path(args.folder), page, PAGES[page], facts, pages[page])
+    for page in pages if args.write else ():
+        print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
 
 
 if __name__ == "__main__":

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import copy
 import csv
+import itertools
 import json
 import os
-import shlex
-import statistics
 import sys
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from rich.console import Console
@@ -25,7 +23,8 @@ from rich.progress import track
 from torch import nn
 
 from dqn_memory.analysis.size import (
-    ENVIRONMENTS,
+    WIDTHS,
+    EnvironmentSizes,
     Unmatched,
     count,
     environment_sizes,
@@ -36,19 +35,18 @@ from dqn_memory.analysis.size import (
     part_counts,
     published_count,
 )
-from dqn_memory.analysis.timing import full_replay
+from dqn_memory.analysis.timing import BenchmarkConfig, full_replay
 from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
-from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, QNetwork
-from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.network import ARCHITECTURES, NetworkConfig
+from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Repeatable, load_plugins, parse
 from dqn_memory.train import make_optimizer, sample, update
 from envs.files import disk_errors, write_atomic
-from envs.machine import benchmark_facts
-from envs.tables import Table
+from envs.machine import benchmark_facts, revision
+from envs.tables import Table, Value, origin, page
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
-UNCOUNTED_UPDATES = 2  # the first ones allocate memory
 
 DEFINITIONS = """\
 - **published**: the count as the reference prints it: trainable parameters and, for each attention
@@ -70,7 +68,7 @@ class Args:
     """Count the parameters of every architecture in every environment."""
 
     env: tuple[str, ...] = ()
-    """Environment ids (none given: every environment of the table, registered yet or not)."""
+    """Environment ids (none given: every environment of the paper's suite)."""
     architecture: tuple[str, ...] = ()
     """Architecture names (none given: all)."""
     prior: str = "causal"
@@ -94,29 +92,9 @@ class Args:
     plugin: Repeatable = ()
     """Modules imported first, which register blocks or architectures of their own."""
 
-    def network(self, architecture: str) -> NetworkConfig:
-        """Give the network of one row; its width comes from the environment, or from the budget."""
-        return NetworkConfig(
-            architecture=architecture, heads=self.heads, context=self.context, form=self.form,
-            prior=PriorConfig(kind=self.prior),
-        )  # fmt: skip
-
-    def selected(self) -> list[tuple[str, str]]:
-        """List environment ids with architecture names; a UserError offers names near to an unknown one."""
-        envs, architectures = self.env or tuple(ENVIRONMENTS), self.architecture or tuple(ARCHITECTURES)
-        for env in envs:
-            environment_sizes(env)
-        for name in architectures:
-            if name not in ARCHITECTURES:
-                raise UserError(near_names("architecture", name, ARCHITECTURES))
-        return [(env, name) for env in envs for name in architectures]
-
 
 # ---- rows ------------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One environment and architecture. The first six names are stable for programs that read the report."""
 
     world: str
@@ -136,53 +114,27 @@ class Row:
     ms_per_update: float | None = None
 
 
-COLUMNS = tuple(field.name for field in fields(Row))
-
-
-def collect(args: Args) -> tuple[list[Row], list[str]]:
-    """Count all networks asked for; give the rows, and one sentence for each network that cannot meet the budget."""
-    budget = None if args.match is None else parse_budget(args.match)
-    rows, misses = [], []
-    for env, architecture in track(args.selected(), "timing", console=Console(stderr=True), disable=not args.time):
-        try:
-            rows.append(make_row(env, args.network(architecture), budget, args.time))
-        except Unmatched as error:
-            misses.append(f"{env}: {error}")
-    if not rows:
-        raise UserError(misses[0])
-    return rows, misses
-
-
 def make_row(env: str, config: NetworkConfig, budget: int | None = None, timed: bool = False) -> Row:
     """Count `config` at the paper's width for this environment, or matched to `budget` trainable parameters."""
-    sizes = environment_sizes(env)
-    config = replace(config, width=sizes.width)
-    counts = _counted(config, sizes.spec(), sizes.num_actions, budget, timed)
-    return replace(counts, world=env.removeprefix("envs:"))
+    return _counted(config, environment_sizes(env), budget, timed)._replace(world=env.removeprefix("envs:"))
 
 
 @cache  # most environments have the same sizes
-def _counted(config: NetworkConfig, spec: ObservationSpec, num_actions: int, budget: int | None, timed: bool) -> Row:
+def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None, timed: bool) -> Row:
+    config = replace(config, width=sizes.width)
     if budget is not None:
-        config = match(budget, config, spec, num_actions)
-    network = on_meta(config, spec, num_actions)
-    counts = count(network)
+        config = match(budget, config, sizes.spec, sizes.num_actions)
+    network = on_meta(config, sizes.spec, sizes.num_actions)
+    first = network.head[0] if isinstance(network.head, nn.Sequential) else None
     return Row(
-        world="", architecture=config.architecture, published=published_count(network),
-        trainable=counts.trainable, frozen=counts.frozen, buffers=counts.buffers,
-        flops=forward_operations(network), width=config.width, head_width=_hidden_units(network),
-        **part_counts(network),
-        ms_per_update=round(milliseconds_per_update(config, spec, num_actions), 2) if timed else None,
+        "", config.architecture, published_count(network), **vars(count(network)),
+        flops=forward_operations(network), width=config.width,
+        head_width=first.out_features if isinstance(first, nn.Linear) else None, **part_counts(network),
+        ms_per_update=round(milliseconds_per_update(config, sizes), 2) if timed else None,
     )  # fmt: skip
 
 
-def _hidden_units(network: QNetwork) -> int | None:
-    head = network.head
-    first = head[0] if isinstance(head, nn.Sequential) else None
-    return first.out_features if isinstance(first, nn.Linear) else None
-
-
-def milliseconds_per_update(config: NetworkConfig, spec: ObservationSpec, num_actions: int, updates: int = 10) -> float:
+def milliseconds_per_update(config: NetworkConfig, sizes: EnvironmentSizes, updates: int = 10) -> float:
     """Give the median time of one update with the learner's defaults on full windows of K steps.
 
     Sampling, three forwards, backward, clipping and Adam; eager, float32, on the CPU with torch's threads.
@@ -190,151 +142,117 @@ def milliseconds_per_update(config: NetworkConfig, spec: ObservationSpec, num_ac
     learner, draws = LearnerConfig(), torch.Generator().manual_seed(0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network = config.build(spec, num_actions)
-    target = copy.deepcopy(network).requires_grad_(False)
-    optimizer = make_optimizer(network, learner)
-    replay = full_replay(spec, num_actions, config.context, draws)
+        network = config.build(sizes.spec, sizes.num_actions)
+    target, optimizer = copy.deepcopy(network).requires_grad_(False), make_optimizer(network, learner)
+    replay = full_replay(sizes.spec, sizes.num_actions, config.context, draws)
     ends = learner.contexts_per_window(network)
-    seconds = []
-    for _ in range(UNCOUNTED_UPDATES + updates):
-        began = time.perf_counter()
+
+    def work() -> None:
         update(network, target, optimizer, sample(replay, learner, config.context, ends, draws), learner)
-        seconds.append(time.perf_counter() - began)
-    return 1000 * statistics.median(seconds[UNCOUNTED_UPDATES:])
+
+    return BenchmarkConfig(updates).compare({"update": work})["update"].median
 
 
-# ---- pages -----------------------------------------------------------------------------------------------------------
-
-
-def table_of(rows: Sequence[Row], columns: Sequence[str] = COLUMNS) -> Table:
-    """Make a table of these columns."""
-    return Table(columns, [[getattr(row, name) for name in columns] for row in rows])
-
-
+# ---- the page --------------------------------------------------------------------------------------------------------
 @cache
 def read_table3() -> dict[tuple[str, str], int]:
     """Read the counts that the DBGFQN paper's Table 3 prints, by environment and architecture."""
     with (Path(__file__).parent / "table3.csv").open(encoding="utf-8") as file:
-        return {
-            (line["env"], name): int(value)
-            for line in csv.DictReader(file)
-            for name, value in line.items()
-            if name != "env"
-        }
+        lines = list(csv.DictReader(file))
+    return {(line["env"], name): int(line[name]) for line in lines for name in line if name != "env"}
 
 
-def markdown_page(rows: Sequence[Row], origin: Sequence[str], notes: Sequence[str] = ()) -> str:
+def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequence[str] = ()) -> str:
     """Write the whole report: definitions, Table 3 and its reconciliation, then all rows."""
-    sections = [
-        "# Parameters",
-        "\n".join(f"- {line}" for line in origin),
-        "## What is counted\n\n" + DEFINITIONS,
-        *_table3_sections(),
-        *_size_sections(rows),
-    ]
-    if notes:
-        sections.append("## Left out\n\n" + "\n".join(f"- {note}" for note in notes))
-    return "\n\n".join(sections) + "\n"
+    tables = "\n\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in all_tables(rows))
+    left_out = "".join(["\n\n## Left out\n\n", *(f"- {note}\n" for note in notes)]).rstrip() if notes else ""
+    return f"{page('Parameters', facts, [])}\n## What is counted\n\n{DEFINITIONS}\n\n{tables}{left_out}\n"
 
 
-def _table3_sections() -> Iterable[str]:
-    """Put the paper's count beside ours in every cell; then tell what a published count is made of."""
+def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Put the paper's count beside ours in every cell, tell what a published count is made of, then give all rows."""
     printed = read_table3()
     envs = list(dict.fromkeys([*(env for env, _ in printed), "Gridverse/Keydoor-5x5-v0"]))  # not in the paper's table
     names = list(dict.fromkeys([*(name for _, name in printed), *MISSING_COLUMNS]))
-    columns = ["world", *(name.upper() for name in names)]
-    rows = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
-    matching = sum(rows[cell].published == value for cell, value in printed.items())
+    ours = {(env, name): make_row(env, NetworkConfig(architecture=name)) for env in envs for name in names}
+    matching = sum(ours[cell].published == value for cell, value in printed.items())
 
     def compared(cell: tuple[str, str]) -> str:
-        theirs, ours = printed.get(cell), rows[cell].published
-        return f"– / {ours:,}" if theirs is None else f"{theirs:,} / {ours:,} {'✓' if theirs == ours else '✗'}"
+        theirs, count = printed.get(cell), ours[cell].published
+        return f"– / {count:,}" if theirs is None else f"{theirs:,} / {count:,} {'✓' if theirs == count else '✗'}"
 
-    def divided(row: Row) -> str:
-        return f"{row.trainable:,} + {(row.published or 0) - row.trainable:,}"
+    def divided(cell: tuple[str, str]) -> str:
+        return f"{ours[cell].trainable:,} + {(ours[cell].published or 0) - ours[cell].trainable:,}"
 
-    table = Table(columns, [[env, *(compared((env, name)) for name in names)] for env in envs])
-    yield (
-        "## The DBGFQN paper's Table 3\n\n"
-        f"Paper / ours, for K = 50 and the causal prior: {matching} of {len(printed)} printed cells match. "
-        "A dash is a cell that the paper does not print; its DBGFQN and DTQN4 columns are filled in here.\n\n"
-        + table.markdown()
-    )
-    table = Table(columns, [[env, *(divided(rows[env, name]) for name in names)] for env in envs])
-    yield (
-        "## Trainable parameters and causal masks\n\n"
-        "Published = trainable + masks; the masks are 2 layers x 50 x 50 cells that never learn. "
-        "Here they are not parameters, and not stored.\n\n" + table.markdown()
-    )
+    sections = {
+        "The DBGFQN paper's Table 3": (
+            compared,
+            f"Paper / ours, for K = 50 and the causal prior: {matching} of {len(printed)} printed cells match. "
+            "A dash is a cell that the paper does not print; its DBGFQN and DTQN4 columns are filled in here.",
+        ),
+        "Trainable parameters and causal masks": (
+            divided,
+            "Published = trainable + masks; the masks are 2 layers x 50 x 50 cells that never learn. "
+            "Here they are not parameters, and not stored.",
+        ),
+    }
+    for title, (cell, note) in sections.items():
+        lines = [[env, *(cell((env, name)) for name in names)] for env in envs]
+        yield Table(["world", *map(str.upper, names)], lines, title, note)
+    yield from _size_tables(rows)
 
 
-def _size_sections(rows: Sequence[Row]) -> Iterable[str]:
-    """One table for all environments whose rows are the same."""
-    groups: dict[str, list[Row]] = {}
-    for row in rows:
-        groups.setdefault(row.world, []).append(row)
-    alike: dict[str, list[str]] = {}
-    for env, members in groups.items():
-        alike.setdefault(table_of(members, COLUMNS[1:]).markdown(), []).append(env)
-    for table, envs in alike.items():
+def _size_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """Make one table for all environments whose rows are the same."""
+    alike: dict[tuple[Row, ...], list[str]] = {}
+    for env in dict.fromkeys(row.world for row in rows):
+        alike.setdefault(tuple(row._replace(world="") for row in rows if row.world == env), []).append(env)
+    for several, envs in alike.items():
         sizes = environment_sizes(envs[0])
-        vocabulary = f", V = {sizes.vocabulary}" if sizes.kind == "discrete" else ""
-        title = f"## {sizes.kind.capitalize()}, d = {sizes.components}{vocabulary}, A = {sizes.num_actions}"
-        yield f"{title}\n\n{', '.join(envs)}\n\n{table}"
+        spec, vocabulary = sizes.spec, f", V = {sizes.spec.vocabulary}" if sizes.spec.vocabulary else ""
+        title = f"{spec.kind.capitalize()}, d = {spec.shape[0]}{vocabulary}, A = {sizes.num_actions}"
+        yield Table(Row._fields[1:], [row[1:] for row in several], title, ", ".join(envs))
 
 
-# ---- print and write -------------------------------------------------------------------------------------------------
-
-
-def show(args: Args, rows: Sequence[Row]) -> str:
-    """Format the rows for standard output."""
-    if args.format == "json":
-        return json.dumps([asdict(row) for row in rows], indent=1)
-    return table_of(rows).csv().rstrip() if args.format == "csv" else table_of(rows).text()
-
-
-def origin(argv: Sequence[str], timed: bool) -> list[str]:
-    """Say where a results file comes from: the command, the revision and, for times, the machine."""
-    facts = benchmark_facts()
-    changed = " (with uncommitted changes)" if facts["revision"] and facts["dirty"] else ""
-    lines = [
-        f"command: {shlex.join(['python', '-m', 'dqn_memory.parameters', *argv])}",
-        f"revision: {facts['revision'] or 'unknown'}{changed}",
-    ]
-    machine = f"machine: {facts['cpu']}, {facts['threads']} thread(s), torch {facts['torch']}"
-    return [*lines, machine] if timed else lines
-
-
-def write(folder: Path, rows: Sequence[Row], source: Sequence[str], misses: Sequence[str]) -> None:
-    """Put parameters.md and parameters.csv into `folder`; a UserError says what the disk refused."""
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    write_atomic(folder / "parameters.md", markdown_page(rows, source, misses).encode())
-    write_atomic(folder / "parameters.csv", table_of(rows).csv(source).encode())
-
-
-def put(text: str) -> None:
-    """Print to a reader that may stop early, as `head` does."""
-    try:
-        print(text, flush=True)
-    except BrokenPipeError:
-        # the interpreter flushes once more at its end, which would fail again
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
+# ---- count, print, write ---------------------------------------------------------------------------------------------
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Count, print, write."""
+    """Count, print, write; a network that cannot meet the budget is left out with a sentence."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog="python -m dqn_memory.parameters")
     load_plugins(args.plugin)
-    rows, misses = collect(args)
+    budget = None if args.match is None else parse_budget(args.match)
+    base = NetworkConfig(heads=args.heads, context=args.context, form=args.form, prior=PriorConfig(kind=args.prior))
+    asked = list(itertools.product(args.env or tuple(WIDTHS), args.architecture or tuple(ARCHITECTURES)))
+    rows, misses = [], []
+    for env, name in track(asked, "timing", console=Console(stderr=True), disable=not args.time):
+        try:
+            rows.append(make_row(env, replace(base, architecture=name), budget, args.time))
+        except Unmatched as error:
+            misses.append(f"{env}: {error}")
+    if not rows:
+        raise UserError(misses[0])
+    table, folder = Table(Row._fields, rows), Path(args.results)
     if args.write:
-        write(Path(args.results), rows, origin(argv, args.time), misses)
-        print(f"wrote {args.results}/parameters.md and {args.results}/parameters.csv", file=sys.stderr)
+        machine = benchmark_facts() if args.time else {}
+        facts = origin("dqn_memory.parameters", argv, **{"revision": revision(), **machine})
+        with disk_errors(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder / "parameters.md", markdown_page(rows, facts, misses).encode())
+        comments = [f"{name}: {value}" for name, value in facts.items()]
+        write_atomic(folder / "parameters.csv", table.csv(comments).encode())
+        print(f"wrote {folder}/parameters.md and {folder}/parameters.csv", file=sys.stderr)
     for miss in misses:
         print(f"left out, {miss}", file=sys.stderr)
-    put(show(args, rows))
+    forms = {
+        "table": table.text,
+        "csv": table.csv,
+        "json": lambda: json.dumps([row._asdict() for row in rows], indent=1),
+    }
+    try:
+        print(forms[args.format]().rstrip(), flush=True)
+    except BrokenPipeError:  # `head` has read enough; what the interpreter flushes at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import csv
 import statistics
 import sys
 import time
+import timeit
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,11 +31,11 @@ from envs.machine import benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
 from envs.tables import Table, Value, origin, write_page
 
-# Microseconds a step of the original environments, by id. Source: measured by us on the original code, gym-gridverse
+# Steps per second of the original environments, by id. Source: measured by us on the original code, gym-gridverse
 # 07909d9 and gym-pomdps 81ffa37 as DTQN (9f8d72b) wraps them, on one core of an AMD EPYC, processor time, medians,
-# +-20 %. "Step" is one wrapped env.step: dynamics, observation and conversion; "reset" is not part of it.
+# +-20 %; the file has microseconds. "Step" is one wrapped env.step (dynamics, observation, conversion) without resets.
 with Path(__file__).with_name("originals.csv").open(encoding="utf-8") as file:
-    ORIGINALS = {row["id"]: float(row["step"]) for row in csv.DictReader(file)}
+    ORIGINALS = {row["id"]: 1e6 / float(row["step"]) for row in csv.DictReader(file)}
 SINGLE_RATIO = 1.0  # bar of one environment of a grid: at least this many times the original's steps per second
 LARGE_RATIO = 3.0  # the same where the grid is 13x13 or larger
 VECTOR_RATIO = 300.0  # bar of 1,024 environments of a grid
@@ -54,7 +55,6 @@ GRAPH_NOTE = (
     "Steps per second of all environments together inside one CUDA graph: random numbers, actions, steps and resets "
     "of finished episodes. `episodes`: those that ended while it was timed."
 )
-
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -95,35 +95,14 @@ class Args:
         every = list(GRAPH_IDS) if self.device == "cuda" else [id for id in WORLDS if id not in FROM_FILES]
         return list(self.only) or every
 
-    def config(self) -> BenchmarkConfig:
-        """Say how much is measured."""
-        if not self.quick:
-            return BenchmarkConfig(clock=self.clock)
-        return BenchmarkConfig(2, single_steps=20, num_envs=16, vector_steps=5, warm_up_steps=5, clock=self.clock)
 
-
-@dataclass(frozen=True)
-class BenchmarkConfig:
-    """How much is measured."""
-
-    repetitions: int = 11
-    single_steps: int = 1000  # of one environment in a repetition
-    num_envs: int = 1024
-    vector_steps: int = 60  # of each of them in a repetition
-    warm_up_steps: int = 600  # of each of them before, until their episodes no longer end together
-    clock: Clock = "wall"
-
-
-# On a CPU: Gymnasium environments
-
-
-def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
+# ---- on a CPU: Gymnasium environments --------------------------------------------------------------------------------
+def cpu_row(id: str, args: Args) -> dict[str, Value]:
     """Compare both rates of an environment with the original and with the bars."""
-    rates = {"single": single_rate(id, config), "vector": vector_rate(id, config)}
-    original = 1e6 / ORIGINALS[id] if id in ORIGINALS else None
+    original = ORIGINALS.get(id)
     row: dict[str, Value] = {"env": id, "original": original}
-    for name, rate in rates.items():
-        bar = bars(id)[name]
+    for name, bar in bars(id).items():
+        rate = steps_per_second(id, args, vector=name == "vector")
         row |= {name: rate, f"{name}_ratio": None if original is None else rate / original}
         row |= {f"{name}_bar": bar, f"{name}_holds": None if bar is None else rate >= bar}
     return row
@@ -131,63 +110,37 @@ def cpu_row(id: str, config: BenchmarkConfig) -> dict[str, Value]:
 
 def bars(id: str) -> dict[str, float | None]:
     """Give the steps per second that one and that 1,024 environments must reach; None where nothing is asked."""
-    if id not in ORIGINALS:
-        return {"single": None, "vector": None}
-    if not id.startswith("Gridverse/"):
-        return {"single": None, "vector": VECTOR_RATE}
+    original = ORIGINALS.get(id)
+    if original is None or not id.startswith("Gridverse/"):
+        return {"single": None, "vector": None if original is None else VECTOR_RATE}
     ratio = SINGLE_RATIO if id.removesuffix("-v0").endswith(SMALL) else LARGE_RATIO
-    original = 1e6 / ORIGINALS[id]
     return {"single": original * ratio, "vector": original * VECTOR_RATIO}
 
 
-def single_rate(id: str, config: BenchmarkConfig) -> float:
-    """Measure the steps per second of `gymnasium.make(id)`, median over the repetitions."""
-    env = gymnasium.make(id)
-    actions = _actions(env.action_space, (config.single_steps,)).tolist()
+def steps_per_second(id: str, args: Args, vector: bool) -> float:
+    """Time `gymnasium.make(id)`, or all rows of `gymnasium.make_vec(id)`, resets included; the median repetition."""
+    if vector:
+        rows, steps, uncounted = (16, 5, 2) if args.quick else (1024, 60, 11)  # until episodes no longer end together
+        env: Any = gymnasium.make_vec(id, num_envs=rows, autoreset_mode="SameStep")
+        actions = list(np.random.default_rng(0).integers(0, env.single_action_space.n, (steps, rows)))
+    else:
+        rows, steps, uncounted = 1, 20 if args.quick else 1000, 1
+        env = gymnasium.make(id)
+        actions = np.random.default_rng(0).integers(0, env.action_space.n, steps).tolist()
     env.reset(seed=0)
 
     def play() -> None:
         for action in actions:
             _, _, terminated, truncated, _ = env.step(action)
-            if terminated or truncated:
+            if not vector and (terminated or truncated):
                 env.reset()
 
-    return config.single_steps / _seconds(play, config)
+    repetitions = uncounted + (2 if args.quick else 11)
+    seconds = timeit.repeat(play, timer=CLOCKS[args.clock], number=1, repeat=repetitions)
+    return rows * steps / statistics.median(seconds[uncounted:])
 
 
-def vector_rate(id: str, config: BenchmarkConfig) -> float:
-    """Measure the steps per second of `gymnasium.make_vec(id)`, all rows together, resets included."""
-    env = gymnasium.make_vec(id, num_envs=config.num_envs, autoreset_mode="SameStep")
-    actions = _actions(env.single_action_space, (config.vector_steps, config.num_envs))
-    env.reset(seed=0)
-
-    def play() -> None:
-        for action in actions:
-            env.step(action)
-
-    for _ in range(0, config.warm_up_steps, config.vector_steps):
-        play()
-    return config.vector_steps * config.num_envs / _seconds(play, config)
-
-
-def _seconds(play: Callable[[], None], config: BenchmarkConfig) -> float:
-    """Time one call, the median of the repetitions; the first call is not counted."""
-    clock, taken = CLOCKS[config.clock], []
-    for _ in range(config.repetitions + 1):
-        began = clock()
-        play()
-        taken.append(clock() - began)
-    return statistics.median(taken[1:])
-
-
-def _actions(space: gymnasium.Space[Any], shape: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    assert isinstance(space, gymnasium.spaces.Discrete)
-    return np.random.default_rng(0).integers(0, space.n, shape)
-
-
-# On an accelerator: many worlds inside one CUDA graph
-
-
+# ---- on an accelerator: many worlds inside one CUDA graph ------------------------------------------------------------
 class RandomPlay:
     """N worlds whose random steps write into tensors that stay where they are, as a CUDA graph needs.
 
@@ -198,7 +151,7 @@ class RandomPlay:
         self.world, self.count = world, count
         self.generator = torch.Generator(world.device).manual_seed(seed)
         first = world.reset(self._uniforms(world.reset_draws))
-        self.state = type(first)(**{name: value.clone() for name, value in vars(first).items()})
+        self.state = replace(first, **{name: value.clone() for name, value in vars(first).items()})
         self.finished = torch.zeros((), dtype=torch.int64, device=world.device)
 
     def step(self) -> Step:
@@ -227,10 +180,9 @@ def graph_row(id: str, count: int = GRAPH_ENVS, steps: int = 10, replays: int = 
         graph.replay()
     torch.cuda.synchronize()
     rate = count * steps * replays / (time.perf_counter() - began)
-    ended = int(play.finished) - before
     return {
         "env": id, "num_envs": count, "steps_s": rate, "bar": GRAPH_RATE, "holds": rate >= GRAPH_RATE,
-        "episodes": ended,
+        "episodes": int(play.finished) - before,
     }  # fmt: skip
 
 
@@ -250,20 +202,9 @@ def capture(play: RandomPlay, steps: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
-def measure(args: Args) -> Table:
-    """Measure every environment in turn; the one at work is named on standard error."""
-    rows = []
-    for number, id in enumerate(args.ids(), 1):
-        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
-        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args.config()))
-    if args.device == "cuda":
-        return Table.from_records(rows, "Many environments inside one CUDA graph", GRAPH_NOTE)
-    return Table.from_records(rows, "Environments on a CPU", NOTE)
-
-
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, print, write."""
+    """Measure every environment in turn, the one at work named on standard error; print and write the table."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.benchmark")
     args.check()
@@ -271,7 +212,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.write:
         make_folder(args.folder)
     facts = origin("envs.benchmark", argv, **benchmark_facts())
-    table = measure(args)
+    rows = []
+    for number, id in enumerate(args.ids(), 1):
+        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
+        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args))
+    many = ("Many environments inside one CUDA graph", GRAPH_NOTE)
+    table = Table.from_records(rows, *(many if args.device == "cuda" else ("Environments on a CPU", NOTE)))
     print(table.text())
     if args.write:
         write_page(args.folder, "environments", "Speed of the environments", facts, [table])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dqn_memory.acting import ActingMode
-from dqn_memory.analysis.episodes import TOKENS, Windows, known_lengths, windows
+from dqn_memory.analysis.episodes import TOKENS, known_lengths, windows
 from dqn_memory.blocks import EncoderLayer, Prior, Sublayer
 from dqn_memory.network import QNetwork
 
@@ -33,33 +33,20 @@ def episode_attention(
     Row t holds the newest query's weights in the window that acting fed at step t; a key that had left the window, or
     was still to come, has 0. Weights on padding, which some padded forms give, are left out.
     """
-    length = len(observation)
-    size = min(network.config.context, length)
-    rows = max(1, TOKENS // network.config.context)
+    length, size = len(observation), min(network.config.context, len(observation))
     found: dict[int, list[Tensor]] = {}
-    for ends in torch.arange(length, device=observation.device).split(rows):
+    for ends in torch.arange(length, device=observation.device).split(max(1, TOKENS // network.config.context)):
         part = windows(network, observation, previous_action, ends, size, acting)
-        for index, maps in _newest_rows(network, part, acting).items():
-            found.setdefault(index, []).append(_on_steps(maps[..., :size], part, ends, length))
-    return {index: torch.cat(parts).transpose(0, 1) for index, parts in found.items()}
-
-
-def _newest_rows(network: QNetwork, part: Windows, acting: ActingMode) -> dict[int, Tensor]:
-    """Weights (B, H, S) of each window's newest query."""
-    maps = _maps(network, part.observation, part.previous_action, known_lengths(part, acting))
-    rows = torch.arange(len(part), device=part.lengths.device)
-    return {layer: each[rows, :, part.position] for layer, each in maps.items()}
-
-
-def _on_steps(weights: Tensor, part: Windows, ends: Tensor, length: int) -> Tensor:
-    """Weights (B, H, S) of places in windows, on the steps of the episode, (B, H, T)."""
-    index = torch.arange(weights.shape[-1], device=ends.device)
-    real = index < part.lengths[:, None]  # (B, S)
-    step = ((ends + 1 - part.lengths)[:, None] + index).clamp(max=length - 1)
-    kept = weights * real[:, None]
-    return torch.zeros(*weights.shape[:2], length, dtype=weights.dtype, device=weights.device).scatter_add(
-        2, step[:, None].expand_as(kept), kept
-    )
+        index, rows = torch.arange(size, device=ends.device), torch.arange(len(ends), device=ends.device)
+        real = index < part.lengths[:, None]  # (B, S)
+        step = ((ends + 1 - part.lengths)[:, None] + index).clamp(max=length - 1)  # (B, S)
+        maps = _maps(network, part.observation, part.previous_action, known_lengths(part, acting))
+        for layer, weights in maps.items():
+            newest = weights[rows, :, part.position, :size] * real[:, None]  # (B, H, S)
+            empty = newest.new_zeros(*newest.shape[:2], length)
+            by_step = empty.scatter_add(2, step[:, None].expand_as(newest), newest)
+            found.setdefault(layer, []).append(by_step)
+    return {layer: torch.cat(parts).transpose(0, 1) for layer, parts in found.items()}
 
 
 @torch.no_grad()
@@ -148,28 +135,20 @@ class Maps:
 
     def plain(self) -> dict[str, Any]:
         """As JSON: thousandths, of each row the columns up to the last that is not zero."""
-        kept = {
-            str(layer): [[_thousandths(row) for row in head] for head in maps] for layer, maps in self.layers.items()
-        }
         facts = {"success": self.success, "total": self.total, "first": self.first}
         given = {name: value for name, value in facts.items() if value is not None}
+        layers = {str(layer): np.rint(maps * UNIT).astype(int) for layer, maps in self.layers.items()}
+        kept = {
+            layer: [[np.trim_zeros(row, "b").tolist() for row in head] for head in maps]
+            for layer, maps in layers.items()
+        }
         return {"length": self.length, **given, "layers": kept}
 
     @classmethod
     def parse(cls, content: Any) -> Maps:
         """Read the maps from what `plain` gave."""
-        layers = {int(layer): np.array([_square(head) for head in heads]) for layer, heads in content["layers"].items()}
-        success, total, first = (content.get(name) for name in ("success", "total", "first"))
-        return cls(layers, int(content["length"]), success, total, first)
-
-
-def _thousandths(row: Array) -> list[int]:
-    kept: list[int] = np.rint(row * UNIT).astype(int).tolist()
-    while kept and not kept[-1]:
-        kept.pop()
-    return kept
-
-
-def _square(rows: list[list[int]]) -> Array:
-    """Rows that end before their zeros as a matrix (T, T)."""
-    return np.array([row + [0] * (len(rows) - len(row)) for row in rows], np.float64) / UNIT
+        layers = {
+            int(layer): np.array([[row + [0] * (len(head) - len(row)) for row in head] for head in heads]) / UNIT
+            for layer, heads in content["layers"].items()
+        }
+        return cls(layers, int(content["length"]), *(content.get(name) for name in ("success", "total", "first")))

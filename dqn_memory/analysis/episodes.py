@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.score import env_reports_success, success_word
-from envs.core import Step
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
@@ -48,15 +47,7 @@ class Episode:
         return f"{'' if self.success else 'no '}{success_word(self.env_reports_success)}"
 
 
-@dataclass(frozen=True)
-class _Step:
-    observation: Tensor
-    previous_action: Tensor
-    action: Tensor
-    q: Tensor
-    step: Step
-
-
+@torch.no_grad()
 def play_in(
     setup: EvalSetup, network: QNetwork, seed: int, episodes: int = 1, initial: int | None = None, draw: bool = False
 ) -> list[Episode]:
@@ -73,27 +64,20 @@ def play_in(
     Raises:
         UserError: there is no such initial state, or no picture to draw.
     """
-    fleet = single_fleet(setup, seed, initial, draw)
-    return play(fleet, setup.actor(network, 1), episodes, draw)
+    fleet, actor = single_fleet(setup, seed, initial, draw), setup.actor(network, 1)
+    observation, played = fleet.reset(), []
+    for _ in range(episodes):
+        episode, observation = _play_one(fleet, actor, observation, draw)
+        played.append(episode)
+    return played
 
 
 def single_fleet(setup: EvalSetup, seed: int, initial: int | None = None, draw: bool = False) -> Fleet:
     """Make a fleet of one environment that starts from initial state number `initial`, or from a drawn one."""
     ours = setup.env.removeprefix("envs:") in WORLDS
-    if initial is not None:
-        return _started_from(setup, seed, initial, ours)
-    kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
-    return make_fleet(setup.env, 1, seed, setup.device, setup.observation_key, kwargs)
-
-
-def action_names(setup: EvalSetup) -> tuple[str, ...]:
-    """Give words for the action numbers, where the environment has them."""
-    if setup.env.removeprefix("envs:") not in WORLDS:
-        return ()
-    return make_world(setup.env, **setup.env_kwargs).action_names
-
-
-def _started_from(setup: EvalSetup, seed: int, initial: int, ours: bool) -> Fleet:
+    if initial is None:
+        kwargs = setup.env_kwargs | ({"render_mode": "rgb_array"} if draw and not ours else {})
+        return make_fleet(setup.env, 1, seed, setup.device, setup.observation_key, kwargs)
     world = make_world(setup.env, setup.device, **setup.env_kwargs) if ours else None
     draws = None if world is None else world.initial_draws()
     if world is None or draws is None:
@@ -103,51 +87,37 @@ def _started_from(setup: EvalSetup, seed: int, initial: int, ours: bool) -> Flee
     return TensorFleet(world, 1, seed, initial=draws[initial : initial + 1])
 
 
-@torch.no_grad()
-def play(fleet: Fleet, actor: Actor, episodes: int = 1, draw: bool = False) -> list[Episode]:
-    """Play complete greedy episodes in a fleet of one environment, one after the other.
-
-    Raises:
-        UserError: `draw` asks for pictures of an environment that draws none.
-    """
-    observation, played = fleet.reset(), []
-    for _ in range(episodes):
-        episode, observation = _play_one(fleet, actor, observation, draw)
-        played.append(episode)
-    return played
+def action_names(setup: EvalSetup) -> tuple[str, ...]:
+    """Give words for the action numbers, where the environment has them."""
+    if setup.env.removeprefix("envs:") not in WORLDS:
+        return ()
+    return make_world(setup.env, **setup.env_kwargs).action_names
 
 
 def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tuple[Episode, Tensor]:
-    steps: list[_Step] = []
+    """Play until the episode ends; also give the first observation of the next one."""
+    steps: list[tuple[Tensor, ...]] = []
     frames: list[Array] = []
     previous = torch.full((1,), fleet.num_actions, device=fleet.device)
-    fresh = torch.ones(1, dtype=torch.bool, device=fleet.device)
-    while not (steps and bool(steps[-1].step.done)):
-        actor.observe(observation, previous, fresh)
+    ended = torch.ones(1, dtype=torch.bool, device=fleet.device)
+    while not steps or not bool(ended):
+        actor.observe(observation, previous, ended)
         q = actor.q_values()  # (1, A)
         action = q.argmax(1)
         before = _state_before(fleet) if draw else None
         if draw:
             frames.append(fleet.frame(0))
         step = fleet.step(action)
-        steps.append(_Step(observation, previous, action, q, step))
-        observation, previous, fresh = step.observation, action, torch.zeros_like(fresh)
+        steps.append((observation, previous, action, q.float(), step.reward))
+        observation, previous, ended = step.observation, action, step.done
     if draw:
         frames.append(_last_frame(fleet, before, action, frames[-1]))
-    return _episode(steps, tuple(frames), env_reports_success(fleet)), observation
-
-
-def _episode(steps: list[_Step], frames: tuple[Array, ...], env_reports_success: bool) -> Episode:
-    return Episode(
-        observation=torch.cat([each.observation for each in steps]).cpu(),
-        previous_action=torch.cat([each.previous_action for each in steps]).cpu(),
-        action=torch.cat([each.action for each in steps]).cpu().numpy(),
-        q=torch.cat([each.q for each in steps]).float().cpu().numpy(),
-        reward=torch.cat([each.step.reward for each in steps]).cpu().numpy(),
-        frames=frames,
-        success=bool(steps[-1].step.success),
-        env_reports_success=env_reports_success,
-    )
+    seen, led, taken, values, reward = (torch.cat(each).cpu() for each in zip(*steps, strict=True))
+    episode = Episode(
+        seen, led, taken.numpy(), values.numpy(), reward.numpy(), tuple(frames), bool(step.success),
+        env_reports_success(fleet),
+    )  # fmt: skip
+    return episode, observation
 
 
 def _state_before(fleet: Fleet) -> tuple[Any, Tensor] | None:
@@ -187,9 +157,11 @@ class Windows:
     def __len__(self) -> int:
         return len(self.lengths)
 
-    def part(self, rows: slice) -> Windows:
-        """Give some of the windows."""
-        return Windows(self.observation[rows], self.previous_action[rows], self.lengths[rows], self.position[rows])
+    def split(self) -> Iterator[Windows]:
+        """Give all windows in turn, not too many of them at once."""
+        rows = max(1, TOKENS // max(1, self.previous_action.shape[1]))
+        parts = (each.split(rows) for each in (self.observation, self.previous_action, self.lengths, self.position))
+        return (Windows(*part) for part in zip(*parts, strict=True))
 
 
 def reach(network: QNetwork, length: int, state: ActingState) -> int:
@@ -222,13 +194,7 @@ def known_lengths(given: Windows, acting: ActingMode) -> Tensor | None:
 @torch.no_grad()
 def q_values(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
     """Compute Q at each window's position, (B, A), as acting does."""
-    return in_parts(
-        given,
-        lambda part: network.at(part.observation, part.previous_action, known_lengths(part, acting), part.position),
-    )
-
-
-def in_parts(given: Windows, function: Callable[[Windows], Tensor]) -> Tensor:
-    """Compute a function of many windows, not too many of them at once."""
-    rows = max(1, TOKENS // max(1, given.previous_action.shape[1]))
-    return torch.cat([function(given.part(slice(begin, begin + rows))) for begin in range(0, len(given), rows)])
+    return torch.cat([
+        network.at(part.observation, part.previous_action, known_lengths(part, acting), part.position)
+        for part in given.split()
+    ])  # fmt: skip

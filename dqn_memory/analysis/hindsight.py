@@ -33,14 +33,12 @@ class Discrepancy:
     @property
     def gap(self) -> Array:
         """Mean |difference| over the actions, (T,)."""
-        gap: Array = np.abs(self.inside - self.alone).mean(1)
-        return gap
+        return np.asarray(np.abs(self.inside - self.alone).mean(1))
 
     @property
     def flips(self) -> Array:
         """Steps (T,) at which the greedy action differs."""
-        flips: Array = self.inside.argmax(1) != self.alone.argmax(1)
-        return flips
+        return np.asarray(self.inside.argmax(1) != self.alone.argmax(1))
 
 
 @dataclass(frozen=True)
@@ -59,15 +57,14 @@ class Hindsight:
     @classmethod
     def of(cls, found: Sequence[Discrepancy]) -> Hindsight:
         """Summarise some episodes."""
-        counted = [each.future > 0 for each in found]
-        positions = int(sum(each.sum() for each in counted))
-        if positions == 0:
+        counted = np.concatenate([each.future for each in found]) > 0
+        if not counted.any():
             return cls(0, 0.0, 0.0, 0.0, 0.0)
-        inside = np.concatenate([each.inside[kept] for each, kept in zip(found, counted, strict=True)])
-        alone = np.concatenate([each.alone[kept] for each, kept in zip(found, counted, strict=True)])
+        inside = np.concatenate([each.inside for each in found])[counted]
+        alone = np.concatenate([each.alone for each in found])[counted]
         difference = np.abs(inside - alone)  # (P, A)
         return cls(
-            positions=positions,
+            positions=int(counted.sum()),
             gap=float(difference.mean()),
             largest=float(difference.max()),
             flips=float((inside.argmax(1) != alone.argmax(1)).mean()),
@@ -96,19 +93,11 @@ def discrepancy(
     exactly 0 comes from the future.
     """
     size = min(network.config.context, len(observation))
-    parts = zip(observation.split(size), previous_action.split(size), strict=True)
-    pairs = [_window(network, seen, previous, size, acting) for seen, previous in parts]
-    inside, alone = (torch.cat(each).double().cpu().numpy() for each in zip(*pairs, strict=True))
-    counts = [len(each) for each, _ in pairs]
-    future = np.concatenate([np.arange(count - 1, -1, -1) for count in counts])
-    return Discrepancy(inside, alone, future)
-
-
-def _window(
-    network: QNetwork, observation: Tensor, previous_action: Tensor, size: int, acting: ActingMode
-) -> tuple[Tensor, Tensor]:
-    """Q of the whole window (T, ...) and of its prefixes, both (T, A)."""
-    ends = torch.arange(len(observation), device=observation.device)
-    prefixes = windows(network, observation, previous_action, ends, size, acting)
-    last = windows(network, observation, previous_action, ends[-1].expand_as(ends), size, acting)  # T times the same
-    return q_values(network, replace(last, position=ends), acting), q_values(network, prefixes, acting)
+    found = []
+    for seen, previous in zip(observation.split(size), previous_action.split(size), strict=True):
+        ends = torch.arange(len(seen), device=seen.device)
+        prefixes = windows(network, seen, previous, ends, size, acting)
+        whole = windows(network, seen, previous, ends[-1].expand_as(ends), size, acting)  # T times the same
+        pair = (q_values(network, replace(whole, position=ends), acting), q_values(network, prefixes, acting))
+        found.append((pair[0].double(), pair[1].double(), ends.flip(0)))
+    return Discrepancy(*(torch.cat(each).cpu().numpy() for each in zip(*found, strict=True)))

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import io
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 import matplotlib
 import numpy as np
 from cycler import cycler
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import SubplotSpec
+from matplotlib.gridspec import GridSpecBase, SubplotSpec
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter, StrMethodFormatter
@@ -22,13 +21,15 @@ from PIL import Image
 from dqn_memory.runs.errors import UserError
 from envs.files import write_atomic
 
-P = ParamSpec("P")
 Array = np.ndarray[Any, np.dtype[Any]]
+Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
 Curve = tuple[Sequence[float] | Array, Sequence[float] | Array]
+Estimate = tuple[float, float | None, float | None]  # mean, low, high
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#444444", "#8c6d31")
-MARK, INK = "#d55e00", "#222222"
+MARK, INK, FAINT, GREY = "#d55e00", "#222222", "#666666", "#888888"
 MAP = "Blues"
+MAP_TOKENS = "cividis"  # dark blue to yellow as in the thesis, even steps for every kind of colour vision
 HIDDEN = "#ececec"  # keys that may not be attended to
 STYLE: Any = {
     "font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "figure.titlesize": 11,
@@ -36,25 +37,22 @@ STYLE: Any = {
     "xtick.color": "#444444", "ytick.color": "#444444", "axes.prop_cycle": cycler(color=COLOURS),
     "legend.frameon": False, "legend.fontsize": 8, "lines.linewidth": 1.8, "savefig.dpi": 150,
 }  # fmt: skip
+styled = matplotlib.rc_context(STYLE)
 SHADES = 256  # of a picture's palette
 PER_ROW = 4  # panels side by side
 MOST = 100  # steps of an episode in a picture; more would lie on each other
 FILM = 16  # a window of up to this many steps is shown with pictures and numbers
+PICTURES = 6  # of the environment beside attention maps
+SIDE = 2.5  # inches of a map
+TITLE = 6.5  # inches that a line of a title needs
+LABELS = 10  # most numbers along the side of a map
+WORDS = {"mu": "mean offset μ", "sigma": "width σ", "span": "span L"}
 
 
-def _styled(function: Callable[P, Figure]) -> Callable[P, Figure]:
-    @functools.wraps(function)
-    def wrapper(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context(STYLE):
-            return function(*args, **kwargs)
-
-    return wrapper
-
-
+@styled
 def save(figure: Figure, path: Path) -> Path:
     """Write a figure as PNG, whole or not at all; a UserError says what the disk refused."""
-    with matplotlib.rc_context(STYLE):
-        write_atomic(path, png(figure))
+    write_atomic(path, png(figure))
     return path
 
 
@@ -67,15 +65,60 @@ def png(figure: Figure) -> bytes:
     return small.getvalue()
 
 
-def lowest(panels: Array) -> list[Axes]:
+# ---- what pictures share ---------------------------------------------------------------------------------------------
+def new_figure(width: float, height: float, title: str = "") -> Figure:
+    """Make an empty figure of so many inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    if title:
+        figure.suptitle(title)
+    return figure
+
+
+def grid_panels(grid: GridSpecBase, count: int, **shared: Any) -> tuple[Array, Array]:
+    """Make a grid's panels; give the first `count`, beyond which they show nothing, and all of them (down, across)."""
+    axes: Array = grid.subplots(squeeze=False, **shared)
+    for panel in axes.flat[count:]:
+        panel.set_visible(False)
+    return axes.flat[:count], axes
+
+
+def lowest(axes: Array) -> list[Axes]:
     """Find the lowest visible panel of each column, and let it show the numbers of the axis."""
-    found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in panels.T]
+    found: list[Axes] = [next(panel for panel in column[::-1] if panel.get_visible()) for column in axes.T]
     for panel in found:
         panel.tick_params(labelbottom=True)
     return found
 
 
-@_styled
+def finish_panel(panel: Axes, x: str = "", y: str = "", grid: Any = "y", legend: bool = False) -> None:
+    """Set words for the axes, a grid below all else, and a legend at the right."""
+    panel.grid(axis=grid, color="#e6e6e6", linewidth=0.7)
+    panel.set_axisbelow(True)
+    panel.set_xlabel(x)
+    panel.set_ylabel(y)
+    if legend:
+        panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
+
+
+def hide_frame(panel: Axes, ticks: bool = False) -> None:
+    """Take the frame off, and the ticks where none are wanted."""
+    panel.spines[:].set_visible(False)
+    if not ticks:
+        panel.set(xticks=[], yticks=[])
+
+
+def integer_axis(panel: Axes, **limits: Any) -> None:
+    """Let the x-axis show whole numbers alone."""
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, **limits))
+
+
+def first_steps(title: str, length: int) -> str:
+    """Add to a picture's title which part of an episode it shows, where that is not all of it."""
+    return title if length <= MOST else f"{title}\n(steps 0 to {MOST - 1} of {length})"
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+@styled
 def decision(
     weights: Array,
     rows: Sequence[str],
@@ -93,7 +136,7 @@ def decision(
     film = length <= FILM and len(frames) == length
     figure_width = max(5.0, (0.95 if film else 0.42) * length)
     heights = [figure_width / length if film else 0.01, 0.36 * count]
-    figure = Figure(figsize=(figure_width + 2.6, sum(heights) + 1.5), layout="constrained")
+    figure = new_figure(figure_width + 2.6, sum(heights) + 1.5, title)
     grid = figure.add_gridspec(2, length, height_ratios=heights, wspace=0.02, hspace=0.02)
     for step, frame in enumerate(frames if film else ()):
         panel = figure.add_subplot(grid[0, step])
@@ -102,159 +145,82 @@ def decision(
     panel = figure.add_subplot(grid[1, :])
     image = panel.imshow(weights, cmap=MAP, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     panel.set_yticks(range(count), rows)
-    panel.set_xticks(*_step_labels(length, first_step, marks))
+    every = 1 if length <= 24 else 5
+    named = [i for i in range(length) if (first_step + i) % every == 0 or first_step + i in marks]
+    words = [f"{first_step + i}\n{marks.get(first_step + i, '')}".rstrip() for i in named]
+    panel.set_xticks(named, words)
     panel.set_xlabel("step of the episode")
     panel.tick_params(length=0)
     for index in sorted((step - first_step for step in marks), reverse=True):  # the last one lies below the others
         edge = INK if index == length - 1 else MARK
         box = Rectangle((index - 0.5, -0.5), 1, count, fill=False, edgecolor=edge, linewidth=1.8, clip_on=False)
         panel.add_patch(box)
-    if film:
-        _numbers(panel, weights)
+    for (row, step), value in np.ndenumerate(weights) if film else ():
+        colour = "white" if value > 0.55 else "#333333"
+        panel.text(step, row, f"{value:.2f}", ha="center", va="center", fontsize=7.5, color=colour)
     figure.colorbar(image, ax=panel, label="share", aspect=12, pad=0.01)
-    figure.suptitle(title)
     return figure
 
 
-def _step_labels(length: int, first_step: int, marks: Mapping[int, str]) -> tuple[list[int], list[str]]:
-    every = 1 if length <= 24 else 5
-    places = [i for i in range(length) if (first_step + i) % every == 0 or first_step + i in marks]
-    words = [f"\n{marks[first_step + i]}" if first_step + i in marks else "" for i in places]
-    return places, [f"{first_step + i}{word}" for i, word in zip(places, words, strict=True)]
-
-
-def _numbers(panel: Axes, weights: Array) -> None:
-    for (row, step), value in np.ndenumerate(weights):
-        colour = "white" if value > 0.55 else "#333333"
-        panel.text(step, row, f"{value:.2f}", ha="center", va="center", fontsize=7.5, color=colour)
-
-
-@_styled
+@styled
 def prior_tables(tables: Mapping[str, Array], title: str, ylabel: str = "prior weight", steps: str = "steps") -> Figure:
     """Draw the weight by distance (H, T) of each layer's attention prior: a panel a layer, a line a head."""
     across = min(len(tables), 3)
     down = -(-len(tables) // across)
-    figure = Figure(figsize=(3.6 * across + 1.4, 2.6 * down + 0.5), layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
-    for panel, (name, table) in zip(axes.flat, tables.items(), strict=False):
+    figure = new_figure(3.6 * across + 1.4, 2.6 * down + 0.5, title)
+    panels, axes = grid_panels(figure.add_gridspec(down, across), len(tables), sharex=True, sharey=True)
+    for panel, (name, table) in zip(panels, tables.items(), strict=True):
         for head, line in enumerate(table):
             panel.plot(line, label=f"head {head}", linestyle="-" if head < len(COLOURS) else "--")
+        finish_panel(panel)
         panel.set_title(name)
         panel.set_ylim(-0.03, max(1.05, float(table.max()) * 1.05))
-        panel.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    for panel in axes.flat[len(tables) :]:
-        panel.set_visible(False)
+        integer_axis(panel)
     lowest(axes)
-    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right center")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     figure.supxlabel(f"distance from query back to key ({steps})", fontsize=9)
     figure.supylabel(ylabel, fontsize=9)
-    figure.suptitle(title)
     return figure
 
 
-@_styled
-def learning_curves(
-    curves: Mapping[str, Curve], title: str, bands: Mapping[str, tuple[Array, Array]] | None = None
-) -> Figure:
-    """Draw success rates (0 .. 1) over environment steps, a line a run; `bands` are (low, high) around some of them."""
-    figure, panel = _over_steps(curves, title, "success rate")
-    for name, (steps, rates) in curves.items():
-        (line,) = panel.plot(steps, rates, label=name, marker=_marker(steps), markersize=3.5)
-        if bands and name in bands:
-            panel.fill_between(steps, *bands[name], color=line.get_color(), alpha=0.18, linewidth=0)
-    _as_rates(panel)
-    return _finish(figure, panel)
-
-
-@_styled
-def seed_curves(forms: Mapping[str, Sequence[Curve]], title: str, ylabel: str = "success rate") -> Figure:
-    """Draw curves over environment steps: a colour a form, its seeds thin, their mean at shared steps thick."""
-    figure, panel = _over_steps(forms, title, ylabel)
-    for number, (form, seeds) in enumerate(forms.items()):
-        style: Any = {
-            "color": COLOURS[number % len(COLOURS)],
-            "linestyle": ("-", "--", ":")[number // len(COLOURS) % 3],
-        }
-        for steps, values in seeds if len(seeds) > 1 else ():
-            panel.plot(steps, values, linewidth=0.9, alpha=0.4, **style)
-        known = [dict(zip(steps, values, strict=True)) for steps, values in seeds]
-        shared = [step for step in known[0] if all(step in curve for curve in known)]
-        mean = [float(np.mean([curve[step] for curve in known])) for step in shared]
-        label = form if len(seeds) == 1 else f"{form}, mean of {len(seeds)}"
-        panel.plot(shared, mean, label=label, marker=_marker(shared), markersize=3.5, **style)
-    if ylabel == "success rate":
-        _as_rates(panel)
-    return _finish(figure, panel)
-
-
-def _over_steps(curves: Mapping[str, Any], title: str, ylabel: str) -> tuple[Figure, Axes]:
+@styled
+def learning_curves(curves: Mapping[str, Curve], title: str) -> Figure:
+    """Draw success rates (0 .. 1) over environment steps, a line a run."""
     if not curves:
         raise UserError("there is no learning curve to draw: nothing was evaluated yet")
-    figure = Figure(figsize=(7.4, 3.6), layout="constrained")
+    figure = new_figure(7.4, 3.6)
     panel = figure.subplots()
-    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
-    panel.grid(color="#e6e6e6", linewidth=0.7)
-    panel.set_axisbelow(True)
-    panel.set_xlabel("environment steps")
-    panel.set_ylabel(ylabel)
+    for name, (steps, rates) in curves.items():
+        panel.plot(steps, rates, label=name, marker="o" if len(steps) <= 40 else None, markersize=3.5)
+    finish_panel(panel, "environment steps", "success rate", "both", legend=True)
     panel.set_title(title, fontsize=11)
-    return figure, panel
-
-
-def _as_rates(panel: Axes) -> None:
+    panel.set_xlim(left=0)
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panel.set_ylim(-0.02, 1.02)
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
-
-
-def _marker(steps: Sequence[float] | Array) -> str | None:
-    return "o" if len(steps) <= 40 else None
-
-
-def _finish(figure: Figure, panel: Axes) -> Figure:
-    panel.set_xlim(left=0)
-    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
     return figure
 
 
-def first_steps(title: str, length: int) -> str:
-    """Add to a picture's title which part of an episode it shows, where that is not all of it."""
-    return title if length <= MOST else f"{title}\n(steps 0 to {MOST - 1} of {length})"
-
-
-@_styled
+@styled
 def q_values(q: Array, action: Array, title: str, names: Sequence[str] = ()) -> Figure:
     """Draw Q-values (T, A) over an episode's first steps, a line an action; a ring marks the action taken, (T,)."""
     title, q, action = first_steps(title, len(q)), q[:MOST], action[:MOST]
     steps = np.arange(len(q))
-    figure = Figure(figsize=(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4), layout="constrained")
+    figure = new_figure(min(12.0, max(5.6, 0.12 * len(q) + 4.5)), 3.4)
     panel = figure.subplots()
     for number in range(q.shape[1]):
         name = names[number] if number < len(names) else f"action {number}"
         dash = "-" if number < len(COLOURS) else "--"
         panel.plot(steps, q[:, number], label=name, linewidth=1.4, linestyle=dash, marker=".", markersize=4)
-    chosen = q[steps, action]
     ring: Any = {"facecolors": "none", "edgecolors": "#222222", "linewidths": 1.2, "zorder": 5}
-    panel.scatter(steps, chosen, s=46, label="action taken", **ring)
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    panel.grid(axis="y", color="#e6e6e6", linewidth=0.7)
-    panel.set_xlabel("step of the episode")
-    panel.set_ylabel("Q-value (discounted return)")
+    panel.scatter(steps, q[steps, action], s=46, label="action taken", **ring)
+    integer_axis(panel)
+    finish_panel(panel, "step of the episode", "Q-value (discounted return)", legend=True)
     panel.set_title(title, fontsize=11)
-    panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
 
-Masked = np.ma.MaskedArray[Any, np.dtype[Any]]
-Estimate = tuple[float, float | None, float | None]  # mean, low, high
-
-GRID: Any = {"color": "#e6e6e6", "linewidth": 0.7}
-FAINT = "#666666"
-PICTURES = 6  # of the world beside attention maps
-SIDE = 2.5  # inches of a map
-
-
-@_styled
+@styled
 def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), context: int | None = None) -> Figure:
     """Draw attention (H, T, T) of one layer over an episode's first steps, a panel a head, beside rendered frames.
 
@@ -268,38 +234,28 @@ def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), contex
     across = min(heads, PER_ROW)
     down = -(-heads // across)
     steps = np.unique(np.linspace(0, length - 1, min(PICTURES, length)).round().astype(int))
-    strip = _strip_width(frames, len(steps), down)
-    figure = Figure(figsize=(strip + SIDE * across + 1.1, SIDE * down + 0.9), layout="constrained")
-    grid = figure.add_gridspec(1, 2 if len(frames) else 1, width_ratios=[strip, SIDE * across] if len(frames) else None)
+    widths = [*_film_width(frames, len(steps), down), SIDE * across]
+    figure = new_figure(sum(widths) + 1.1, SIDE * down + 0.9, title)
+    grid = figure.add_gridspec(1, len(widths), width_ratios=widths)
     if len(frames):
-        _film(figure, grid[0], frames, steps)
-    panels = grid[-1].subgridspec(down, across).subplots(squeeze=False, sharex=True, sharey=True)
+        _film(grid[0], frames, steps)
+    panels, axes = grid_panels(grid[-1].subgridspec(down, across), heads, sharex=True, sharey=True)
     shown = _by_age(maps, context or length) if by_age else _by_step(maps, context or length)
-    image = _heads(panels, shown, steps)
-    for panel in lowest(panels):
-        panel.set_xlabel("looks back by steps" if by_age else "looks at step")
-        if not by_age:
-            panel.set_xticks(steps)
-    figure.colorbar(image, ax=panels, label="attention weight", shrink=0.8, aspect=25)
-    figure.suptitle(title)
-    return figure
-
-
-def _heads(panels: Array, shown: Masked, steps: Array) -> AxesImage:
-    """One panel for each of the maps (H, T, columns)."""
-    colours = matplotlib.colormaps[MAP].with_extremes(bad=HIDDEN)
-    top = max(float(shown.max()), 1e-9)
-    for head, (panel, weights) in enumerate(zip(panels.flat, shown, strict=False)):
+    colours, top = matplotlib.colormaps[MAP].with_extremes(bad=HIDDEN), max(float(shown.max()), 1e-9)
+    for head, (panel, weights) in enumerate(zip(panels, shown, strict=True)):
         image = panel.imshow(weights, cmap=colours, vmin=0, vmax=top, interpolation="nearest", aspect="auto")
         panel.set_title(f"head {head}")
         panel.set_yticks(steps)
-        panel.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
-        panel.spines[:].set_visible(False)
-    for panel in panels.flat[len(shown) :]:
-        panel.set_visible(False)
-    for panel in panels[:, 0]:
+        integer_axis(panel, nbins=5, min_n_ticks=1)
+        hide_frame(panel, ticks=True)
+    for panel in axes[:, 0]:
         panel.set_ylabel("deciding at step")
-    return image
+    for panel in lowest(axes):
+        panel.set_xlabel("looks back by steps" if by_age else "looks at step")
+        if not by_age:
+            panel.set_xticks(steps)
+    figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8, aspect=25)
+    return figure
 
 
 def _by_step(maps: Array, context: int) -> Masked:
@@ -317,25 +273,20 @@ def _by_age(maps: Array, context: int) -> Masked:
     return np.ma.array(weights, mask=np.broadcast_to(step < 0, weights.shape))
 
 
-def _strip_width(frames: Sequence[Array], count: int, down: int) -> float:
-    """Inches for a film strip of `count` pictures one below the other."""
-    if not len(frames):
-        return 0.0
-    height, width = frames[0].shape[:2]
-    return float(np.clip(SIDE * down / count * width / height, 0.6, 2.4)) + 0.45
+def _film_width(frames: Sequence[Array], count: int, down: int) -> list[float]:
+    """Inches for a film strip of `count` pictures one below the other, where there are any."""
+    return [float(np.clip(SIDE * down / count * each.shape[1] / each.shape[0], 0.6, 2.4)) + 0.45 for each in frames[:1]]
 
 
-def _film(figure: Figure, slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
+def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:
     strip = slot.subgridspec(len(steps), 1).subplots(squeeze=False)[:, 0]
     for panel, step in zip(strip, steps.tolist(), strict=True):
         panel.imshow(frames[step], interpolation="nearest")
         panel.set_ylabel(f"step {step}", rotation=0, ha="right", va="center", fontsize=8)
-        panel.set_xticks([])
-        panel.set_yticks([])
-        panel.spines[:].set_visible(False)
+        hide_frame(panel)
 
 
-@_styled
+@styled
 def recall(
     curves: Mapping[str, Sequence[Estimate]],
     labels: Mapping[str, str],
@@ -348,8 +299,8 @@ def recall(
     `labels` says what the panels' axes count; a last panel shows how many decisions (D,) each distance has.
     Intervals and axes of `shares` end at 1.
     """
-    figure = Figure(figsize=(3.1 * (len(curves) + 1), 3.1), layout="constrained")
-    panels = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
+    figure = new_figure(3.1 * (len(curves) + 1), 3.1, title)
+    *panels, last = figure.subplots(1, len(curves) + 1, squeeze=False)[0]
     ages = np.arange(len(decisions))
     for panel, (name, measures), colour in zip(panels, curves.items(), COLOURS, strict=False):
         mean, low, high = (np.array(each, float) for each in zip(*measures, strict=True))
@@ -357,21 +308,18 @@ def recall(
         panel.fill_between(ages, low, high, color=colour, alpha=0.2, linewidth=0)
         panel.plot(ages, mean, color=colour, marker="o", markersize=3 if len(ages) <= 60 else 0)
         panel.set_title(name)
-        panel.set_ylabel(labels[name])
-    panels[-1].bar(ages, decisions, color="#bbbbbb", width=0.9)
-    panels[-1].set_title("decisions measured")
-    for panel in panels:
-        highest = 1.0 if panel.get_title() in shares else np.inf
-        panel.set_ylim(0, min(panel.get_ylim()[1], highest))
-        panel.grid(axis="y", **GRID)
-        panel.set_axisbelow(True)
-        panel.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    last.bar(ages, decisions, color="#bbbbbb", width=0.9)
+    last.set_title("decisions measured")
+    for panel in (*panels, last):
+        name = panel.get_title()
+        panel.set_ylim(0, min(panel.get_ylim()[1], 1.0 if name in shares else np.inf))
+        finish_panel(panel, y="" if panel is last else labels[name])
+        integer_axis(panel, min_n_ticks=1)
     figure.supxlabel("age of the observation (steps before the decision; 0 is the newest)", fontsize=9)
-    figure.suptitle(title)
     return figure
 
 
-@_styled
+@styled
 def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title: str) -> Figure:
     """Draw Q of the greedy action by window and by prefix, and their mean |difference|, over an episode's first steps.
 
@@ -385,34 +333,28 @@ def discrepancy(inside: Array, alone: Array, flips: Array, future: Array, title:
     title = first_steps(title, len(alone))
     inside, alone, flips, future = (each[:MOST] for each in (inside, alone, flips, future))
     steps, greedy = np.arange(len(alone)), alone.argmax(1)
-    figure = Figure(figsize=(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6), layout="constrained")
+    figure = new_figure(min(12.0, max(6.4, 0.1 * len(steps) + 5)), 4.6, title)
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[3, 2])
     for q, name, colour, dash in ((alone, "prefix (acting)", COLOURS[0], "-"), (inside, "whole window", MARK, "--")):
         above.plot(steps, q[steps, greedy], dash, color=colour, label=name, marker=".", markersize=5)
-    above.set_ylabel("Q of the greedy action")
     below.bar(steps, np.abs(inside - alone).mean(1), color="#bbbbbb", width=0.8, label="mean |difference| of Q")
-    below.set_ylabel("mean |difference|")
-    flipped, size = steps[flips], 6 if len(steps) <= 60 else 3
-    marks: Any = {"color": INK, "markersize": size, "clip_on": False, "label": "other greedy action"}
-    if len(flipped):
-        below.plot(flipped, np.zeros(len(flipped)), "v", **marks)
+    marks: Any = {"color": INK, "markersize": 6 if len(steps) <= 60 else 3, "clip_on": False}
+    if flips.any():
+        below.plot(steps[flips], np.zeros(flips.sum()), "v", label="other greedy action", **marks)
     for panel in (above, below):
         for end in steps[:-1][future[:-1] == 0]:
             panel.axvline(end + 0.5, color=FAINT, linestyle=":", linewidth=1)
-        panel.grid(axis="y", **GRID)
-        panel.set_axisbelow(True)
-        panel.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    finish_panel(above, y="Q of the greedy action", legend=True)
+    finish_panel(below, "step of the episode", "mean |difference|", legend=True)
     below.set_ylim(bottom=0)
-    below.set_xlabel("step of the episode")
-    below.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.suptitle(title)
+    integer_axis(below)
     return figure
 
 
-@_styled
+@styled
 def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: str) -> Figure:
     """Draw mean returns of some agents with their 95 % intervals, between named dashed lines."""
-    figure = Figure(figsize=(6.4, 0.55 * len(agents) + 1.5), layout="constrained")
+    figure = new_figure(6.4, 0.55 * len(agents) + 1.5, title)
     panel = figure.subplots()
     for row, ((mean, low, high), colour) in enumerate(zip(agents.values(), COLOURS, strict=False)):
         if low is not None and high is not None:
@@ -422,16 +364,81 @@ def returns(agents: Mapping[str, Estimate], lines: Mapping[str, float], title: s
         panel.annotate(f"{mean:.2f}", (mean, row), (0, 10), textcoords="offset points", ha="center", bbox=paper)
     panel.set_yticks(range(len(agents)), list(agents))
     panel.set_ylim(len(agents) - 0.5, -0.7)
-    _named_lines(panel, lines)
-    panel.grid(axis="x", **GRID)
-    panel.set_axisbelow(True)
-    panel.set_xlabel("return of an episode")
-    figure.suptitle(title)
-    return figure
-
-
-def _named_lines(panel: Axes, lines: Mapping[str, float]) -> None:
     for name, value in lines.items():
         panel.axvline(value, color=FAINT, linestyle="--", linewidth=1.1)
         panel.annotate(name, (value, 1.0), (0, 2), xycoords=("data", "axes fraction"), textcoords="offset points",
                        ha="center", va="bottom", fontsize=8, color=FAINT)  # fmt: skip
+    finish_panel(panel, "return of an episode", grid="x")
+    return figure
+
+
+# ---- pictures of sequence models, whose windows of T steps have the 2T tokens z_0 a_0 z_1 a_1 ..., latents and actions
+@styled
+def learned_values(
+    values: Mapping[str, Array], starts: Mapping[str, float], title: str, unit: str = "tokens"
+) -> Figure:
+    """Learned mu, sigma and span in tokens, or another unit, one panel each ("Learning to Focus", Figure 5).
+
+    `values` holds (R, L, H) by name: a bar a head is the mean over R runs, with their standard deviation where R > 1; a
+    colour a layer. Dashed: `starts`, where every head began.
+    """
+    layers, heads = next(iter(values.values())).shape[1:]
+    figure = new_figure(max(6.4, 0.26 * layers * heads + 1.2), 1.9 * len(values) + 1.1, title)
+    panels = figure.subplots(len(values), 1, squeeze=False)[:, 0]
+    for panel, (name, runs) in zip(panels, values.items(), strict=True):
+        for layer in range(layers):
+            bars: Any = {"color": COLOURS[layer % len(COLOURS)], "ecolor": INK, "capsize": 2, "label": f"layer {layer}"}
+            spread = runs[:, layer].std(0, ddof=1) if len(runs) > 1 else None
+            position = np.arange(heads) + (layer - (layers - 1) / 2) * 0.8 / layers
+            width, error = 0.92 * 0.8 / layers, {"linewidth": 1}
+            panel.bar(position, runs[:, layer].mean(0), width, yerr=spread, error_kw=error, **bars)
+        panel.axhline(starts[name], color=INK, linestyle="--", linewidth=1.1, label="start")
+        panel.set_ylim(0, 1.12 * max(float(runs.max()), starts[name]))
+        panel.set_ylabel(f"{WORDS[name]}\n({unit})")
+        words = f"learned {runs.min():.2f} to {runs.max():.2f}, start {starts[name]:g}"
+        panel.set_title(words, loc="left", color=GREY, fontsize=8)
+        panel.set_xticks(range(heads), [str(head) for head in range(heads)])
+        panel.tick_params(axis="x", length=0)
+    panels[-1].set_xlabel("head")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=layers + 1)
+    return figure
+
+
+@styled
+def token_maps(maps: Array, title: str, first_step: int = 0) -> Figure:
+    """Attention maps (L, H, 2T, 2T) of all layers and heads: rows are queries, columns keys (thesis, Figures 5, 8-10).
+
+    Axes count environment steps; a step's two tokens are its latent and then its action.
+    """
+    layers, heads = maps.shape[:2]
+    across, down = min(heads, PER_ROW), -(-heads // PER_ROW)
+    figure = new_figure(max(2.15 * across + 1.3, TITLE), 2.25 * down * layers + 0.9, title)
+    axes = figure.subplots(down * layers, across, squeeze=False, sharex=True, sharey=True)
+    for number, panel in enumerate(axes.flat):
+        layer, head = divmod(number, down * across)
+        panel.set_visible(head < heads)
+        if head < heads:
+            image = map_panel(panel, maps[layer, head], first_step)
+            panel.set_title(f"layer {layer}, head {head}")
+    lowest(axes)
+    figure.colorbar(image, ax=axes, label="attention weight", shrink=0.8, aspect=30)
+    figure.supxlabel("key: step of the episode (latent, then action)", fontsize=9)
+    figure.supylabel("query: step of the episode", fontsize=9)
+    return figure
+
+
+def map_panel(panel: Axes, weights: Array, first_step: int) -> AxesImage:
+    """One map (2T, 2T) over step numbers; the future, where it has no weight, is grey and not a weight of 0."""
+    tokens = len(weights)
+    low, high = first_step, first_step + tokens / 2
+    colours = matplotlib.colormaps[MAP_TOKENS].with_extremes(bad=HIDDEN)
+    shown = np.ma.array(weights, mask=np.triu(np.ones((tokens, tokens), bool), 1) & (weights == 0))
+    extent = (low, high, high, low)
+    image = panel.imshow(shown, cmap=colours, vmin=0, vmax=1, extent=extent, interpolation="nearest")
+    every = -(-tokens // 2 // LABELS)
+    named = np.arange(-(-first_step // every) * every, first_step + tokens // 2, every)
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_ticks(named + 0.5, [str(step) for step in named])  # in the middle of the step's two tokens
+        axis.set_tick_params(length=0)
+    hide_frame(panel, ticks=True)
+    return image

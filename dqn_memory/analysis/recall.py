@@ -7,8 +7,9 @@ observation and looks at the difference, so it sees what the replacements differ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from dqn_memory.acting import ActingMode, ActingState
 from dqn_memory.analysis.attention import with_gradients
-from dqn_memory.analysis.episodes import Episode, Windows, in_parts, known_lengths, q_values, reach, windows
+from dqn_memory.analysis.episodes import Episode, Windows, known_lengths, q_values, reach, windows
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.score import Measure, mean_interval
 
@@ -82,19 +83,30 @@ def recall(
 ) -> Recall:
     """Measure a network's recall on episodes it has played; the replacements are drawn from `seed`."""
     device = next(network.parameters()).device
-    substitutes = Substitutes(episodes, config, torch.Generator().manual_seed(seed), device)
-    rows: list[tuple[Array, Array, Array]] = []
+    pool = torch.cat([episode.observation for episode in episodes]).to(device)
+    draws = torch.Generator().manual_seed(seed)
+    tables: list[tuple[Array, ...]] = []
     values, lengths = [], []
     for episode in episodes:
-        given = _decisions(network, episode, config.moments, acting, state, device)
-        changes = occlusions(network, given, substitutes, acting)  # each (B, S)
-        rows.append((_by_age(gradients(network, given, acting), given), *changes))
+        count, size = min(config.moments, len(episode)), reach(network, len(episode), state)
+        steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
+        observation, previous = episode.observation.to(device), episode.previous_action.to(device)
+        given = windows(network, observation, previous, steps, size, acting)
+        changes = occlusions(network, given, partial(substitutes, pool, config, draws), acting)  # each (B, S)
+        ages = torch.arange(changes[0].shape[1], device=device)
+        slopes = gradients(network, given, acting).gather(1, (given.position[:, None] - ages).clamp(min=0))
+        tables.append((_known(slopes, given), *changes))
         values.append(q_values(network, given, acting).double().cpu().numpy())
         lengths.append(given.lengths.cpu().numpy())
-    oldest = max(int(each.max()) for each in lengths)
-    gradient, occlusion, flips = (_means([row[i] for row in rows], oldest) for i in range(3))
-    decisions = (np.concatenate(lengths)[:, None] > np.arange(oldest)).sum(0)
+    decisions = (np.concatenate(lengths)[:, None] > np.arange(max(each.max() for each in lengths))).sum(0)  # (D,)
+    gradient, occlusion, flips = (_profile(each, len(decisions)) for each in zip(*tables, strict=True))
     return Recall(gradient, occlusion, flips, decisions, float(np.concatenate(values).std()))
+
+
+def _profile(tables: Sequence[Array], oldest: int) -> Array:
+    """Mean over each episode's decisions, (E, D)."""
+    means = [np.nanmean(table, 0) for table in tables]  # every age up to a table's last is one of some decision
+    return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
 
 
 def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
@@ -102,9 +114,8 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
 
     Of a network that also sees previous actions, the observation's features alone.
     """
-    first = network.config.row().action_embedding
-
-    def norms(part: Windows) -> Tensor:
+    first, norms = network.config.row().action_embedding, []
+    for part in given.split():
         with with_gradients():
             inputs = network.embed(part.observation, part.previous_action).detach().requires_grad_()
             q = network.at_embedded(inputs, known_lengths(part, acting), part.position)  # (B, A)
@@ -112,81 +123,44 @@ def gradients(network: QNetwork, given: Windows, acting: ActingMode) -> Tensor:
             for column in q.sum(0):  # the windows do not mix, so a sum over them gives each its own gradient
                 (gradient,) = torch.autograd.grad(column, inputs, retain_graph=True)  # (B, S, D)
                 squares = squares + gradient[..., first:].square().sum(-1)
-        return squares.sqrt()
-
-    return in_parts(given, norms)
-
-
-class Substitutes:
-    """What takes the place of an observation, from the observations of some episodes."""
-
-    def __init__(
-        self, episodes: Sequence[Episode], config: RecallConfig, generator: torch.Generator, device: torch.device
-    ) -> None:
-        self.pool = torch.cat([episode.observation for episode in episodes]).to(device)  # (M, ...)
-        self.generator = generator
-        self.count = config.resamples if config.occlusion == "resampled" else 1
-        self.fixed = usual(self.pool) if config.occlusion == "neutral" else None
-
-    def draw(self, rows: int) -> Iterator[Tensor]:
-        """Yield replacements (B, ...), as many times as the config says."""
-        for _ in range(self.count):
-            if self.fixed is not None:
-                yield self.fixed.expand(rows, *self.fixed.shape)
-            else:
-                yield self.pool[torch.randint(len(self.pool), (rows,), generator=self.generator).to(self.pool.device)]
+        norms.append(squares.sqrt())
+    return torch.cat(norms)
 
 
-def usual(pool: Tensor) -> Tensor:
-    """Find the neutral observation of (M, ...): each component's most frequent number, or the mean of real numbers."""
-    return pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
+def substitutes(pool: Tensor, config: RecallConfig, draws: torch.Generator, rows: int) -> Iterator[Tensor]:
+    """Yield replacements (B, ...) of observations from a pool (M, ...), as many times as the config says.
+
+    The neutral one has each component's most frequent number, or the mean of real numbers.
+    """
+    if config.occlusion == "neutral":
+        usual = pool.mean(0) if pool.dtype.is_floating_point else pool.mode(0).values
+        yield usual.expand(rows, *usual.shape)
+        return
+    for _ in range(config.resamples):
+        yield pool[torch.randint(len(pool), (rows,), generator=draws).to(pool.device)]
 
 
 @torch.no_grad()
-def occlusions(network: QNetwork, given: Windows, substitutes: Substitutes, acting: ActingMode) -> tuple[Array, Array]:
+def occlusions(
+    network: QNetwork, given: Windows, replacements: Callable[[int], Iterable[Tensor]], acting: ActingMode
+) -> tuple[Array, Array]:
     """Mean |change of Q| and share of changed greedy actions by age of the replaced observation, both (B, S)."""
     before = q_values(network, given, acting)  # (B, A)
+    rows = torch.arange(len(given), device=given.lengths.device)
     changes, flips = [], []
     for age in range(int(given.lengths.max())):
-        index = (given.position - age).clamp(min=0)
-        after = torch.stack([q_values(network, _replaced(given, index, new), acting)
-                             for new in substitutes.draw(len(given))])  # (R, B, A)  # fmt: skip
-        changes.append((after - before).abs().mean((0, 2)))
-        flips.append((after.argmax(2) != before.argmax(1)).double().mean(0))
-    return _known(changes, given), _known(flips, given)
+        index, after = (given.position - age).clamp(min=0), []
+        for new in replacements(len(given)):
+            observation = given.observation.clone()
+            observation[rows, index] = new.to(observation.dtype)
+            after.append(q_values(network, replace(given, observation=observation), acting))
+        moved = torch.stack(after)  # (R, B, A)
+        changes.append((moved - before).abs().mean((0, 2)))
+        flips.append((moved.argmax(2) != before.argmax(1)).double().mean(0))
+    return _known(torch.stack(changes, 1), given), _known(torch.stack(flips, 1), given)
 
 
-def _replaced(given: Windows, index: Tensor, new: Tensor) -> Windows:
-    observation = given.observation.clone()
-    observation[torch.arange(len(given), device=index.device), index] = new.to(observation.dtype)
-    return replace(given, observation=observation)
-
-
-def _known(columns: list[Tensor], given: Windows) -> Array:
-    """Columns (B,) by age, (B, S), not a number beyond a window's beginning."""
-    table = torch.stack(columns, 1).double()
+def _known(table: Tensor, given: Windows) -> Array:
+    """Values by age (B, S), not a number beyond a window's beginning."""
     ages = torch.arange(table.shape[1], device=table.device)
-    return table.masked_fill(ages >= given.lengths[:, None], torch.nan).cpu().numpy()
-
-
-def _by_age(values: Tensor, given: Windows) -> Array:
-    """Values (B, S) by position as values by age, (B, S)."""
-    ages = torch.arange(int(given.lengths.max()), device=values.device)
-    columns = values.gather(1, (given.position[:, None] - ages).clamp(min=0))
-    return _known(list(columns.unbind(1)), given)
-
-
-def _decisions(
-    network: QNetwork, episode: Episode, moments: int, acting: ActingMode, state: ActingState, device: torch.device
-) -> Windows:
-    """Cut the windows of evenly spaced steps, the first and the last among them."""
-    count = min(moments, len(episode))
-    steps = torch.linspace(0, len(episode) - 1, count, dtype=torch.float64).round().long().to(device)
-    observation, previous = episode.observation.to(device), episode.previous_action.to(device)
-    return windows(network, observation, previous, steps, reach(network, len(episode), state), acting)
-
-
-def _means(tables: list[Array], oldest: int) -> Array:
-    """Mean over each episode's decisions, (E, D)."""
-    means = [np.nanmean(table, 0) for table in tables]  # every age up to a table's last is one of some decision
-    return np.stack([np.pad(mean, (0, oldest - len(mean)), constant_values=np.nan) for mean in means])
+    return table.double().masked_fill(ages >= given.lengths[:, None], torch.nan).cpu().numpy()

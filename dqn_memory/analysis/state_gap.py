@@ -21,15 +21,8 @@ from dqn_memory.runs.score import Measure, Score, mean_interval, report
 from envs.baselines import Lines, lines
 
 EPISODES = MAX_EVAL_ENVS  # one for each row of a fleet: only first episodes start alike in both
-APART = (
-    "environment.observe",
-    "seed",
-    "output",
-    "compute",
-    "evaluation",
-    "total_steps",
-    "plugin",
-)  # may differ unmentioned
+# what may differ unmentioned
+APART = ("environment.observe", "seed", "output", "compute", "evaluation", "total_steps", "plugin")
 
 
 @dataclass(frozen=True)
@@ -67,14 +60,16 @@ def check_pair(config: TrainConfig, state_config: TrainConfig, name: str) -> Non
         raise UserError(f"--state-run {name} is a {theirs}, but the run is a {ours}; compare one architecture")
 
 
-def differences(config: TrainConfig, state_config: TrainConfig) -> list[str]:
+def differences(config: Any, state_config: Any, prefix: str = "") -> list[str]:
     """List what else differs between two runs: "learner.batch_size 64 and 32"."""
-    ours, theirs = _leaves(config), _leaves(state_config)
-    return [
-        f"{name} {ours[name]} and {theirs[name]}"
-        for name in ours
-        if ours[name] != theirs[name] and not any(name == each or name.startswith(f"{each}.") for each in APART)
-    ]
+    found: list[str] = []
+    for field in fields(config):
+        ours, theirs, name = getattr(config, field.name), getattr(state_config, field.name), prefix + field.name
+        if is_dataclass(ours) and name not in APART:
+            found += differences(ours, theirs, f"{name}.")
+        elif ours != theirs and name not in APART:
+            found.append(f"{name} {ours} and {theirs}")
+    return found
 
 
 def observability(
@@ -95,14 +90,6 @@ def known(config: TrainConfig) -> Lines | None:
 def _where(config: TrainConfig) -> str:
     options = {name: value for name, value in config.environment.kwargs(training=False).items() if name != "observe"}
     return f"{config.environment.env} {options}" if options else config.environment.env
-
-
-def _leaves(config: Any, prefix: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for field in fields(config):
-        value, name = getattr(config, field.name), prefix + field.name
-        found |= _leaves(value, f"{name}.") if is_dataclass(value) else {name: value}
-    return found
 
 
 def words(gap: Gap, apart: list[str]) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
+import timeit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -22,7 +25,7 @@ from envs.tables import Table, Value
 Clock = Literal["wall", "cpu"]
 Work = Callable[[], object]
 Timer = Callable[[Mapping[str, Work]], dict[str, "Timing"]]
-FULL_REPLAY_ROWS = 4  # parallel environments of a random replay
+ROWS = 4  # parallel environments of a full replay
 
 
 @dataclass(frozen=True)
@@ -52,21 +55,13 @@ class Timing:
         pairs = zip(slow.milliseconds, self.milliseconds, strict=True)
         return statistics.median(theirs / ours for theirs, ours in pairs)
 
-
-def interleaved(
-    alternatives: Mapping[str, Work], repetitions: int, clock: Clock = "wall", warm_up: int = 2
-) -> dict[str, Timing]:
-    """Time every alternative `repetitions` (at least 2) times, taking turns, after `warm_up` uncounted turns."""
-    for _ in range(warm_up):
-        for work in alternatives.values():
-            work()
-    taken: dict[str, list[float]] = {name: [] for name in alternatives}
-    for _ in range(repetitions):
-        for name, work in alternatives.items():
-            began = now(clock)
-            work()
-            taken[name].append(1000 * (now(clock) - began))
-    return {name: Timing(tuple(values)) for name, values in taken.items()}
+    def against(self, baseline: Timing | None, name: str = "baseline") -> dict[str, Value]:
+        """Give a row's columns of times, beside those of a baseline where there is one."""
+        return {
+            "ms": self.median, "fastest_ms": self.fastest, "spread": self.spread,
+            f"{name}_ms": None if baseline is None else baseline.median,
+            "speed_up": None if baseline is None else self.speed_up(baseline),
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -81,16 +76,11 @@ class BenchmarkConfig:
 
     def compare(self, alternatives: Mapping[str, Work]) -> dict[str, Timing]:
         """Time the alternatives by turns."""
-        return interleaved(alternatives, self.repetitions, self.clock, self.warm_up)
-
-
-def against(ours: Timing, baseline: Timing | None) -> dict[str, Value]:
-    """Write a row's columns of times, with the baseline's beside them where there is one."""
-    return {
-        "ms": ours.median, "fastest_ms": ours.fastest, "spread": ours.spread,
-        "baseline_ms": None if baseline is None else baseline.median,
-        "speed_up": None if baseline is None else ours.speed_up(baseline),
-    }  # fmt: skip
+        taken: dict[str, list[float]] = {name: [] for name in alternatives}
+        for _ in range(self.warm_up + self.repetitions):
+            for name, work in alternatives.items():
+                taken[name].append(1000 * timeit.timeit(work, timer=partial(now, self.clock), number=1))
+        return {name: Timing(tuple(values[self.warm_up :])) for name, values in taken.items()}
 
 
 def now(clock: Clock) -> float:
@@ -104,6 +94,7 @@ def now(clock: Clock) -> float:
     return time.perf_counter() if clock == "wall" else time.process_time()
 
 
+# ---- what is timed ---------------------------------------------------------------------------------------------------
 def matrix_product(size: int, dtype: torch.dtype) -> tuple[Work, float]:
     """Make a product of two square matrices, on the current threads, and its billions of operations."""
     left, right = torch.rand(2, size, size).to(dtype)
@@ -113,17 +104,14 @@ def matrix_product(size: int, dtype: torch.dtype) -> tuple[Work, float]:
 
 def full_replay(spec: ObservationSpec, num_actions: int, context: int, draws: torch.Generator) -> Replay:
     """Make a replay of random transitions that has wrapped around, so that every window is K steps long."""
-    columns = 2 * context + 2
-    replay = Replay(spec, num_actions, FULL_REPLAY_ROWS, columns * FULL_REPLAY_ROWS, torch.device("cpu"))
-    never = torch.zeros(FULL_REPLAY_ROWS, dtype=torch.bool)
-    for t in range(columns + context):
-        action = torch.randint(num_actions, (2, FULL_REPLAY_ROWS), generator=draws)
-        replay.add(
-            observation=_observation(spec, draws), next_observation=_observation(spec, draws),
-            previous_action=action[0], action=action[1], reward=torch.rand(FULL_REPLAY_ROWS, generator=draws),
-            terminated=never, done=never,
-            time=torch.full((FULL_REPLAY_ROWS,), t),
-        )  # fmt: skip
+    columns, tokens = 2 * context + 2, spec.vocabulary - 1 if spec.kind == "discrete" else 1
+    replay = Replay(spec, num_actions, ROWS, columns * ROWS, torch.device("cpu"))
+    cells = {name: torch.zeros_like(cell) for name, cell in replay.cells.items()}
+    below = {"observation": tokens, "next_observation": tokens, "previous_action": num_actions, "action": num_actions}
+    for name, end in {**below, "reward": 1}.items():
+        cells[name] = (torch.rand(cells[name].shape, generator=draws) * end).to(cells[name].dtype)
+    cells["time"] += torch.arange(context, context + columns)[:, None]
+    replay.restore(context, cells)
     return replay
 
 
@@ -131,7 +119,7 @@ def random_replay(env: str, num_envs: int, steps: int) -> Replay:
     """Fill a replay with what a uniformly random policy meets."""
     row, draws = environment_sizes(env), torch.Generator().manual_seed(0)
     fleet = make_fleet(env, num_envs, seed=0)
-    replay = Replay(row.spec(), row.num_actions, num_envs, num_envs * steps, torch.device("cpu"))
+    replay = Replay(row.spec, row.num_actions, num_envs, num_envs * steps, torch.device("cpu"))
     observation = fleet.reset()
     previous, time = torch.full((num_envs,), row.num_actions), torch.zeros(num_envs, dtype=torch.int64)
     for _ in range(steps):
@@ -167,18 +155,16 @@ def mixing_work(
 ) -> Work:
     """Mix the values of `tokens` positions for a shape (B, H, E); `masked` computes a local prior as all others."""
     prior = PriorConfig(kind=kind).build(shape[1], tokens).to(device)
-    generator = torch.Generator().manual_seed(0)
-    size = (*shape[:2], tokens, shape[2])
-    query, key, value = (
-        torch.randn(size, generator=generator).to(device).requires_grad_(gradient) for _ in range(3)
-    )  # fmt: skip
+    draws = torch.Generator().manual_seed(0)
+    values = torch.randn(3, *shape[:2], tokens, shape[2], generator=draws).to(device)
+    query, key, value = inputs = [value.clone().requires_grad_(gradient) for value in values]
 
     def mix() -> Tensor:
         scale, bias = prior.tables(tokens)
         window = None if masked else prior.fixed_window
         mixed = attend(query, key, value, scale, bias, future_logit_zero=prior.future_logit_zero, window=window)
         if gradient:
-            torch.autograd.backward(mixed, torch.ones_like(mixed), inputs=[query, key, value])
+            torch.autograd.backward(mixed, torch.ones_like(mixed), inputs=inputs)
         return mixed
 
     return mix if gradient else torch.no_grad()(mix)
@@ -189,11 +175,10 @@ def prior_table(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[in
     rows, names = list[dict[str, Value]](), (*PRIORS, "local, masked")
     measured: dict[tuple[str, int], float] = {}  # with the gradient
     for tokens in contexts:
-        works: dict[str, Work] = {}
-        for name in names:
-            kind, masked = name.removesuffix(", masked"), name.endswith(", masked")
-            works[name] = mixing_work(shape, device, kind, tokens, False, masked)
-            works[f"{name} both"] = mixing_work(shape, device, kind, tokens, True, masked)
+        works = {
+            name + both: mixing_work(shape, device, name.removesuffix(", masked"), tokens, both != "", ", " in name)
+            for name, both in itertools.product(names, ("", " both"))
+        }
         times = timer(works)
         for name in names:
             forward, both, half = times[name], times[f"{name} both"], measured.get((name, tokens // 2))
@@ -206,9 +191,3 @@ def prior_table(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[in
             })  # fmt: skip
     note = f"{shape[0]} sequences, {shape[1]} heads of {shape[2]}. {PRIORS_NOTE}"
     return Table.from_records(rows, "Priors", note)
-
-
-def _observation(spec: ObservationSpec, draws: torch.Generator) -> Tensor:
-    if spec.kind == "discrete":
-        return torch.randint(spec.vocabulary - 1, (FULL_REPLAY_ROWS, *spec.shape), generator=draws)
-    return torch.rand(FULL_REPLAY_ROWS, *spec.shape, generator=draws)

@@ -1,4 +1,4 @@
-"""Episodes as GIF or APNG: the world's picture, and beside it what the agent did and thought."""
+"""Episodes as GIF or APNG: the environment's picture, and beside it what the agent did and thought."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ INK, FAINT, PAPER, BAR, CHOSEN = "#222222", "#777777", "#ffffff", "#b9cbe0", "#e
 GOOD, BAD = "#2d7d46", "#b3362e"
 ROW, NAMES, AHEAD = 14, 96, (236, 236, 236)  # of the attention's rows: height, room for names, colour of the future
 Array = np.ndarray[Any, np.dtype[Any]]
+Words = tuple[str, str, int]  # of one line: text, colour, size
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,9 @@ def save_video(
     every = max(1, -(-sum(map(len, episodes)) // PAGES))
     for number, episode in enumerate(episodes, 1):
         look = looks[number - 1] if looks else None
+        names = [actions[i] if i < len(actions) else f"action {i}" for i in range(episode.q.shape[1])]
         steps = range(0, len(episode), every)
-        pictures += [_page(episode, step, number, actions, look) for step in (*steps, len(episode))]
+        pictures += [_page(episode, step, number, names, look) for step in (*steps, len(episode))]
         durations += [STEP_MS * min(every, len(episode) - step) for step in steps] + [LAST_MS]
     buffer = io.BytesIO()
     kind = "GIF" if path.suffix.lower() == ".gif" else "PNG"
@@ -66,22 +68,56 @@ def save_video(
     write_atomic(path, buffer.getvalue())
 
 
-def _page(episode: Episode, step: int, number: int, actions: Sequence[str], look: Looks | None) -> Image.Image:
+def _page(episode: Episode, step: int, number: int, names: Sequence[str], look: Looks | None) -> Image.Image:
     """Render the environment before action `step`, or after the last one at step T."""
-    frame = _enlarge(episode.frames[step])
-    shown = max(episode.q.shape[1], 1)
-    height = max(frame.height, 5 * LINE + shown * LINE + LINE) + 2 * MARGIN
+    frame, ended = _enlarge(episode.frames[step]), step == len(episode)
+    height = max(frame.height, 5 * LINE + len(names) * LINE + LINE) + 2 * MARGIN
     below = 0 if look is None else (len(look.names) + 2) * ROW + MARGIN
     page = Image.new("RGB", (frame.width + PANEL + 3 * MARGIN, height + below), PAPER)
     page.paste(frame, (MARGIN, MARGIN))
     draw, left = ImageDraw.Draw(page), frame.width + 2 * MARGIN
-    if step == len(episode):
-        _ending(draw, left, episode, number)
-    else:
-        _moment(draw, left, episode, step, number, actions)
+    words = _ending(episode, number) if ended else _moment(episode, step, number, names)
+    for line, (text, colour, size) in enumerate(words):
+        draw.text((left, MARGIN + line * LINE), text, fill=colour, font=ImageFont.load_default(size))
+    if not ended:
+        _bars(draw, left, MARGIN + len(words) * LINE, episode, step, names)
     if look is not None:
         _look(page, draw, look, min(step, len(episode) - 1), height)
     return page
+
+
+def _moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
+    return [
+        (f"Episode {number}, step {step}", INK, 16),
+        (f"takes {names[episode.action[step]]}", CHOSEN, 13),
+        (f"its reward: {episode.reward[step]:+.2f}", INK, 13),
+        (f"return so far: {episode.reward[:step].sum():.2f}", FAINT, 13),
+        ("Q-values", FAINT, 13),
+    ]
+
+
+def _ending(episode: Episode, number: int) -> list[Words]:
+    return [
+        (f"Episode {number} ended", INK, 16),
+        (episode.outcome, GOOD if episode.success else BAD, 16),
+        (f"{len(episode)} steps", INK, 13),
+        (f"last reward: {episode.reward[-1]:+.2f}", INK, 13),
+        (f"return: {episode.episode_return:.2f}", INK, 13),
+    ]
+
+
+def _bars(draw: ImageDraw.ImageDraw, left: int, top: int, episode: Episode, step: int, names: Sequence[str]) -> None:
+    """Draw a line an action: its name, its Q-value as a bar between the episode's least and highest, and the number."""
+    low, high = float(episode.q.min()), float(episode.q.max())
+    start, length, font = left + 92, PANEL - 92 - 52, ImageFont.load_default(13)
+    for index, (name, value) in enumerate(zip(names, episode.q[step].tolist(), strict=True)):
+        chosen = index == episode.action[step]
+        share = (value - low) / (high - low) if high > low else 0.0
+        draw.text((left, top), name, INK, font)
+        end = start + max(1, round(share * length))
+        draw.rectangle((start, top + 3, end, top + LINE - 4), fill=CHOSEN if chosen else BAR)
+        draw.text((start + length + 6, top), f"{value:.2f}", INK if chosen else FAINT, font)
+        top += LINE
 
 
 def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, top: int) -> None:
@@ -94,53 +130,13 @@ def _look(page: Image.Image, draw: ImageDraw.ImageDraw, look: Looks, step: int, 
     font = ImageFont.load_default(11)
     draw.text((MARGIN, top), f"what the decision at step {step} attends to, by step", FAINT, font)
     page.paste(strip, (left, top + ROW))
-    for row, name in enumerate(look.names):
-        draw.text((MARGIN, top + (row + 1) * ROW), name, INK, font)
+    for row, name in enumerate(look.names, 1):
+        draw.text((MARGIN, top + row * ROW), name, INK, font)
     under = top + (len(look.names) + 1) * ROW
-    draw.rectangle(
-        (left + step * length // count, top + ROW, left + (step + 1) * length // count, under), outline=CHOSEN
-    )
+    box = (left + step * length // count, top + ROW, left + (step + 1) * length // count, under)
+    draw.rectangle(box, outline=CHOSEN)
     for shown in sorted({0, count - 1}):
         draw.text((left + (2 * shown + 1) * length // (2 * count), under), str(shown), FAINT, font, anchor="ma")
-
-
-def _moment(
-    draw: ImageDraw.ImageDraw, left: int, episode: Episode, step: int, number: int, actions: Sequence[str]
-) -> None:
-    action = int(episode.action[step])
-    _text(draw, left, 0, f"Episode {number}, step {step}", INK, 16)
-    _text(draw, left, 1, f"takes {_name(action, actions)}", CHOSEN)
-    _text(draw, left, 2, f"its reward: {episode.reward[step]:+.2f}")
-    _text(draw, left, 3, f"return so far: {episode.reward[:step].sum():.2f}", FAINT)
-    _text(draw, left, 4, "Q-values", FAINT)
-    low, high = float(episode.q.min()), float(episode.q.max())
-    for index, value in enumerate(episode.q[step]):
-        share = (float(value) - low) / (high - low) if high > low else 0.0
-        _bar(draw, left, 5 + index, _name(index, actions), float(value), share, index == action)
-
-
-def _ending(draw: ImageDraw.ImageDraw, left: int, episode: Episode, number: int) -> None:
-    _text(draw, left, 0, f"Episode {number} ended", INK, 16)
-    _text(draw, left, 1, episode.outcome, GOOD if episode.success else BAD, 16)
-    _text(draw, left, 2, f"{len(episode)} steps")
-    _text(draw, left, 3, f"last reward: {episode.reward[-1]:+.2f}")
-    _text(draw, left, 4, f"return: {episode.episode_return:.2f}")
-
-
-def _bar(draw: ImageDraw.ImageDraw, left: int, line: int, name: str, value: float, share: float, chosen: bool) -> None:
-    top, start, length = MARGIN + line * LINE, left + 92, PANEL - 92 - 52
-    _text(draw, left, line, name, INK)
-    end = start + max(1, round(share * length))
-    draw.rectangle((start, top + 3, end, top + LINE - 4), fill=CHOSEN if chosen else BAR)
-    _text(draw, start + length + 6, line, f"{value:.2f}", INK if chosen else FAINT)
-
-
-def _text(draw: ImageDraw.ImageDraw, left: int, line: int, text: str, colour: str = INK, size: int = 13) -> None:
-    draw.text((left, MARGIN + line * LINE), text, fill=colour, font=ImageFont.load_default(size))
-
-
-def _name(action: int, actions: Sequence[str]) -> str:
-    return actions[action] if action < len(actions) else f"action {action}"
 
 
 def _enlarge(frame: Array) -> Image.Image:

@@ -7,24 +7,43 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 from PIL import Image
+from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import Episode
 from dqn_memory.analysis.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
+from world_models.unizero import plots as unizero_plots
+from world_models.unizero.analysis import attention_maps
 
 RNG = np.random.default_rng(0)
 
 
-def maps(heads, length):
-    """Random causal attention maps."""
-    scores = np.where(np.tri(length, dtype=bool), RNG.normal(size=(heads, length, length)), -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
+def maps(heads, length, context=1000):
+    """Random attention over the newest `context` steps."""
+    age = np.arange(length)[:, None] - np.arange(length)
+    weights = RNG.random((heads, length, length)) * ((age >= 0) & (age < context))
     return weights / weights.sum(-1, keepdims=True)
 
 
-def panels(figure: Figure):
-    return [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
+def frames(count):
+    return [np.full((8, 12, 3), step % 256, np.uint8) for step in range(count)]
+
+
+def played(length):
+    """An episode with pictures in which nothing happens."""
+    zeros = np.zeros(length)
+    q, seen = np.zeros((length, 2)), torch.zeros(length, 1)
+    return Episode(seen, seen[:, 0], zeros.astype(int), q, zeros, tuple(frames(length + 1)), False)
+
+
+def panels(figure: Figure, title=""):
+    shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_label() != "<colorbar>"]
+    return [axes for axes in shown if axes.get_title().startswith(title)]
+
+
+def words(texts):
+    return [text.get_text() for text in texts if text.get_visible() and text.get_text()]
 
 
 def pixels(figure: Figure, tmp_path):
@@ -32,69 +51,46 @@ def pixels(figure: Figure, tmp_path):
 
 
 @pytest.mark.parametrize("layers", [1, 3, 4, 5, 6])
-def test_every_column_of_priors_has_its_numbers(layers):
-    figure = plots.prior_tables({f"layer {number}": np.ones((2, 5)) for number in range(layers)}, "Priors")
-    assert numbered(figure) == [f"layer {number}" for number in range(max(0, layers - 3), layers)]
-
-
-def numbered(figure):
-    """Titles of the panels that have numbers along their lower edge."""
+def test_every_column_of_priors_has_its_numbers_and_every_panel_a_line_a_head(layers):
+    tables = {f"layer {number}": RNG.random((4, 5)) for number in range(layers)}
+    figure = plots.prior_tables(tables, "Priors")
     figure.canvas.draw()
-    shown = [axes for axes in figure.axes if axes.get_visible() and axes.get_title()]
-    return [
-        axes.get_title()
-        for axes in shown
-        if any(label.get_visible() and label.get_text() for label in axes.get_xticklabels())
-    ]
+    numbered = [axes.get_title() for axes in panels(figure, "layer") if words(axes.get_xticklabels())]
+    assert numbered == [f"layer {number}" for number in range(max(0, layers - 3), layers)]
+    for panel, (name, table) in zip(panels(figure, "layer"), tables.items(), strict=True):
+        assert panel.get_title() == name
+        np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], table)
+    assert "distance" in figure.get_supxlabel() and "steps" in figure.get_supxlabel()
 
 
 @pytest.mark.parametrize("length", [5, 40])
 def test_a_decision_marks_its_steps_and_shows_pictures_of_short_windows(tmp_path, length):
     weights = RNG.dirichlet(np.ones(length), size=3)
-    frames = [np.full((8, 8, 3), step, np.uint8) for step in range(length)]
     marks = {11: "beacon", 9 + length: "decision"}
-    figure = plots.decision(weights, ["a", "b", "c"], "Memory", marks, frames, first_step=10)
+    figure = plots.decision(weights, ["a", "b", "c"], "Memory", marks, frames(length), first_step=10)
     panel = next(axes for axes in figure.axes if axes.get_xlabel() == "step of the episode")
     assert len(panels(figure)) == (1 + length if length <= plots.FILM else 1)
     assert {patch.get_x() for patch in panel.patches} == {0.5, length - 1.5}
-    words = [label.get_text() for label in panel.get_xticklabels()]
-    assert "11\nbeacon" in words and f"{9 + length}\ndecision" in words
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["a", "b", "c"]
+    assert {"11\nbeacon", f"{9 + length}\ndecision"} <= set(words(panel.get_xticklabels()))
+    assert words(panel.get_yticklabels()) == ["a", "b", "c"]
     assert pixels(figure, tmp_path).std() > 5
 
 
-def test_prior_tables_draw_a_line_a_head(tmp_path):
-    tables = {"layer 0": RNG.random((4, 20)), "layer 1": RNG.random((4, 20))}
-    figure = plots.prior_tables(tables, "Priors")
-    for panel, (name, table) in zip(panels(figure), tables.items(), strict=True):
-        assert panel.get_title() == name
-        np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], table)
-    assert "distance" in figure.get_supxlabel() and "steps" in figure.get_supxlabel()
-    pixels(figure, tmp_path)
-
-
-def test_learning_curves_name_their_runs_and_bands(tmp_path):
+def test_learning_curves_name_their_runs():
     steps, rates = [0, 1000, 2000], np.array([0.1, 0.5, 0.9])
-    figure = plots.learning_curves(
-        {"one": (steps, rates), "two": (steps, rates / 2)}, "Curves", {"one": (rates - 0.1, rates + 0.1)}
-    )
-    (panel,) = panels(figure)
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["one", "two"]
-    assert len(panel.collections) == 1 and panel.get_ylim()[1] > 1
+    (panel,) = panels(plots.learning_curves({"one": (steps, rates), "two": (steps, rates / 2)}, "Curves"))
+    assert words(panel.get_legend().get_texts()) == ["one", "two"] and panel.get_ylim()[1] > 1
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("environment steps", "success rate")
-    pixels(figure, tmp_path)
     with pytest.raises(UserError):
         plots.learning_curves({}, "Curves")
 
 
-def test_q_values_ring_the_action_taken(tmp_path):
+def test_q_values_ring_the_action_taken():
     q, action = RNG.normal(size=(9, 3)), RNG.integers(3, size=9)
-    (panel,) = panels(figure := plots.q_values(q, action, "Q", ("left", "stay")))
+    (panel,) = panels(plots.q_values(q, action, "Q", ("left", "stay")))
     np.testing.assert_array_equal([line.get_ydata() for line in panel.lines], q.T)
     np.testing.assert_array_equal(panel.collections[0].get_offsets()[:, 1], q[np.arange(9), action])
-    words = [text.get_text() for text in panel.get_legend().get_texts()]
-    assert words == ["left", "stay", "action 2", "action taken"]
-    pixels(figure, tmp_path)
+    assert words(panel.get_legend().get_texts()) == ["left", "stay", "action 2", "action taken"]
 
 
 def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(tmp_path, monkeypatch):
@@ -114,104 +110,58 @@ def test_the_same_arrays_give_the_same_file_and_a_full_disk_spares_the_old_one(t
     assert (tmp_path / "a.png").read_bytes() == first and len(list(tmp_path.iterdir())) == 1
 
 
-def test_seeds_of_a_form_share_its_colour_and_have_a_mean(tmp_path):
-    steps, rates = [0, 1000, 2000], np.array([0.0, 0.4, 0.8])
-    figure = plots.seed_curves(
-        {"two seeds": [(steps, rates), ([0, 2000], [0.2, 0.4])], "alone": [(steps, rates)]}, "Seeds"
-    )
-    (panel,) = panels(figure)
-    first, second, mean, alone = panel.lines
-    assert first.get_color() == second.get_color() == mean.get_color() != alone.get_color()
-    assert list(mean.get_xdata()) == [0, 2000] and mean.get_ydata() == pytest.approx([0.1, 0.6])
-    assert [text.get_text() for text in panel.get_legend().get_texts()] == ["two seeds, mean of 2", "alone"]
-    pixels(figure, tmp_path)
-
-
-def recent_maps(heads, length, context):
-    """Random attention over the newest `context` steps."""
-    age = np.arange(length)[:, None] - np.arange(length)
-    weights = RNG.random((heads, length, length)) * ((age >= 0) & (age < context))
-    return weights / weights.sum(-1, keepdims=True)
-
-
-def frames(count):
-    return [np.full((8, 12, 3), step % 256, np.uint8) for step in range(count)]
-
-
-def titled(figure, title="head"):
-    return [axes for axes in figure.axes if axes.get_visible() and axes.get_title().startswith(title)]
-
-
 @pytest.mark.parametrize(("heads", "length"), [(1, 1), (2, 3), (6, 12)])
 def test_an_episode_shows_each_head_by_step(heads, length):
-    shown = recent_maps(heads, length, 8)
+    shown = maps(heads, length, 8)
     figure = plots.attention_maps(shown, "Attention", frames(length), context=8)
-    assert [panel.get_title() for panel in titled(figure)] == [f"head {head}" for head in range(heads)]
+    assert [panel.get_title() for panel in panels(figure, "head")] == [f"head {head}" for head in range(heads)]
     age = np.arange(length)[:, None] - np.arange(length)
-    for head, panel in enumerate(titled(figure)):
+    for head, panel in enumerate(panels(figure, "head")):
         image = panel.images[0].get_array()
         np.testing.assert_array_equal(image.filled(0), shown[head])
         np.testing.assert_array_equal(image.mask, (age < 0) | (age >= 8))
-    assert titled(figure)[-1].get_xlabel() == "looks at step"
+    assert panels(figure, "head")[-1].get_xlabel() == "looks at step"
 
 
-def test_a_long_episode_shows_each_head_by_age():
-    shown = recent_maps(2, 30, 5)
-    figure = plots.attention_maps(shown, "Attention", (), context=5)
-    for head, panel in enumerate(titled(figure)):
+@pytest.mark.parametrize(("length", "context"), [(30, 5), (120, 60), (121, 60), (300, 60)])
+def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, context):
+    shown, by_age, steps = maps(2, length, context), length > 2 * context, min(length, 100)
+    for head, panel in enumerate(panels(plots.attention_maps(shown, "Attention", (), context), "head")):
+        assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
         image = panel.images[0].get_array()
-        assert image.shape == (30, 5) and panel.get_xlabel() == "looks back by steps"
-        for step, age in ((0, 0), (3, 3), (3, 4), (29, 4)):
-            assert (image[step, age] is np.ma.masked) == (age > step)
-            assert age > step or image[step, age] == shown[head, step, step - age]
-
-
-@pytest.mark.parametrize(("length", "by_age"), [(120, False), (121, True), (300, True)])
-def test_the_length_of_an_episode_decides_its_columns_also_where_it_is_cut(length, by_age):
-    shown = recent_maps(2, length, 60)
-    panel = titled(plots.attention_maps(shown, "Attention", (), context=60))[1]
-    assert panel.get_xlabel() == ("looks back by steps" if by_age else "looks at step")
-    image = panel.images[0].get_array()
-    assert image.shape == (100, 60 if by_age else 100)
-    assert image[99, 59 if by_age else 40] == shown[1, 99, 40]
+        assert image.shape == (steps, context if by_age else steps)
+        for step, age in ((0, 0), (3, 3), (29, 4), (steps - 1, context - 1)):
+            assert image[step, age if by_age else step - age] == shown[head, step, step - age]
+        assert not by_age or image[3, 4] is np.ma.masked  # before the episode
 
 
 @pytest.mark.parametrize("context", [4, None])  # a long episode and a short one
 @pytest.mark.parametrize("heads", [1, 4, 5, 6, 7, 8, 9, 11])
 def test_every_column_of_heads_has_its_label_and_numbers(heads, context):
-    figure = plots.attention_maps(recent_maps(heads, 12, 4), "Attention", (), context)
+    figure = plots.attention_maps(maps(heads, 12, 4), "Attention", (), context)
     figure.canvas.draw()
-    labelled = [panel.get_title() for panel in titled(figure) if panel.get_xlabel() and numbers(panel)]
-    assert labelled == [f"head {head}" for head in range(max(0, heads - 4), heads)]
-    assert len([panel for panel in titled(figure) if panel.get_xlabel() or numbers(panel)]) == len(labelled)
-
-
-def numbers(panel):
-    """What is written along a panel's lower edge."""
-    return [label.get_text() for label in panel.get_xticklabels() if label.get_visible() and label.get_text()]
+    shown = [panel for panel in panels(figure, "head") if panel.get_xlabel() or words(panel.get_xticklabels())]
+    assert [panel.get_title() for panel in shown] == [f"head {head}" for head in range(max(0, heads - 4), heads)]
+    assert all(panel.get_xlabel() and words(panel.get_xticklabels()) for panel in shown)
 
 
 def test_pictures_of_the_world_stand_at_the_steps_that_the_rows_name():
-    figure = plots.attention_maps(recent_maps(2, 26, 30), "Attention", frames(26))
+    figure = plots.attention_maps(maps(2, 26, 30), "Attention", frames(26))
     strip = [axes for axes in figure.axes if axes.get_ylabel().startswith("step ")]
     steps = [int(axes.get_ylabel().removeprefix("step ")) for axes in strip]
-    assert steps == [0, 5, 10, 15, 20, 25] == titled(figure)[0].get_yticks().tolist()
+    assert steps == [0, 5, 10, 15, 20, 25] == panels(figure, "head")[0].get_yticks().tolist()
     assert [axes.images[0].get_array()[0, 0, 0] for axes in strip] == steps
-    plain = plots.attention_maps(recent_maps(2, 26, 30), "Attention")
+    plain = plots.attention_maps(maps(2, 26, 30), "Attention")
     assert not [axes for axes in plain.axes if axes.get_ylabel().startswith("step ")]
 
 
 def test_a_video_shows_where_each_decision_looks(tmp_path):
     """The strip below a frame: the weights' colours up to the deciding step, and grey after it."""
-    length, zeros = 4, np.zeros(4)
-    episode = Episode(
-        torch.zeros(length, 1), torch.zeros(length), zeros.astype(int), np.zeros((length, 2)), zeros,
-        tuple(frames(length + 1)), False,
-    )  # fmt: skip
+    length = 4
     weights = np.zeros((1, length, length))
     weights[0, 2, 1] = 1.0
     for looks in ((), (Looks(("layer 0 head 0",), weights),)):
-        save_video(tmp_path / f"{len(looks)}.png", [episode], (), looks)
+        save_video(tmp_path / f"{len(looks)}.png", [played(length)], (), looks)
     plain, told = (Image.open(tmp_path / name) for name in ("0.png", "1.png"))
     assert plain.n_frames == told.n_frames == length + 1 and told.width == plain.width and told.height > plain.height
     told.seek(2)
@@ -225,36 +175,111 @@ def test_pictures_of_a_long_episode_show_its_first_steps_and_say_so():
     length, q = 500, RNG.normal(size=(500, 3))
     nobody = np.zeros(length, bool)
     figures = (
-        plots.attention_maps(recent_maps(2, length, 50), "A", frames(length), context=50),
+        plots.attention_maps(maps(2, length, 50), "A", frames(length), context=50),
         plots.discrepancy(q, q, nobody, np.ones(length), "A"),
         plots.q_values(q, q.argmax(1), "A"),
     )
     for figure in figures:
         words = [figure.get_suptitle(), *(axes.get_title() for axes in figure.axes)]
         assert "A\n(steps 0 to 99 of 500)" in words
-    assert titled(figures[0])[0].images[0].get_array().shape == (100, 50)
+    assert panels(figures[0], "head")[0].images[0].get_array().shape == (100, 50)
     assert len(figures[2].axes[0].lines[0].get_xdata()) == 100
-
-
-def test_shares_end_at_one():
-    curve = [(0.9, 0.6, 1.2), (0.2, -0.1, 0.5)]
-    figure = plots.recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
-    size, share, _ = figure.axes
-    assert size.get_ylim()[1] > 1.2 and share.get_ylim() == (0, 1)
-    assert max(path.vertices[:, 1].max() for path in share.collections[0].get_paths()) == 1
 
 
 def test_a_long_video_leaves_out_steps_and_takes_the_same_time(tmp_path):
     length = 2 * PAGES + 1
-    episode = Episode(
-        torch.zeros(length, 1), torch.zeros(length), np.zeros(length, int), np.zeros((length, 2)), np.zeros(length),
-        tuple(frames(length + 1)), False,
-    )  # fmt: skip
-    save_video(tmp_path / "long.png", [episode])
+    save_video(tmp_path / "long.png", [played(length)])
     video = Image.open(tmp_path / "long.png")
     assert video.n_frames <= PAGES + 1
     durations = []
-    for place in range(video.n_frames):
-        video.seek(place)
+    for page in range(video.n_frames):
+        video.seek(page)
         durations.append(video.info["duration"])
     assert sum(durations) == pytest.approx(STEP_MS * length + LAST_MS)
+
+
+def test_recall_shows_each_curve_and_how_much_stands_behind_it():
+    curve = [(0.9, 0.6, 1.2), (0.2, -0.1, 0.5)]
+    figure = plots.recall({"a": curve, "b": curve}, {"a": "x", "b": "y"}, np.array([4, 3]), "R", shares=["b"])
+    size, share, counts = figure.axes
+    assert [axes.get_title() for axes in (size, share)] == ["a", "b"] and size.get_ylabel() == "x"
+    assert size.lines[0].get_ydata().tolist() == [0.9, 0.2]
+    assert [bar.get_height() for bar in counts.patches] == [4, 3]
+    assert size.get_ylim()[1] > 1.2 and share.get_ylim() == (0, 1)  # shares end at one
+    assert max(path.vertices[:, 1].max() for path in share.collections[0].get_paths()) == 1
+
+
+def test_hindsight_shows_both_values_and_marks_flips_and_windows():
+    inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 8.0]])
+    alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 8.0]])
+    figure = plots.discrepancy(inside, alone, np.array([True, False, False]), np.array([1, 0, 0]), "Both")
+    above, below = figure.axes
+    prefix, window = above.lines[:2]
+    assert prefix.get_ydata().tolist() == [1.0, 1.0, 9.0] and window.get_ydata().tolist() == [0.0, 2.0, 9.0]
+    assert [bar.get_height() for bar in below.patches] == [1.0, 0.5, 0.0]
+    assert below.lines[0].get_xdata().tolist() == [0]  # the flip
+    assert [line.get_xdata()[0] for line in above.lines[2:]] == [1.5]  # where the first window ends
+
+
+def test_returns_stand_between_lines():
+    agents = {"state": (2.0, 1.5, 2.5), "world": (1.0, None, None)}
+    (panel,) = plots.returns(agents, {"random": -1.0}, "Gap").axes
+    assert words(panel.get_yticklabels()) == ["state", "world"]
+    assert set(words(panel.texts)) == {"2.00", "1.00", "random"}
+    assert [line.get_xdata()[0] for line in panel.lines if line.get_marker() == "o"] == [2.0, 1.0]
+
+
+def test_bars_are_means_and_the_start_is_dashed():
+    runs = 5 + RNG.random((3, 2, 4))
+    (panel,) = plots.learned_values({"mu": runs}, {"mu": 6.0}, "Learned").axes
+    heights = np.array([bar.get_height() for bar in panel.patches]).reshape(2, 4)
+    np.testing.assert_allclose(heights, runs.mean(0))
+    (start,) = [line for line in panel.lines if line.get_linestyle() == "--"]
+    assert set(start.get_ydata()) == {6.0}
+    spread = panel.containers[0].lines[2][0].get_segments()
+    np.testing.assert_allclose([part[1, 1] - part[0, 1] for part in spread], 2 * runs[:, 0].std(0, ddof=1))
+
+
+def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
+    reward, predicted = RNG.random(7), RNG.random(7)
+    prior, searched, action = RNG.dirichlet(np.ones(3), 7), RNG.dirichlet(np.ones(3), 7), RNG.integers(3, size=7)
+
+    def rows(pictures):
+        steps = unizero_plots.Steps(reward, predicted, pictures, prior, searched, action, first=20)
+        return panels(unizero_plots.trajectory(steps, "Title", names=("stay",)))
+
+    first, film, before, after = rows(frames(7))
+    np.testing.assert_array_equal([line.get_ydata() for line in first.lines], [reward, predicted])
+    assert len(film.images) == 7
+    for panel, policy in ((before, prior), (after, searched)):
+        np.testing.assert_array_equal(panel.images[0].get_array(), policy.T)
+        corners = [(patch.get_x() + 0.5, patch.get_y() + 0.5) for patch in panel.patches]
+        assert corners == [(20 + t, taken) for t, taken in enumerate(action)]
+        assert [label.get_text() for label in panel.get_yticklabels()] == ["stay", "action 1", "action 2"]
+    assert len(rows(())) == 3
+
+
+def test_a_link_marks_its_cell_and_shows_its_two_frames():
+    maps = attention_maps(model(), simplex(1, 4)[0], actions(1, 4)[0])
+    figure = unizero_plots.link(maps[1, 0], 7, 2, frames(4), "Title", ["a", "b", "c", "d"], first_step=10)
+    film, panel, key, query = panels(figure)
+    assert len(film.images) == 4 and panel.patches[0].get_xy() == (11.0, 13.5)
+    assert key.images[0].get_array()[0, 0, 0] == 1 and query.images[0].get_array()[0, 0, 0] == 3
+    assert key.get_title() == "key: what was seen at step 11"
+    assert query.get_title() == "query: the action at step 13 (d)"
+
+
+def test_all_maps_are_drawn_and_only_an_unseen_future_is_grey():
+    maps = attention_maps(model(), simplex(1, 5)[0], actions(1, 5)[0])
+    maps = np.concatenate((maps, maps, maps[:, :1]), 1)  # five heads: one row is not full
+    shown = [axes for axes in plots.token_maps(maps, "Title", 3).axes if axes.get_visible() and axes.images]
+    assert [axes.get_title() for axes in shown] == [f"layer {i}, head {j}" for i in range(2) for j in range(5)]
+    for axes, weights in zip(shown, maps.reshape(10, 10, 10), strict=True):
+        drawn = axes.images[0].get_array()
+        assert (drawn.mask == np.triu(np.ones((10, 10), bool), 1)).all() and (drawn == weights)[~drawn.mask].all()
+    figure = shown[0].figure
+    figure.canvas.draw()
+    numbered = [axes for axes in shown if any(label.get_visible() for label in axes.get_xticklabels())]
+    assert [axes.get_title() for axes in numbered] == [f"layer 1, head {head}" for head in range(1, 5)]
+    gate = np.full((1, 1, 4, 4), 0.25)
+    assert not np.ma.getmaskarray(plots.token_maps(gate, "Title").axes[0].images[0].get_array()).any()

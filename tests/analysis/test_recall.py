@@ -1,19 +1,25 @@
-"""A recall profile says how far back a network looks, and says nothing where it does not look."""
+"""A recall profile says how far back a network looks; hindsight is what the future of a window adds to Q."""
 
 import numpy as np
 import pytest
 import torch
 from delayed import delayed, episode
 from helpers import network
-from matplotlib.figure import Figure
 
 from dqn_memory.acting import StateActor, WindowActor
-from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import q_values, reach, windows
-from dqn_memory.analysis.recall import Recall, RecallConfig, Substitutes, gradients, occlusions, recall, usual
+from dqn_memory.analysis.hindsight import Discrepancy, Hindsight, discrepancy
+from dqn_memory.analysis.recall import RecallConfig, gradients, occlusions, recall, substitutes
+from dqn_memory.blocks import PriorConfig
+from dqn_memory.network import ARCHITECTURES
 
 EPISODES = [episode(length, seed) for seed, length in enumerate((9, 4, 12))]
+POOL = torch.cat([one.observation for one in EPISODES])
 NEUTRAL, RESAMPLED = RecallConfig(occlusion="neutral"), RecallConfig(resamples=3)
+
+
+def drawn(seed, config=RESAMPLED, pool=POOL, rows=50):
+    return list(substitutes(pool, config, torch.Generator().manual_seed(seed), rows))
 
 
 def means(found, name):
@@ -34,16 +40,12 @@ def test_what_lies_beyond_the_context_is_forgotten(monkeypatch):
     assert means(recall(delayed(monkeypatch, 6), EPISODES, RecallConfig(), 1), "gradient").sum() == 0
 
 
-@pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "gtrxl", "dtqn_mamba"])
-def test_networks_that_remember_use_all_they_have_seen(architecture):
+@pytest.mark.parametrize("architecture", ["dgfqn", "dbgfqn", "drqn", "gtrxl", "dtqn_mamba", "dqn"])
+def test_networks_that_remember_use_all_they_have_seen_and_others_the_newest(architecture):
     found = recall(network(architecture).eval(), EPISODES, RecallConfig(), seed=1)
-    assert (means(found, "gradient") > 0).all() and (means(found, "occlusion") > 0).all()
-
-
-def test_a_network_without_memory_has_only_the_newest():
-    found = recall(network("dqn").eval(), EPISODES, RecallConfig(), seed=1)
     for name in ("gradient", "occlusion"):
-        assert means(found, name)[0] > 0 and means(found, name)[1:].sum() == 0
+        newest, *past = means(found, name) > 0
+        assert newest and (not any(past) if architecture == "dqn" else all(past))
 
 
 def given(net, length=5, ends=(0, 2, 4)):
@@ -56,13 +58,13 @@ def test_the_gradient_is_the_norm_of_the_whole_jacobian():
     decisions = given(net)
     found = gradients(net, decisions, "prefix")
     for row, length in enumerate(decisions.lengths.tolist()):
-        part = decisions.part(slice(row, row + 1))
+        seen, previous = decisions.observation[row, None], decisions.previous_action[row, None]
 
-        def q(observed, part=part, length=length):
-            x = torch.cat([net.action_embedding(part.previous_action), observed], -1)
+        def q(observed, previous=previous, length=length):
+            x = torch.cat([net.action_embedding(previous), observed], -1)
             return net.at_embedded(x, torch.tensor([length]), torch.tensor([length - 1]))[0]
 
-        jacobian = torch.autograd.functional.jacobian(q, net.observation_embedding(part.observation).detach())
+        jacobian = torch.autograd.functional.jacobian(q, net.observation_embedding(seen).detach())
         expected = jacobian[:, 0, :length].square().sum((0, 2)).sqrt()
         torch.testing.assert_close(found[row, :length], expected, rtol=1e-9, atol=1e-12)
         assert (found[row, length:] == 0).all()  # padding
@@ -70,35 +72,25 @@ def test_the_gradient_is_the_norm_of_the_whole_jacobian():
 
 def test_occlusion_is_the_change_of_q_when_one_observation_is_another():
     net = network("dgfqn", seed=2).eval()
-    decisions, generator = given(net, ends=(4,)), torch.Generator().manual_seed(0)
-    substitutes = Substitutes(EPISODES, NEUTRAL, generator, torch.device("cpu"))
-    changes, flips = occlusions(net, decisions, substitutes, "prefix")
-    one = episode(5)
+    one, neutral = episode(5), drawn(0, NEUTRAL, rows=1)
+    changes, flips = occlusions(net, given(net, ends=(4,)), lambda rows: neutral, "prefix")
     with torch.no_grad():
         before = net(one.observation[None], one.previous_action[None])[0, -1]
         for age in range(5):
             observation = one.observation.clone()
-            observation[4 - age] = usual(substitutes.pool)
+            observation[4 - age] = neutral[0]
             after = net(observation[None], one.previous_action[None])[0, -1]
             assert changes[0, age] == pytest.approx(float((after - before).abs().mean()), rel=1e-9)
             assert flips[0, age] == float(after.argmax() != before.argmax())
 
 
 def test_replacements_come_from_the_episodes_and_from_the_seed():
-    def drawn(seed, config=RESAMPLED):
-        return list(Substitutes(EPISODES, config, torch.Generator().manual_seed(seed), torch.device("cpu")).draw(50))
-
-    pool = {tuple(row) for one in EPISODES for row in one.observation.tolist()}
+    pool = {tuple(row) for row in POOL.tolist()}
     assert len(drawn(0)) == 3 and {tuple(row) for each in drawn(0) for row in each.tolist()} <= pool
     assert all(torch.equal(a, b) for a, b in zip(drawn(0), drawn(0), strict=True))
     assert not torch.equal(drawn(0)[0], drawn(1)[0]) and not torch.equal(*drawn(0)[:2])
-    (fixed,) = drawn(0, NEUTRAL)
-    assert len(fixed.unique(dim=0)) == 1
-
-
-def test_the_neutral_observation_is_the_usual_one():
-    assert usual(torch.tensor([[1, 5], [2, 5], [2, 4]])).tolist() == [2, 5]
-    assert usual(torch.tensor([[1.0, 5.0], [2.0, 5.0]])).tolist() == [1.5, 5.0]
+    for pool, usual in (([[1, 5], [2, 5], [2, 4]], [2, 5]), ([[1.0, 5.0], [2.0, 5.0]], [1.5, 5.0])):
+        assert [each.tolist() for each in drawn(0, NEUTRAL, torch.tensor(pool), rows=3)] == [[usual] * 3]
 
 
 def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
@@ -110,11 +102,8 @@ def test_every_episode_counts_the_same_whatever_its_length(monkeypatch):
     plain = found.plain()
     assert plain["episodes"] == [3, 3, 3, 3, 2, 2] and plain["decisions"] == found.decisions.tolist()
     assert plain["gradient_low"][1] < plain["gradient"][1] < plain["gradient_high"][1]
-
-
-def test_one_episode_has_no_interval():
     curve = recall(network("drqn").eval(), EPISODES[:1], RecallConfig(), seed=1).curve("gradient")
-    assert all(low is None and high is None for _, low, high in curve)
+    assert all(low is None and high is None for _, low, high in curve)  # of one episode
 
 
 @pytest.mark.parametrize("acting", ["prefix", "padded"])
@@ -150,17 +139,6 @@ def test_many_windows_are_computed_in_parts(monkeypatch):
     torch.testing.assert_close(q_values(net, many, "prefix"), whole, rtol=0, atol=1e-12)
 
 
-def test_the_picture_shows_each_curve_and_how_much_stands_behind_it():
-    table = np.array([[1.0, 2.0, np.nan], [3.0, 4.0, 5.0]])
-    found = Recall(table, table, table, np.array([4, 3, 1]), 1.0)
-    figure = plots.recall({"a": found.curve("gradient")}, {"a": "size"}, found.decisions, "Recall")
-    assert isinstance(figure, Figure)
-    panel, counts = figure.axes
-    assert panel.get_title() == "a" and panel.get_ylabel() == "size" and figure.get_suptitle() == "Recall"
-    assert panel.lines[0].get_ydata().tolist() == [2.0, 3.0, 5.0]
-    assert [bar.get_height() for bar in counts.patches] == [4, 3, 1]
-
-
 def test_the_words_tell_how_far_back_half_of_it_lies(monkeypatch):
     near, far = (recall(delayed(monkeypatch, steps), EPISODES, RecallConfig(), 1).words() for steps in (1, 4))
     assert "lies within 1 step of 5" in near and "lies within 4 steps of 5" in far
@@ -174,3 +152,76 @@ def test_a_loaded_state_is_on_the_actors_device():
     actor = StateActor(net.to("meta"), 2, torch.device("meta"))
     actor.load_state_dict(saved)
     assert {part.device.type for layer in actor.state for part in layer} | {actor.q.device.type} == {"meta"}
+
+
+# ---- hindsight: Q of a window and of its prefix differ by what the future adds, in a causal network by nothing -------
+CAUSAL = [name for name in ARCHITECTURES if not name.startswith("db")]
+BIDIRECTIONAL = [name for name in ARCHITECTURES if name.startswith("db")]
+
+
+def gaps(net, length=15, acting="prefix", seed=0):
+    one = episode(length, seed)
+    return discrepancy(net, one.observation, one.previous_action, acting)
+
+
+@pytest.mark.parametrize("acting", ["prefix", "padded"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("architecture", CAUSAL)
+def test_a_causal_network_has_exactly_none(architecture, dtype, acting):
+    changes = {"action_embedding": 3} if architecture == "adrqn" else {}
+    each = gaps(network(architecture, **changes).to(dtype).eval(), acting=acting)
+    assert (each.inside == each.alone).all() and (each.gap == 0).all() and not each.flips.any()
+    summary = Hindsight.of([each])
+    assert (summary.gap, summary.largest, summary.flips) == (0.0, 0.0, 0.0) and summary.spread > 0
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "adaptive", "gaussian_gate", "local"])
+def test_causal_priors_have_exactly_none(kind):
+    prior = PriorConfig(kind=kind, mu=2.0, span=4.0, local_window=3)
+    net = network("dgfqn", prior=prior).float().eval()
+    assert net.causal and (gaps(net).gap == 0).all()
+
+
+@pytest.mark.parametrize("architecture", BIDIRECTIONAL)
+def test_a_bidirectional_network_has_some_wherever_there_is_a_future(architecture):
+    each = gaps(network(architecture).eval())
+    assert each.future.tolist() == [5, 4, 3, 2, 1, 0, 5, 4, 3, 2, 1, 0, 2, 1, 0]  # windows of 6, 6 and 3 steps
+    assert (each.gap[each.future > 0] > 0).all() and (each.gap[each.future == 0] == 0).all()
+    assert Hindsight.of([each]).positions == 12
+
+
+def test_a_prior_that_shows_the_future_has_some():
+    net = network("dgfqn", prior=PriorConfig(kind="adaptive_gate", span=4.0)).eval()
+    assert not net.causal and gaps(net).gap.max() > 0
+
+
+def test_both_sides_are_what_they_say():
+    net, one = network("dbgfqn", seed=3).eval(), episode(8)
+    each = discrepancy(net, one.observation, one.previous_action)
+    with torch.no_grad():
+        for begin, end in ((0, 6), (6, 8)):
+            seen, previous = one.observation[None, begin:end], one.previous_action[None, begin:end]
+            np.testing.assert_allclose(each.inside[begin:end], net(seen, previous)[0], rtol=0, atol=1e-12)
+            for t in range(end - begin):
+                prefix = net(seen[:, : t + 1], previous[:, : t + 1])[0, -1]
+                np.testing.assert_allclose(each.alone[begin + t], prefix, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("ahead", [1, 4])
+def test_a_network_that_reads_d_steps_ahead_differs_where_there_are_as_many(monkeypatch, ahead):
+    each = gaps(delayed(monkeypatch, -ahead), length=6)
+    np.testing.assert_array_equal(each.gap > 0, each.future >= ahead)
+
+
+def test_the_summary_counts_positions_with_a_future_over_all_episodes():
+    inside = np.array([[1.0, 0.0], [0.0, 2.0], [9.0, 9.0]])
+    alone = np.array([[0.0, 1.0], [0.0, 1.0], [9.0, 9.0]])
+    one = Discrepancy(inside, alone, np.array([2, 1, 0]))
+    summary = Hindsight.of([one, one])
+    assert (summary.positions, summary.gap, summary.largest, summary.flips) == (4, 0.75, 1.0, 0.5)
+    assert summary.spread == pytest.approx(np.std([0, 1, 0, 1]))
+    np.testing.assert_array_equal(one.gap, [1.0, 0.5, 0.0])
+    np.testing.assert_array_equal(one.flips, [True, False, False])
+    assert "not causal): mean |Q(window) - Q(prefix)| 0.75, largest 1 " in summary.words(False, True)
+    nothing = Hindsight.of([gaps(network("dbgfqn").eval(), 1)])
+    assert nothing.positions == 0 and "no future to leak" in nothing.words(False, True)

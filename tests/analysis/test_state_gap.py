@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from dqn_memory.acting import ExplorationConfig
-from dqn_memory.analysis import plots
 from dqn_memory.analysis.state_gap import Gap, check_pair, differences, known, observability, words
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import NetworkConfig, observation_spec
@@ -48,12 +47,6 @@ def test_every_world_of_ours_trains_on_its_state(id, request):
         training.iterate()
     assert training.updates > 0 and training.fleet.observation_space == training.fleet.world.state_space
     assert torch.isfinite(training.network.head[0].weight).all()
-
-
-@pytest.mark.parametrize("env", ["ALE/Pong-v5", "CartPole-v1"])
-def test_only_worlds_of_ours_show_their_state(env):
-    with pytest.raises(UserError, match=f"--observe state needs an environment of this suite, which {env} is not"):
-        EnvironmentConfig(env=env, observe="state").kwargs()
 
 
 def test_both_agents_play_the_same_episodes(monkeypatch):
@@ -113,13 +106,3 @@ def test_other_differences_are_told():
 
 def test_lines_are_known_of_worlds_as_they_are():
     assert known(config()).id == "POMDP/HeavenHell-v0" and known(config("POMDP/File-v0")) is None
-
-
-def test_the_picture_shows_agents_between_lines():
-    agents = {"state": (2.0, 1.5, 2.5), "world": (1.0, None, None)}
-    figure = plots.returns(agents, {"random": -1.0}, "Gap")
-    (panel,) = figure.axes
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["state", "world"]
-    assert {text.get_text() for text in panel.texts} == {"2.00", "1.00", "random"}
-    points = [line.get_xdata()[0] for line in panel.lines if line.get_marker() == "o"]
-    assert points == [2.0, 1.0]

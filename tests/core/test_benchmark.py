@@ -1,33 +1,27 @@
 """The baseline computes what ours computes; counted operations are the formula's; the script writes its page."""
 
-import copy
 import json
-import os
-import subprocess
 import sys
+import types
 
 import pytest
 import torch
+from run_folders import refused
 
-from dqn_memory.analysis.reference import baseline_batch, baseline_loss, pairs
+from dqn_memory import benchmark
+from dqn_memory.analysis import reference
+from dqn_memory.analysis.reference import MIXERS, SCANS, Shape, mixer_work, scan_work
 from dqn_memory.analysis.size import forward_operations, gigaflop
-from dqn_memory.analysis.timing import Timing, interleaved, random_replay
-from dqn_memory.benchmark import (
-    CASES,
-    FORMS,
-    NO_BASELINE,
-    BenchmarkCase,
-    acting_works,
-    baseline_work,
-    steady_rate,
-    training_row,
-    update_work,
-)
+from dqn_memory.analysis.timing import BenchmarkConfig, Timing, random_replay
+from dqn_memory.benchmark import CASES, FORMS, NO_BASELINE, BenchmarkCase, baseline_work, update_work
+from dqn_memory.blocks.kernels.select import choose
+from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs.errors import UserError
-from dqn_memory.train import sample, td_loss
+from dqn_memory.train import td_loss
 from envs.tables import Table
 
 SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]
+QUICK, TORCH = BenchmarkConfig(repetitions=2, warm_up=1), choose("torch", torch.device("cpu"))
 
 
 def names(case):
@@ -38,25 +32,22 @@ def names(case):
 @pytest.mark.parametrize("source", ["endless", "random"])
 def test_baseline_equals_the_published_form(case, source):
     """On full windows, and on windows of real episodes with their padding."""
-    network, baseline = case.network()[0].double(), case.baseline().double()
-    target, their_target = copy.deepcopy(network), copy.deepcopy(baseline)
+    network, target = case.network().double(), case.network().double()
     with torch.no_grad():  # so that choosing and valuing differ
-        for left, right in pairs(their_target, target):
-            right += 0.05 * torch.randn(right.shape, generator=torch.Generator().manual_seed(right.numel())).double()
-            left.copy_(right.view_as(left))
+        for value in target.parameters():
+            value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).double()
+    baseline, their_target = reference.BaselineNetwork(network).double(), reference.BaselineNetwork(target).double()
     learner = case.learner("published")
-    replay = case.replay() if source == "endless" else random_replay(case.env, 8, 14)
-    batch = sample(replay, learner, case.context, None, torch.Generator().manual_seed(1))
+    batch = case.batch("published", None if source == "endless" else random_replay(case.env, 8, 14), seed=1, trim=False)
     assert bool((batch.lengths == case.context).all()) == (source == "endless")
-    theirs = baseline_batch(batch, network.spec.padding)
-    if theirs.observation.is_floating_point():
-        theirs.observation, theirs.next_observation = theirs.observation.double(), theirs.next_observation.double()
+    windows = reference.shifted_windows(batch, network.spec.padding)
+    windows = [each.double() if each.is_floating_point() else each for each in windows]
     loss, _ = td_loss(network, target, batch, learner)
     loss.backward()
-    expected = baseline_loss(baseline, their_target, theirs)
+    expected = reference.baseline_loss(baseline, their_target, *windows, batch)
     expected.backward()
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    for left, right in pairs(baseline, network):
+    for left, right in zip(baseline.parameters(), network.parameters(), strict=True):
         if right.grad is None:
             assert left.grad is None or not left.grad.any()
         else:
@@ -74,14 +65,14 @@ def test_one_update_moves_both_alike():
 @pytest.mark.parametrize("case", SMALL, ids=names)
 def test_counted_operations_are_those_of_the_formula(case):
     """Three forwards and a backward of two: five forwards, but for gradients of the observations, which nobody asks."""
-    formula = 5 * case.batch_size * forward_operations(case.network()[0]) / 1e9
+    formula = 5 * case.batch_size * forward_operations(case.network()) / 1e9
     assert gigaflop(baseline_work(case)) == pytest.approx(formula, rel=0.03)
     assert gigaflop(update_work(case, "published")) == pytest.approx(formula, rel=0.03)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=names)
 def test_acting_alternatives_agree(case):
-    works = acting_works(case, 5)
+    works = benchmark.acting_works(case, 5)
     torch.testing.assert_close(works["ours"](), works["baseline"](), atol=1e-4, rtol=1e-4)
 
 
@@ -98,9 +89,11 @@ def test_speed_up_is_the_median_over_neighbours():
 
 def test_alternatives_take_turns():
     order = []
-    times = interleaved({"a": lambda: order.append("a"), "b": lambda: order.append("b")}, 2, warm_up=1)
+    works = {name: lambda name=name: order.append(name) for name in "ab"}
+    times = BenchmarkConfig(2, warm_up=1).compare(works)
     assert order == ["a", "b"] * 3
     assert all(len(timing.milliseconds) == 2 for timing in times.values())
+    assert BenchmarkConfig(2, clock="cpu").compare({"sum": lambda: sum(range(10**6))})["sum"].fastest > 0
 
 
 def test_steady_rate_leaves_the_start_out(tmp_path):
@@ -108,29 +101,24 @@ def test_steady_rate_leaves_the_start_out(tmp_path):
     # 100 steps after 10 s, 300 steps after 11 s
     rows = [{"step": 100, "charts/SPS": 10.0}, {"step": 300, "charts/SPS": 300 / 11}, {"step": 300, "final/x": 1}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert steady_rate(path) == pytest.approx(200)
-
-
-def test_steady_rate_needs_two_lines(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 100, "charts/SPS": 10.0}\n')
+    assert benchmark.steady_rate(path) == pytest.approx(200)
+    path.write_text(json.dumps(rows[0]) + "\n")
     with pytest.raises(UserError, match="two log lines"):
-        steady_rate(tmp_path / "metrics.jsonl")
+        benchmark.steady_rate(path)
 
 
 @pytest.mark.long
 def test_training_rate_comes_from_a_real_run():
     """The row that an accelerator's bar is read from, here made on the CPU."""
-    row = training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager", 16)
+    row = benchmark.training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
     assert row["steps_s"] > 0 and row["bar"] == 1000
 
 
 @pytest.mark.long
-def test_the_script_writes_its_page(tmp_path):
-    asked = [word for name in ("update", "windows", "acting") for word in ("--only", name)]
-    command = [sys.executable, "-m", "dqn_memory.benchmark", "--quick", *asked, "--folder", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 0, done.stderr
-    page = json.loads((tmp_path / "core.json").read_text())
+def test_the_script_writes_its_pages(tmp_path, capsys):
+    asked = [word for name in ("update", "windows", "acting", "mamba") for word in ("--only", name)]
+    benchmark.main(["--quick", *asked, "--folder", str(tmp_path)])
+    page, mamba = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("core", "mamba"))
     assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting"]
     update = page["tables"][0]["rows"]
     assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES, *NO_BASELINE]
@@ -142,15 +130,18 @@ def test_the_script_writes_its_page(tmp_path):
     assert page["machine"]["threads"] == 1 and "--quick" in page["machine"]["command"]
     markdown = (tmp_path / "core.md").read_text()
     assert "| Gridverse/Memory-7x7-v0 | dbgfqn |" in markdown and "speed_up" in markdown
+    assert [table["title"] for table in mamba["tables"]] == ["Mamba mixer", "Selective scan"]
+    there = reference.mambapy_version() is not None
+    assert all((row["speed_up"] is not None) == there for table in mamba["tables"] for row in table["rows"])
+    assert there or "mambapy is not installed" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
 
 
 def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
-    from dqn_memory import benchmark
-
-    def fails(*_):
+    def fails(_):
         raise UserError("no more time")
 
-    monkeypatch.setitem(benchmark.TABLES, "update", lambda *_: [Table(["ms"], [[1.5]], "Update")])
+    monkeypatch.setitem(benchmark.TABLES, "update", lambda _: [Table(["ms"], [[1.5]], "Update")])
     monkeypatch.setitem(benchmark.TABLES, "windows", fails)
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "update", "--only", "windows", "--folder", str(tmp_path)])
@@ -160,11 +151,77 @@ def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
-    [(["--repetitions", "1"], "at least 2"), (["--threads", "0"], "at least 1"), (["--only", "updat"], "update")],
+    [
+        (["--repetitions", "1"], "at least 2"),
+        (["--threads", "0"], "at least 1"),
+        (["--only", "updat"], "update"),
+        (["--only", "graphs"], "graphs: torch sees no CUDA device here"),
+    ],
 )
 def test_wrong_input_is_one_sentence(flags, sentence, capsys):
-    from dqn_memory.benchmark import main
+    if sentence.startswith("graphs") and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    assert sentence in refused(capsys, flags, benchmark.main)
 
-    with pytest.raises(SystemExit):
-        main(flags)
-    assert sentence in capsys.readouterr().err
+
+# ---- Mamba beside mambapy --------------------------------------------------------------------------------------------
+class Block(Mamba):
+    """Stands in for mambapy's block: its constructor, its names, its scan."""
+
+    def __init__(self, config):
+        super().__init__(config.d_model, states=config.d_state)
+
+    def selective_scan(self, x, delta, decay, enter, leave, skip):
+        state, outputs = x.new_zeros(len(x), *decay.shape), []
+        for t in range(x.shape[1]):
+            state = torch.exp(delta[:, t, :, None] * decay) * state + (delta * x)[:, t, :, None] * enter[:, t, None]
+            outputs.append((state * leave[:, t, None]).sum(2))
+        return torch.stack(outputs, 1) + skip * x
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    package = types.ModuleType("mambapy.mamba")
+    package.MambaBlock = Block
+    package.MambaConfig = lambda **keywords: types.SimpleNamespace(**keywords)
+    monkeypatch.setitem(sys.modules, "mambapy", types.ModuleType("mambapy"))
+    monkeypatch.setitem(sys.modules, "mambapy.mamba", package)
+    monkeypatch.setattr(reference, "mambapy_version", lambda: "1.2.0")
+
+
+@pytest.mark.parametrize("work", [scan_work, mixer_work])
+@pytest.mark.parametrize("backward", [True, False])
+def test_both_compute_the_same(installed, work, backward):
+    shape = Shape(2, 5, backward)
+    ours, theirs = (work(shape, choice, "cpu")() for choice in (TORCH, None))
+    ours, theirs = (found if backward else (found,) for found in (ours, theirs))
+    parameters = 6 if work is scan_work else 1 + len(list(Mamba(8).parameters()))
+    assert len(ours) == (parameters if backward else 1)
+    for left, right in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
+
+
+def test_a_forward_pass_keeps_no_gradients():
+    assert not scan_work(Shape(1, 2, backward=False), TORCH, "cpu")().requires_grad
+    assert all(value.requires_grad for value in reference.scan_inputs(MIXERS[0], "cpu"))
+
+
+def test_the_bar_stands_at_the_shape_it_speaks_of(installed):
+    mixers, scans = reference.mamba_tables(QUICK, 2)
+    for backend in ("torch", "simd"):
+        whole, alone = ([row for row in table.records() if row["backend"] == backend] for table in (mixers, scans))
+        assert [(row["length"], row["bar"]) for row in whole] == [(64, 3.5), (4, None), (1, None)]
+        assert [(row["length"], row["pass"]) for row in alone] == [
+            (64, "forward+backward"), (4, "forward+backward"), (4, "forward+backward"), (16, "forward+backward"),
+            (16, "forward"), (4, "forward"),
+        ]  # fmt: skip
+    rows = [*mixers.records(), *scans.records()]
+    assert len(rows) == 2 * (len(MIXERS) + len(SCANS))
+    assert all(row["ms"] > 0 and row["mambapy_ms"] > 0 and row["speed_up"] > 0 and row["batch"] == 2 for row in rows)
+    assert "triton is not measured: its kernels run on CUDA alone" in mixers.note
+    assert "mambapy is version 1.2.0." in mixers.note
+
+
+def test_another_version_is_named(monkeypatch):
+    monkeypatch.setattr(reference, "mambapy_version", lambda: "1.1.0")
+    assert reference.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."

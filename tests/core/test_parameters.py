@@ -3,56 +3,37 @@
 import csv
 import json
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from run_folders import refused
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dqn_memory.analysis.size import (
-    ENVIRONMENTS,
-    SIZED_BY_THEIR_FILE,
-    Unmatched,
-    count,
-    environment_sizes,
-    forward_operations,
-    match,
-    on_meta,
-    parse_budget,
-    part_counts,
-)
+from dqn_memory.analysis import size
+from dqn_memory.analysis.size import WIDTHS, Unmatched, count, environment_sizes, on_meta, part_counts
 from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec, observation_spec
-from dqn_memory.parameters import main, make_row, markdown_page, milliseconds_per_update, read_table3, table_of
+from dqn_memory.network import ARCHITECTURES, NetworkConfig, ObservationSpec
+from dqn_memory.parameters import main, make_row, markdown_page, milliseconds_per_update, read_table3
 from dqn_memory.runs.errors import UserError
-from envs.registry import WORLDS, make_world
+from envs.registry import FROM_FILES, WORLDS
 
 EQUATIONS = ("--form", "paper_equations")
 CAR, GRID, CARDS = "POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0", "POMDP/MemoryCards-v0"
 HALLWAY, HEAVEN, KEYDOOR = "POMDP/Hallway-v0", "POMDP/HeavenHell-v0", "Gridverse/Keydoor-5x5-v0"
 
 
-def table3() -> list[tuple[str, str, int]]:
-    with (Path(__file__).parents[1] / "data" / "table3.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    return [(row["world"], name, int(row[name])) for row in rows for name in row if name != "world"]
-
-
 def published(world: str, architecture: str, **changes) -> int | None:
     return make_row(world, NetworkConfig(architecture=architecture, **changes)).published
 
 
-def test_table3_has_64_cells():
-    assert len(table3()) == 64
-
-
-@pytest.mark.parametrize(("world", "architecture", "cell"), table3())
-def test_table3_cell(world, architecture, cell):
-    assert published(world, architecture) == cell
-    assert read_table3()[world, architecture] == cell  # the report's own copy of the paper's table
+def test_table3_has_64_cells_and_ours_are_the_same():
+    with (Path(__file__).parents[1] / "data" / "table3.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    printed = {(row["world"], name): int(row[name]) for row in rows for name in row if name != "world"}
+    assert len(printed) == 64 and printed == read_table3()  # the report's own copy of the paper's table
+    assert {cell: published(*cell) for cell in printed} == printed
 
 
 PREDICTED = {
@@ -65,13 +46,6 @@ PREDICTED = {
 @pytest.mark.parametrize("architecture", PREDICTED)
 def test_columns_that_the_paper_does_not_print(architecture):
     assert {world: published(world, architecture) for world in PREDICTED[architecture]} == PREDICTED[architecture]
-
-
-def test_trainable_parameters_of_dbgfqn():
-    worlds = {HALLWAY: 79997, HEAVEN: 79884, GRID: 312510, CAR: 79363, CARDS: 317010}
-    rows = [make_row(world, NetworkConfig(architecture="dbgfqn")) for world in worlds]
-    assert {row.world: row.trainable for row in rows} == worlds
-    assert all(row.published - row.trainable == 5000 and row.frozen == 0 for row in rows)
 
 
 MEMORY_SIZE = {  # S of one layer
@@ -89,15 +63,15 @@ MEMORY_SIZE = {  # S of one layer
 @pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if n[0] == "d" and row.attention])
 def test_parts_follow_the_closed_form(world, architecture):
     sizes = environment_sizes(world)
-    width, tokens, actions, context = sizes.width, sizes.vocabulary, sizes.num_actions, 20
+    width, spec, actions, context = sizes.width, sizes.spec, sizes.num_actions, 20
     row = ARCHITECTURES[architecture]
     norms = 4 * width if row.memory != "none" else 2 * width
     layer = 4 * width**2 + 4 * width + norms + MEMORY_SIZE[row.memory](width)
-    inputs = 8 * sizes.components if sizes.kind == "discrete" else sizes.components
+    inputs = 8 * spec.shape[0] if spec.kind == "discrete" else spec.shape[0]
     config = NetworkConfig(architecture=architecture, width=width, context=context)
-    network = on_meta(config, sizes.spec(), actions)
+    network = on_meta(config, spec, actions)
     assert part_counts(network) == {
-        "embedding": 8 * tokens + inputs * width + width,
+        "embedding": 8 * spec.vocabulary + inputs * width + width,
         "positions": context * width,
         "encoder": 2 * layer,
         "norm": 2 * width,
@@ -106,16 +80,9 @@ def test_parts_follow_the_closed_form(world, architecture):
     assert sum(part_counts(network).values()) == count(network).trainable
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-def test_parts_hold_every_parameter(architecture):
-    row = make_row(CAR, NetworkConfig(architecture=architecture))
-    assert row.embedding + row.positions + row.encoder + row.norm + row.head == row.trainable
-
-
 def test_counts_keep_frozen_parameters_and_buffers_apart():
-    network = on_meta(
-        NetworkConfig(architecture="attn", width=16, heads=2, context=5), environment_sizes(CAR).spec(), 3
-    )
+    config = NetworkConfig(architecture="attn", width=16, heads=2, context=5)
+    network = on_meta(config, environment_sizes(CAR).spec, 3)
     before = count(network)
     network.head.requires_grad_(False)
     after = count(network)
@@ -151,8 +118,8 @@ def test_learned_priors_are_trainable_and_not_published(kind):
 def test_operations_equal_those_that_torch_counts(world, architecture, prior):
     sizes = environment_sizes(world)
     config = NetworkConfig(architecture=architecture, width=16, heads=2, context=6, prior=prior)
-    network = config.build(sizes.spec(), sizes.num_actions)
-    check_operations(network, torch.zeros(1, 6, sizes.components))
+    network = config.build(sizes.spec, sizes.num_actions)
+    check_operations(network, torch.zeros(1, 6, *sizes.spec.shape))
 
 
 def test_operations_of_an_image_encoder():
@@ -164,7 +131,7 @@ def test_operations_of_an_image_encoder():
 def check_operations(network, observation):
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         network(observation, torch.zeros(observation.shape[:2], dtype=torch.int64))
-    assert forward_operations(network) == counter.get_total_flops()
+    assert size.forward_operations(network) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize(("architecture", "gates"), [("drqn", 4), ("dgfqn", 3), ("dbgfqn", 1.5)])
@@ -178,138 +145,122 @@ def test_operations_of_a_recurrence(architecture, gates):
     assert row.flops == linear + layers * (attention + recurrence)
 
 
-@pytest.mark.parametrize(("text", "number"), [("100k", 100_000), ("1.5M", 1_500_000), ("120000", 120_000), ("2m", 2e6)])
-def test_budgets(text, number):
-    assert parse_budget(text) == number
+def test_budgets():
+    budgets = {"100k": 100_000, "1.5M": 1_500_000, "120000": 120_000, "2m": 2e6}
+    assert {text: size.parse_budget(text) for text in budgets} == budgets
+    for text in ("", "k", "-5", "0", "1e5", "100 000", "12x"):
+        with pytest.raises(UserError, match="100k"):
+            size.parse_budget(text)
 
 
-@pytest.mark.parametrize("text", ["", "k", "-5", "0", "1e5", "100 000", "12x"])
-def test_wrong_budgets(text):
-    with pytest.raises(UserError, match="100k"):
-        parse_budget(text)
+def trainable(world: str, config: NetworkConfig) -> int:
+    sizes = environment_sizes(world)
+    return count(on_meta(config, sizes.spec, sizes.num_actions)).trainable
 
 
 def matched(world: str, budget: int | str, **changes) -> tuple[NetworkConfig, int]:
     sizes = environment_sizes(world)
-    config = match(budget, NetworkConfig(**changes), sizes.spec(), sizes.num_actions)
-    return config, count(on_meta(config, sizes.spec(), sizes.num_actions)).trainable
+    config = size.match(budget, NetworkConfig(**changes), sizes.spec, sizes.num_actions)
+    return config, trainable(world, config)
 
 
 @pytest.mark.parametrize("world", [CAR, GRID])
 @pytest.mark.parametrize("architecture", [n for n, row in ARCHITECTURES.items() if row.head == "mlp"])
 def test_match_is_the_widest_network_within_two_percent(world, architecture):
-    config, size = matched(world, 100_000, architecture=architecture)
-    assert 98_000 <= size <= 100_000
+    config, found = matched(world, 100_000, architecture=architecture)
+    assert 98_000 <= found <= 100_000
     assert config.width % config.heads == 0
-    wider = make_width(world, architecture, config.width + config.heads)
-    assert wider > 100_000 >= make_width(world, architecture, config.width)
-
-
-def make_width(world: str, architecture: str, width: int) -> int:
-    sizes = environment_sizes(world)
-    config = NetworkConfig(architecture=architecture, width=width)
-    return count(on_meta(config, sizes.spec(), sizes.num_actions)).trainable
+    narrow, wide = (
+        trainable(world, NetworkConfig(architecture=architecture, width=width))
+        for width in (config.width, config.width + config.heads)
+    )
+    assert wide > 100_000 >= narrow
 
 
 def test_match_with_one_head_keeps_bidirectional_widths_even():
-    config, size = matched(CAR, "120k", architecture="dbgfqn", heads=1)
-    assert config.width % 2 == 0 and 117_600 <= size <= 120_000
+    config, found = matched(CAR, "120k", architecture="dbgfqn", heads=1)
+    assert config.width % 2 == 0 and 117_600 <= found <= 120_000
 
 
-def test_match_without_hidden_units_meets_the_budget_by_width_or_says_so():
+def test_match_of_a_linear_head():
+    """Where the row has hidden units it takes them, else the width alone meets the budget, or nothing does."""
+    config, found = matched(CAR, 100_000, architecture="attn")
+    assert (config.width, config.head_width, found) == (80, 259, 99_919)
     linear = {"architecture": "attn", "form": "paper_equations"}
-    config, size = matched(GRID, 100_000, **linear)
-    assert 98_000 <= size <= 100_000 and config.head_width is None
+    config, found = matched(GRID, 100_000, **linear)
+    assert 98_000 <= found <= 100_000 and config.head_width is None
     with pytest.raises(Unmatched, match="linear Q head"):
         matched(CAR, 100_000, **linear)
-
-
-def test_match_gives_a_linear_head_the_hidden_units_it_needs():
-    config, size = matched(CAR, 100_000, architecture="attn")
-    assert (config.width, config.head_width, size) == (80, 259, 99_919)
-
-
-def test_match_below_the_smallest_network():
     with pytest.raises(Unmatched, match="smallest dtqn4"):
         matched(CAR, 500, architecture="dtqn4")
 
 
-def test_table_agrees_with_every_registered_world():
-    ours = [name for name in WORLDS if name.startswith(("Gridverse/", "POMDP/"))]
-    assert len(ours) >= 7
-    for name in set(ours) - set(SIZED_BY_THEIR_FILE):
-        assert name in ENVIRONMENTS
-        world = make_world(name)
-        assert environment_sizes(name).spec() == observation_spec(world.observation_space), name
-        assert environment_sizes(name).num_actions == world.num_actions, name
+def test_every_environment_has_sizes_and_most_a_width_of_the_paper():
+    ours = {name for name in WORLDS if name.startswith(("Gridverse/", "POMDP/"))}
+    assert set(WIDTHS) == ours - set(FROM_FILES) and len(WIDTHS) >= 7
+    assert (environment_sizes(CAR).spec, environment_sizes(f"envs:{CAR}").width) == (
+        ObservationSpec("continuous", (3,)),
+        64,
+    )
 
 
-def test_a_world_outside_the_table_gives_its_own_sizes(monkeypatch):
-    monkeypatch.delitem(ENVIRONMENTS, CAR)
-    assert (environment_sizes(CAR).components, environment_sizes(CAR).num_actions) == (3, 3)
-
-
-def test_a_time_is_measured_for_causal_and_bidirectional_networks():
-    sizes = environment_sizes(GRID)
-    for architecture in ("dtqn1", "dbgfqn"):
-        config = NetworkConfig(architecture=architecture, width=16, heads=2, context=5)
-        assert milliseconds_per_update(config, sizes.spec(), sizes.num_actions, updates=2) > 0
-
-
-def test_pages_agree_with_the_rows():
-    rows = [make_row(world, NetworkConfig(architecture=name)) for world in (CAR, GRID) for name in ("dbgfqn", "attn")]
-    parsed = list(csv.DictReader(table_of(rows).csv().splitlines()))
-    assert [int(line["trainable"]) for line in parsed] == [row.trainable for row in rows]
-    assert [line["published"] for line in parsed] == ["84363", "", "317510", ""]
-    page = markdown_page(rows, ["command: x"], ["a miss"])
-    assert "64 of 64 printed cells match" in page and "✗" not in page
-    assert "– / 84,363" in page and "79,363 + 5,000" in page and "- a miss" in page
-    assert "84,363" in table_of(rows).text() and "ms_per_update" not in table_of(rows).text()
+@pytest.mark.parametrize("architecture", ["dtqn1", "dbgfqn"])
+def test_a_time_is_measured_for_causal_and_bidirectional_networks(architecture):
+    config = NetworkConfig(architecture=architecture, width=16, heads=2, context=5)
+    assert milliseconds_per_update(config, environment_sizes(GRID), updates=2) > 0
 
 
 def test_a_wrong_cell_is_marked(monkeypatch):
     monkeypatch.setattr("dqn_memory.parameters.read_table3", lambda: {(CAR, "dbgfqn"): 1})
-    assert "1 / 84,363 ✗" in markdown_page([], [])
+    assert "1 / 84,363 ✗" in markdown_page([], {})
 
 
-def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "dqn_memory.parameters", *arguments]
-    path = str(Path(__file__).resolve().parents[2])
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment, timeout=100)
+@pytest.fixture
+def printed(tmp_path, monkeypatch, capsys):
+    """The command line in an empty folder: gives what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str):
+        main([*arguments])
+        return capsys.readouterr()
+
+    return run
 
 
-@pytest.mark.long
-def test_command_line_prints_json_and_writes_both_files(tmp_path):
-    done = run("--format", "json", "--env", CAR, "--architecture", "dbgfqn", "gtrxl", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)
+def test_the_script_prints_and_writes_both_files(printed, tmp_path):
+    asked = ("--env", CAR, GRID, "--architecture", "dbgfqn", "gtrxl")
+    rows = json.loads(printed("--format", "json", *asked).out)
     assert list(rows[0])[:6] == ["world", "architecture", "published", "trainable", "frozen", "buffers"]
     assert list(rows[0].values())[:5] == [CAR, "dbgfqn", 84363, 79363, 0]
-    assert rows[1]["published"] is None
-    text, page = (
-        (tmp_path / "results/parameters.csv").read_text(),
-        (tmp_path / "results/parameters.md").read_text(),
-    )
+    assert [row["published"] for row in rows] == [84363, None, 317510, None]
+    page, text = ((tmp_path / "results" / f"parameters.{kind}").read_text() for kind in ("md", "csv"))
     for content in (text, page):
         assert f"command: python -m dqn_memory.parameters --format json --env {CAR}" in content
-        assert "revision: " in content
-    assert len(list(csv.DictReader(line for line in text.splitlines() if line[0] != "#"))) == 2
+        assert "revision: " in content and "cpu: " not in content
+    lines = list(csv.DictReader(line for line in text.splitlines() if line[0] != "#"))
+    assert [int(line["trainable"]) for line in lines] == [row["trainable"] for row in rows]
+    assert "64 of 64 printed cells match" in page and "✗" not in page
+    assert "– / 84,363" in page and "79,363 + 5,000" in page
+    table = printed("--no-write", *asked).out
+    assert "84,363" in table and "ms_per_update" not in table
+    (timed,) = csv.DictReader(
+        printed("--time", "--format", "csv", "--env", CAR, "--architecture", "dqn").out.splitlines()
+    )
+    assert float(timed["ms_per_update"]) > 0 and "cpu: " in (tmp_path / "results/parameters.md").read_text()
 
 
-def test_default_report_has_every_world_and_architecture(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    main(["--format", "json", "--no-write"])
-    rows = json.loads(capsys.readouterr().out)
-    pairs = {(row["world"], row["architecture"]) for row in rows}
-    assert pairs == {(world, name) for world in ENVIRONMENTS for name in ARCHITECTURES}
-    assert len(rows) == len(pairs) and not list(tmp_path.iterdir())
+def test_default_report_has_every_world_and_architecture(printed, tmp_path):
+    rows = json.loads(printed("--format", "json", "--no-write").out)
+    assert [(row["world"], row["architecture"]) for row in rows] == [
+        (env, name) for env in WIDTHS for name in ARCHITECTURES
+    ]
+    parts = ("embedding", "positions", "encoder", "norm", "head")
+    assert all(sum(row[name] for name in parts) == row["trainable"] for row in rows)
+    assert not list(tmp_path.iterdir())
 
 
-def test_matched_rows_leave_out_what_cannot_match(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    main(["--format", "csv", "--env", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000"])
-    done = capsys.readouterr()
+def test_matched_rows_leave_out_what_cannot_match(printed, tmp_path):
+    done = printed("--format", "csv", "--env", CAR, "--architecture", "dtqn4", "dqn", "--match", "1000")
     (row,) = csv.DictReader(done.out.splitlines())
     assert row["architecture"] == "dqn" and row["published"] == "" and 980 <= int(row["trainable"]) <= 1000
     assert "left out, POMDP/CarFlag-v0: --match 1000" in done.err
@@ -323,24 +274,16 @@ def test_matched_rows_leave_out_what_cannot_match(tmp_path, monkeypatch, capsys)
         (["--architecture", "dbgfq"], "did you mean 'dbgfqn'"),
         (["--prior", "gausian"], "did you mean 'gaussian'"),
         (["--env", "POMDP/File-v0"], "POMDP/File-v0 has no size of its own"),
+        (["--env", "Pixel/BlinkingCatch-v0"], "shows images"),
         (["--heads", "7"], "--heads 7 does not divide"),
+        (["--heads", "0", "--match", "100k"], "--heads 0 must be at least 1"),
         (["--match", "many"], "100k"),
         (["--architecture", "attn", "--env", CAR, "--match", "100k", *EQUATIONS], "linear Q head"),
+        (["--env", CAR, "--architecture", "dqn", "--results", "file/below"], "cannot write file/below"),
     ],
 )
 def test_user_errors_are_one_line_and_exit_2(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    done = capsys.readouterr()
-    assert end.value.code == 2 and not done.out
-    assert message in done.err and done.err.count("\n") == 1
-    assert not list(tmp_path.iterdir())
-
-
-def test_unwritable_results_are_one_line(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "results").write_text("a file where the folder should be")
-    with pytest.raises(SystemExit):
-        main(["--env", CAR, "--architecture", "dqn"])
-    assert capsys.readouterr().err.startswith("error: cannot write results")
+    (tmp_path / "file").touch()
+    assert message in refused(capsys, arguments, main)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import tyro
 from matplotlib.figure import Figure
 
-from dqn_memory.analysis import plots, prior_plots
+from dqn_memory.analysis import plots
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import run_folder
 from dqn_memory.runs.settings import Bounds, check_numbers
@@ -58,7 +58,7 @@ def draw(folder: Path, found: Findings) -> list[Path]:
         figures["priors.png"] = plots.prior_tables(tables, title, meaning, "tokens, two a step")
     if len(found.maps):
         title = f"Attention over steps {found.first} to {found.last}\n{found.about}"
-        figures["attention.png"] = prior_plots.token_maps(found.maps, title, found.first)
+        figures["attention.png"] = plots.token_maps(found.maps, title, found.first)
     if found.link is not None and found.seen.frames:
         figures["link.png"] = _link(found, found.link)
     return [plots.save(figure, folder / name) for name, figure in figures.items()]
@@ -68,7 +68,7 @@ def _learned(found: Findings) -> Figure:
     runs = len(next(iter(found.values.values())))
     over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
     title = f"Learned attention priors\n{found.about}{over}"
-    return prior_plots.learned_values(found.values, first_values(found.config.model), title)
+    return plots.learned_values(found.values, first_values(found.config.model), title)
 
 
 def _trajectory(found: Findings) -> Figure:

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import ConnectionPatch, Rectangle
 
-from dqn_memory.analysis.plots import INK, MAP, MARK, Array
-from dqn_memory.analysis.prior_plots import FAINT, map_panel, styled
+from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, Array, map_panel, styled
 
 SIDE = 0.95  # inches of a small picture
 MANY = 8  # from so many actions on, probabilities are colours without numbers
@@ -83,7 +82,7 @@ def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float, m
     for index, frame in enumerate(frames):
         middle, half = first_step + index, 0.48 * share
         panel.imshow(frame, extent=(middle - half, middle + half, 0, 1), aspect="auto", interpolation="nearest")
-        edge: Any = {"edgecolor": MARK, "linewidth": 2} if index in marked else {"edgecolor": FAINT, "linewidth": 0.6}
+        edge: Any = {"edgecolor": MARK, "linewidth": 2} if index in marked else {"edgecolor": GREY, "linewidth": 0.6}
         panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, fill=False, clip_on=False, **edge))
     panel.set_xlim(first_step - 0.5, first_step + len(frames) - 0.5)
     panel.set_ylim(0, 1)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.analysis import plots, prior_plots
+from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Maps
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of, trainer_class
@@ -112,7 +112,7 @@ def _pictures(entry: Entry, maps: Maps) -> list[Part]:
     )
     if maps.first is not None:
         layers = np.stack(list(maps.layers.values()))  # (L, H, T, T)
-        figure = prior_plots.token_maps(layers, f"Attention of {where}", maps.first)
+        figure = plots.token_maps(layers, f"Attention of {where}", maps.first)
         return [Picture(name, figure, f"Attention of {where}; {ending}")]
     parts: list[Part] = []
     for layer, weights in maps.layers.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dqn_memory.analysis import prior_plots
+from dqn_memory.analysis import plots
 from dqn_memory.study.collect import Data, Entry
 from dqn_memory.study.page import Part, Picture, Section, slug
 from dqn_memory.study.plots import looks, over_time_figure, spans_figure
@@ -145,7 +145,7 @@ def _pictures(group: Group, unit: str) -> list[Part]:
     lines = {name: (group.steps, heads) for name, heads in group.moved.items()}
     ends = {name: _ends(heads) for name, heads in group.moved.items()}
     where, name = group.where, slug(group.where)
-    bars = prior_plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
+    bars = plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
     time = over_time_figure(lines, group.starts, f"Learned over training: {where}")
     seeds = len(next(iter(ends.values())))
     return [
