@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,16 @@ seed = {seeds}
 """
 
 
-def success(run: Planned, step: int) -> float:
-    """A curve that rises to a level of the run's own."""
-    level = 0.5 + 0.08 * (len(str(run.axes["architecture"])) % 5) + 0.03 * (int(run.axes["seed"]) % 3)
-    return min(1.0, level * step / STEPS)
+def success(run: Planned, step: int, effect: Mapping[str, float] | None = None) -> float:
+    """Success by architecture with noise by world and seed."""
+    world, architecture = str(run.axes["world"]), str(run.axes["architecture"])
+    words = [0, int(run.axes["seed"]), step, *f"{world} {architecture}".encode()]
+    noise = np.random.default_rng(words).normal(0, 0.05)
+    return float(np.clip((0.45 + (effect or {}).get(architecture, 0.0) + noise) * step / STEPS + 0.3, 0, 1))
+
+
+def noisy(effect: Mapping[str, float]) -> Callable[[Planned, int], float]:
+    return partial(success, effect=effect)
 
 
 def make_study(
@@ -92,18 +99,6 @@ def write_run(study: Study, run: Planned, level: Callable[[Planned, int], float]
     (folder / "metrics.jsonl").write_bytes(b"".join(lines))
 
 
-def noisy(effect: Mapping[str, float], seed: int = 0) -> Callable[[Planned, int], float]:
-    """Success by architecture with noise by world and seed."""
-
-    def level(run: Planned, step: int) -> float:
-        world, architecture = str(run.axes["world"]), str(run.axes["architecture"])
-        words = [seed, int(run.axes["seed"]), step, *f"{world} {architecture}".encode()]
-        noise = np.random.default_rng(words).normal(0, 0.05)
-        return float(np.clip((0.45 + effect.get(architecture, 0.0) + noise) * step / STEPS + 0.3, 0, 1))
-
-    return level
-
-
 def report(folder: Path, *flags: str) -> Path:
     """Make a report without attention maps (these runs have no checkpoints); returns its folder."""
     main([str(folder), "--no-attention", *flags])
@@ -114,10 +109,9 @@ def read(folder: Path) -> Data:
     return collect(open_source(folder))
 
 
-def table(section: Section, place: int = 0) -> list[dict[str, str]]:
+def table(section: Section | None, place: int = 0) -> list[dict[str, Any]]:
     """One of a section's tables, rows by the names of its columns."""
-    grid = [part for part in section.parts if isinstance(part, Table)][place]
-    return [dict(zip(grid.columns, row, strict=True)) for row in grid.rows]
+    return [part for part in section.parts if isinstance(part, Table)][place].records() if section else []
 
 
 def hashes(folder: Path) -> dict[str, str]:

@@ -15,7 +15,7 @@ from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import parse
 from dqn_memory.study.papers import verdicts
 from dqn_memory.study.papers.tables import FOLDER
-from envs.files import disk_errors, write_atomic
+from envs.files import write_text
 
 COMMAND = ("python", "-m", "dqn_memory.study.claims")
 
@@ -35,14 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Recompute, write, and say how many agree."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog=shlex.join(COMMAND))
-    folder, results = Path(args.published), Path(args.results)
-    text = verdicts.claims_page(shlex.join([*COMMAND, *argv]), folder)
-    with disk_errors(results):
-        results.mkdir(parents=True, exist_ok=True)
-    write_atomic(results / "claims.md", text.encode())
-    found = verdicts.claims(folder)
+    found, page = verdicts.claims(Path(args.published)), Path(args.results) / "claims.md"
+    write_text(page, verdicts.claims_page(shlex.join([*COMMAND, *argv]), Path(args.published)))
     disagreeing = sum(claim.verdict == "disagrees" for claim in found)
-    print(f"{disagreeing} of {len(found)} figures disagree with the tables: {results / 'claims.md'}")
+    print(f"{disagreeing} of {len(found)} figures disagree with the tables: {page}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
-
-import numpy as np
 
 from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
@@ -16,14 +14,12 @@ from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.settings import from_record, load_plugins
 from dqn_memory.study.archive import CONFIG, DEFINITION, ROWS, RunRecord, Source
 from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise
-from dqn_memory.study.statistics import HUMAN, OTHERS, Floats, Scale, game, world_scale
+from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import RunState
-from envs import baselines
 from envs.registry import WORLDS
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
 PREFERRED = "final"  # the number of a summary that aggregates, gains and pictures use
-HEADLINE = "score of the final evaluation"
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,11 @@ class Entry:
     @property
     def score(self) -> float:
         """The number that stands for the run."""
-        return float(getattr(self.summary, PREFERRED))
+        return self.number(PREFERRED)
+
+    def number(self, name: str) -> float:
+        """Give a number of the summary by the words of its column."""
+        return float(getattr(self.summary, name.replace(" ", "_")))
 
     def last(self, name: str) -> Any:
         """Give the last logged value of a metric, None where there is none."""
@@ -70,35 +70,52 @@ class Data:
     @cached_property
     def worlds(self) -> list[str]:
         """Labels of the environments that have a finished run, in the order of the study's file."""
-        return [world for world in self.source.worlds if any(entry.run.world == world for entry in self.entries)]
+        return [world for world in self.source.worlds if self.of(world)]
 
     def of(self, world: str | None = None, series: str | None = None) -> list[Entry]:
         """Give the runs in an environment, of a series, or of both, by seed."""
-        return [
-            entry
-            for entry in self.entries
-            if (world is None or entry.run.world == world) and (series is None or entry.series == series)
-        ]
+        return [run for run in self.entries if world in (None, run.run.world) and series in (None, run.series)]
 
-    def scores(
-        self, world: str, series: str, number: Callable[[Entry], float] = lambda entry: entry.score
-    ) -> dict[int, float]:
-        """Give a number of each run by seed."""
-        return {entry.run.seed: number(entry) for entry in self.of(world, series)}
+    def groups(self) -> Iterator[tuple[str, str, list[Entry]]]:
+        """Give each environment and series that has finished runs, and these."""
+        for world in self.worlds:
+            for series in self.series:
+                if runs := self.of(world, series):
+                    yield world, series, runs
+
+    def scores(self, world: str, series: str) -> dict[int, float]:
+        """Give the score of each run by seed."""
+        return {entry.run.seed: entry.score for entry in self.of(world, series)}
+
+    def normalised(self, world: str, series: str) -> dict[int, float]:
+        """Give the scores on the environment's scale, which is known, by seed."""
+        scale = self.scale(world)
+        assert scale is not None
+        return {seed: scale(score) for seed, score in self.scores(world, series).items()}
 
     def scale(self, world: str) -> Scale | None:
-        """Give the scores that count as 0 and as 1 in an environment, None where they are not known."""
-        found = self.of(world)
-        if world in self.source.lines:
-            return own_scale(self.source, world, found)
-        return scale_of(found[0]) if found else None
+        """Give the scores that count as 0 and as 1 in an environment, None where they are not known.
+
+        Raises:
+            UserError: the scale of the study's definition is none of what the runs are read by.
+        """
+        runs, line = self.of(world), self.source.lines.get(world)
+        if line is None:
+            return scale_of(runs[0]) if runs else None
+        assert line.random is not None and line.best is not None  # read_lines has seen to it
+        if any(run.success for run in runs) and not (line.random >= 0 and line.best <= 1):
+            raise UserError(
+                f"{self.source.folder / DEFINITION}: lines.{world}: random {line.random} and best {line.best} must lie "
+                "within 0 and 1, as this environment reports success and the study's scores are success rates"
+            )
+        return Scale(line.random, line.best)
 
 
 def meaning(data: Data, number: str) -> str:
     """Say what a number of a summary is in this study, which reads returns where nothing counts as success."""
     measures = {entry.success for entry in data.entries}
     word = "success" if measures <= {True} else "return" if measures == {False} else "success or return"
-    return MEANINGS[number].replace("success", word)
+    return MEANINGS[number.replace(" ", "_")].replace("success", word)
 
 
 def series_of(source: Source, run: RunState) -> str:
@@ -107,37 +124,13 @@ def series_of(source: Source, run: RunState) -> str:
     return ", ".join([run.architecture, *others])
 
 
-def own_scale(source: Source, world: str, runs: Sequence[Entry]) -> Scale:
-    """Give the scale of the study's definition.
-
-    Raises:
-        UserError: it is none of what the runs are read by.
-    """
-    line = source.lines[world]
-    assert line.random is not None and line.best is not None  # read_lines has seen to it
-    if any(run.success for run in runs) and not (line.random >= 0 and line.best <= 1):
-        raise UserError(
-            f"{source.folder / DEFINITION}: lines.{world}: random {line.random} and best {line.best} must lie within "
-            "0 and 1, as this environment reports success and the study's scores are success rates"
-        )
-    return Scale(line.random, line.best)
-
-
 def scale_of(entry: Entry) -> Scale | None:
     """Scale from random play to the best known player in this suite's environments, to a human in Atari games."""
-    name = entry.env.removeprefix("envs:")
-    if name in OTHERS:
-        return OTHERS[name]
-    if name in WORLDS:
-        settings = entry.config.environment  # the lines are those of the observation that hides the state
-        lines = baselines.lines(name)
-        if lines is None or settings.path is not None or settings.observe != "observation":
-            return None
-        return world_scale(name) if entry.success else Scale(lines.random.returns.mean, lines.lower.returns.mean)
-    try:
-        return HUMAN[game(name)]
-    except UserError:
-        return None
+    name, settings = entry.env.removeprefix("envs:"), entry.config.environment
+    if name in WORLDS:  # the lines are those of the observation that hides the state
+        known = settings.path is None and settings.observe == "observation"
+        return world_scale(name, entry.success) if known else None
+    return OTHERS.get(name) or HUMAN.get(game(name))
 
 
 def collect(source: Source) -> Data:
@@ -145,7 +138,9 @@ def collect(source: Source) -> Data:
     entries: list[Entry] = []
     left_out = [("the study", problem) for problem in source.damage.get("", ())]
     for run in source.runs:
-        problems = list(source.damage.get(run.name, ())) or _unfinished(run)
+        problems = list(source.damage.get(run.name, ()))
+        if not problems and run.state != "finished":
+            problems = [": ".join([run.state, *run.error.strip().splitlines()[-1:]])]
         if not problems:
             try:
                 entries.append(read_entry(source, run))
@@ -156,23 +151,15 @@ def collect(source: Source) -> Data:
     return Data(source, tuple(entries), tuple(left_out))
 
 
-def _unfinished(run: RunState) -> list[str]:
-    if run.state == "finished":
-        return []
-    last = run.error.strip().splitlines()[-1:]
-    return [f"{run.state}{': ' if last else ''}{''.join(last)}"]
-
-
 def read_entry(source: Source, run: RunState) -> Entry:
     """Read one finished run; a UserError names what is missing or damaged."""
     record = source.record(run)
-    source_folder = run.folder if source.recorded is None else source.folder
-    config = from_record(trainer_class(source.kind).config_class, record.config_toml, str(source_folder / CONFIG))
+    folder, rows = (run.folder, "metrics.jsonl") if source.recorded is None else (source.folder, ROWS)
+    config = from_record(trainer_class(source.kind).config_class, record.config_toml, str(folder / CONFIG))
     success = not source.shown.get("returns") and counts_success(record, config)
-    lines = str(source_folder / ("metrics.jsonl" if source.recorded is None else ROWS))
-    curve = read_curve(record.metrics, success, lines)
+    curve = read_curve(record.metrics, success, str(folder / rows))
     if curve.final is None:
-        raise UserError(f"{lines} is incomplete: it has no final evaluation of {run.name}")
+        raise UserError(f"{folder / rows} is incomplete: it has no final evaluation of {run.name}")
     parameters = count_parameters(source, run, record, config)
     return Entry(run, record, series_of(source, run), config, curve, summarise(curve), parameters, success)
 
@@ -190,39 +177,25 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
     if record.summary is not None:
         known: int | None = record.summary.get("parameters")
         return known
-    if source.kind != "q_network":
-        return None if source.recorded is not None else _saved_parameters(run)
-    from dqn_memory.agent import Interface
-    from dqn_memory.analysis.size import on_meta
-    from dqn_memory.network import observation_spec
+    if source.kind == "q_network":
+        from dqn_memory.agent import Interface
+        from dqn_memory.analysis.size import on_meta
+        from dqn_memory.network import observation_spec
 
-    world = config.environment
-    interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
-    return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
-
-
-def _saved_parameters(run: RunState) -> int | None:
-    """Count the elements of the model in the last checkpoint, running statistics aside; None where there is none."""
-    opened = Run.open(run.folder, tensorboard=False)
-    if not opened.has_checkpoint:
+        world = config.environment
+        interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
+        return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
+    opened = Run.open(run.folder, tensorboard=False) if source.recorded is None else None
+    if opened is None or not opened.has_checkpoint:
         return None
     model = opened.load(with_replay=False).part("model")
     return sum(tensor.numel() for name, tensor in model.items() if not name.endswith(STATISTICS)) or None
 
 
-def summary_row(entry: Entry) -> dict[str, Any]:
-    """Give the summary that an archive keeps; a level that was not reached has no steps (None)."""
+def kept_record(entry: Entry, attention: Any) -> RunRecord:
+    """Give what an archive keeps of a run; a level that was not reached has no steps (None)."""
     numbers = asdict(replace(entry.summary, steps_to=()))
     numbers["steps_to"] = [reached.steps for reached in entry.summary.steps_to]
     measure = "success" if entry.success else "return"
-    return {"measure": measure, "budget": entry.curve.trained, "parameters": entry.parameters, **numbers}
-
-
-def kept_record(entry: Entry, attention: Any) -> RunRecord:
-    """Give what an archive keeps of a run."""
-    return replace(entry.record, summary=summary_row(entry), attention=attention)
-
-
-def column(scores: Iterable[float]) -> Floats:
-    """Write one environment's scores as a matrix of runs by one task, (R, 1)."""
-    return np.array(list(scores), np.float64)[:, None]
+    summary = {"measure": measure, "budget": entry.curve.trained, "parameters": entry.parameters, **numbers}
+    return replace(entry.record, summary=summary, attention=attention)

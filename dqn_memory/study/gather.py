@@ -31,7 +31,8 @@ from dqn_memory.study.definition import AXES, Label, flat, slug
 from dqn_memory.study.store import RunState
 
 SEED = re.compile(r"[-_]?(seed)?[-_]?\d+$")  # how the name of a run's folder tells its seed
-OWN = ("seed", "output.")  # settings that runs of one series need not share
+OWN = ("seed", "output.", "environment.env", "world.env", "schema")  # what runs of one series need not share
+Found = Sequence[tuple[RunState, RunRecord]]
 
 
 def is_run(folder: Path) -> bool:
@@ -53,12 +54,8 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     archives = [open_source(path) for path in paths if is_archive(path)]
     single = [_single(path) for path in paths if not is_archive(path)]
     given = {run.name for run, _ in single}
-    found = [
-        (run, archive.record(run))
-        for archive in archives
-        for run in archive.runs
-        if run.name in (archive.recorded or {}) and run.name not in given
-    ] + single
+    kept = [(run, each.record(run)) for each in archives for run in each.runs if run.name in (each.recorded or {})]
+    found = [*(pair for pair in kept if pair[0].name not in given), *single]
     names = [run.name for run, _ in found]
     if double := sorted({each for each in names if names.count(each) > 1}):
         raise UserError(f"two of the runs would be called {double[0]}: each must differ in environment, series or seed")
@@ -66,12 +63,12 @@ def gather(paths: Sequence[Path], name: str, title: str = "") -> Source:
     if len(kinds) != 1 or any(archive.axes != AXES for archive in archives):
         raise UserError("the runs are of several trainers or axes; archive them apart")
     kind = kinds.pop()
-    title = title or next((archive.title for archive in archives), ", ".join(dict.fromkeys(r.world for r, _ in found)))
+    worlds = ", ".join(dict.fromkeys(run.world for run, _ in found))
+    title = title or next((archive.title for archive in archives), worlds)
     about = next((archive.about for archive in archives), "")
-    folder = paths[0] if len(paths) == 1 else Path(name)
     return Source(
-        folder=folder, name=name, title=title, about=about, kind=kind, smoke=False, axes=AXES,
-        runs=tuple(run for run, _ in found), recorded={run.name: record for run, record in found},
+        folder=paths[0] if len(paths) == 1 else Path(name), name=name, title=title, about=about, kind=kind, smoke=False,
+        axes=AXES, runs=tuple(run for run, _ in found), recorded={run.name: record for run, record in found},
         definition=definition_text(kind, title, about, found),
         shown={"returns": any(archive.shown.get("returns") for archive in archives)},
     )  # fmt: skip
@@ -88,10 +85,9 @@ def _single(path: Path) -> tuple[RunState, RunRecord]:
     settings = flat(record.config)
     env, series, seed = settings["environment.env"], SEED.sub("", path.name) or path.parent.name, settings["seed"]
     axes: dict[str, Label] = {"world": env, "architecture": series, "seed": seed}
-    name = f"{slug(env)}__{slug(series)}__seed-{seed}"
     state = RunState(
-        name=name, axes=axes, state="finished", folder=path, steps=int(settings["total_steps"]), attempts=1,
-        seconds=last.get("time/elapsed"),
+        name=f"{slug(env)}__{slug(series)}__seed-{seed}", axes=axes, state="finished", folder=path,
+        steps=int(settings["total_steps"]), attempts=1, seconds=last.get("time/elapsed"),
     )  # fmt: skip
     return state, portable(record, path.parent, f"runs/{path.parent.name}")
 
@@ -107,33 +103,25 @@ def kind_of(record: RunRecord, name: str) -> str:
     raise UserError(f"{name}: its config.toml is of no known trainer")
 
 
-def definition_text(kind: str, title: str, about: str, found: Sequence[tuple[RunState, RunRecord]]) -> str:
+def definition_text(kind: str, title: str, about: str, found: Found) -> str:
     """Write the definition whose runs these are: settings that all share, and those of each series."""
-    configs = {run.name: _settings(kind, record, run.name) for run, record in found}
-    base = shared(list(configs.values()))
-    series: dict[str, dict[str, Any]] = {}
-    for name in dict.fromkeys(run.architecture for run, _ in found):
-        own = shared([configs[run.name] for run, _ in found if run.architecture == name])
-        series[name] = {path: value for path, value in own.items() if path not in base}
-    start = flat(defaults_of(kind))
-    axes = {
+    config_class = trainer_class(kind).config_class
+    start = flat(tomllib.loads(to_toml(defaults(config_class))))
+    configs: dict[str, list[dict[str, Any]]] = {}  # as today's trainer writes them, by series
+    for run, record in found:
+        known = flat(tomllib.loads(to_toml(from_record(config_class, record.config_toml, run.name))))
+        own = {path: value for path, value in known.items() if not path.startswith(OWN)}
+        configs.setdefault(run.architecture, []).append(own)
+    base = shared([config for several in configs.values() for config in several])
+    series = {
+        name: {path: value for path, value in shared(several).items() if path not in base}
+        for name, several in configs.items()
+    }
+    text: dict[str, Any] = {"schema": SCHEMA, "title": title, "kind": kind, "about": about}
+    text["base"] = {path: value for path, value in base.items() if repr(start.get(path)) != repr(value)}
+    text["axes"] = {
         "world": list(dict.fromkeys(run.world for run, _ in found)),
         "architecture": [{"name": name, **settings} for name, settings in series.items()],
         "seed": sorted({run.seed for run, _ in found}),
     }
-    text: dict[str, Any] = {"schema": SCHEMA, "title": title, "kind": kind, "about": about}
-    text["base"] = {path: value for path, value in base.items() if repr(start.get(path)) != repr(value)}
-    return tomli_w.dumps(text | {"axes": axes})
-
-
-def _settings(kind: str, record: RunRecord, name: str) -> dict[str, Any]:
-    """Give settings by path as today's trainer writes them, without those that name the run."""
-    config = from_record(trainer_class(kind).config_class, record.config_toml, name)
-    known = flat(tomllib.loads(to_toml(config)))
-    env = {"environment.env", "world.env", "schema"}
-    return {path: value for path, value in known.items() if not path.startswith(OWN) and path not in env}
-
-
-def defaults_of(kind: str) -> dict[str, Any]:
-    """Give the settings of a trainer's defaults."""
-    return tomllib.loads(to_toml(defaults(trainer_class(kind).config_class)))
+    return tomli_w.dumps(text)

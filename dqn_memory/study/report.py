@@ -13,19 +13,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.study.archive import Source, find_study, open_source, write_archive
-from dqn_memory.study.collect import HEADLINE, PREFERRED, Data, collect, kept_record, meaning
+from dqn_memory.study.collect import PREFERRED, Data, collect, kept_record, meaning
 from dqn_memory.study.gather import gather, is_run
-from dqn_memory.study.page import MADE, Section, check_folder, counted, page_text, write_report
+from dqn_memory.study.page import WORDS, Section, check_folder, counted, page_text, write_report
 from dqn_memory.study.papers.verdicts import claims_page
-from dqn_memory.study.sections import attention, environments, priors, runs, scores
-from dqn_memory.study.sections.published import published_section
+from dqn_memory.study.sections import environments, learned, scores
 from dqn_memory.study.store import INDEX
 from envs.baselines import known as baselines
 from envs.files import write_atomic
@@ -71,14 +69,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         bad = remake_all(args.all)
     else:
         source = find(args)
-        shown = {"attention": args.attention, "published": args.published, "returns": args.returns}
-        data = collect(replace(source, shown=shown | ({"returns": True} if source.shown.get("returns") else {})))
-        bad = unsound(data)
+        shown = {"attention": args.attention, "published": args.published}
+        shown["returns"] = args.returns or source.shown.get("returns", False)
+        data = collect(replace(source, shown=shown))
         if args.archive is not None:
             archive(data, args.archive)
-            bad += remake(args.archive)
+            bad = unsound(data) + write(collect(open_source(args.archive)), args.archive, FEW)
+        elif len(args.study) > 1 and args.folder is None:
+            raise UserError("runs of several folders need a place for their report: give --folder or --archive")
         else:
-            write(data, args.folder or report_folder(args, source))
+            bad = write(data, args.folder or source.folder / "report")
     if bad:
         raise SystemExit(f"error: {len(bad)} of the study's runs or files are damaged or missing, see above")
 
@@ -87,21 +87,13 @@ def find(args: Args) -> Source:
     """Open the study or the archive, or gather the runs, that the command line names."""
     if len(args.study) == 1 and not is_run(args.study[0]):
         return open_source(find_study(args.study[0]))
-    name = args.archive.name if args.archive is not None else "runs"
-    return gather(args.study, name, args.title)
-
-
-def report_folder(args: Args, source: Source) -> Path:
-    """Choose where a report goes that is given no folder."""
-    if len(args.study) > 1:
-        raise UserError("runs of several folders need a place for their report: give --folder or --archive")
-    return source.folder / "report"
+    return gather(args.study, args.archive.name if args.archive is not None else "runs", args.title)
 
 
 def archive(data: Data, folder: Path) -> None:
     """Keep a study's finished runs as tables; runs that only an archive has stay, finished or not."""
     source = data.source
-    maps = attention.archived(data) if source.shown.get("attention") else {}
+    maps = learned.archived_maps(data) if source.shown.get("attention") else {}
     records = dict(source.recorded or {})
     records |= {entry.run.name: kept_record(entry, maps.get(entry.run.name)) for entry in data.entries}
     write_archive(source, records, folder)
@@ -110,7 +102,8 @@ def archive(data: Data, folder: Path) -> None:
 
 def remake_all(folder: Path) -> list[str]:
     """Make everything that is made from tables in a folder of results again; return what is damaged."""
-    bad = [name for path in sorted(folder.rglob(INDEX)) for name in remake(path.parent)]
+    archives = [path.parent for path in sorted(folder.rglob(INDEX))]
+    bad = [name for archive in archives for name in write(collect(open_source(archive)), archive, FEW)]
     made = {path.with_suffix(".md"): remake_page(path) for path in sorted(folder.rglob("*.json"))}
     pages = {path: text for path, text in made.items() if text is not None}
     known = folder / "baselines.json"
@@ -125,24 +118,17 @@ def remake_all(folder: Path) -> list[str]:
     return bad
 
 
-def remake(folder: Path) -> list[str]:
-    """Make an archive's report and its leading pictures from the tables; return what is damaged."""
-    data = collect(open_source(folder))
-    write(data, folder, FEW)
-    return unsound(data)
-
-
-def write(data: Data, folder: Path, few: int | None = None) -> None:
-    """Write a report and say what is in it."""
+def write(data: Data, folder: Path, few: int | None = None) -> list[str]:
+    """Write a report and say what is in it; return what is damaged."""
     check_folder(folder)
-    parts = sections(data)
-    written = write_report(folder, data.source.title, lead(data), parts, few)
-    if data.source.shown.get("published"):
-        print(page_text("", [], [published_section(data)]).strip("# \n"))
+    written = write_report(folder, data.source.title, lead(data), sections(data), few)
+    if published := scores.published_section(data):
+        print(page_text("", [], [published]).strip("# \n"))
     print(f"{data.source.title}: {len(data.entries)} of {len(data.source.runs)} runs are in the report")
-    for names, why in runs.left_out_rows(data.left_out):
+    for names, why in scores.left_out_rows(data.left_out):
         print(f"left out: {names}: {why}", file=sys.stderr)
     print("\n".join(f"wrote {path}" for path in written))
+    return unsound(data)
 
 
 def unsound(data: Data) -> list[str]:
@@ -152,58 +138,44 @@ def unsound(data: Data) -> list[str]:
 
 
 def lead(data: Data) -> list[str]:
-    """Say what the study asks, and how much of it is here."""
-    source = data.source
+    """Say what the study asks, how much of it is here, and what trained the runs and wrote this.
+
+    The definition is that kept with the runs: a shipped one may be newer.
+    """
+    source, words = data.source, WORDS["lead"]
     number = Counter(run.state for run in source.runs)
-    states = ", ".join(f"{number[state]} {state}" for state in sorted(number))
-    cut = " This is the study's smoke-size cut, too small to show anything but that it works." if source.smoke else ""
-    seeds = len({run.seed for run in source.runs})
-    about = [source.about + cut] if source.about + cut else []
-    return [
-        *about,
-        f"{counted(len(source.runs), 'run')} of `{script_of(source.kind)}` ({states}): "
-        f"{counted(len(source.worlds), 'environment')}, {len(data.series)} series, {counted(seeds, 'seed')}; "
-        f"{len(data.entries)} are in this report. Where one number stands for a run it is the {HEADLINE} "
-        f"({meaning(data, PREFERRED)}). All "
-        f"but the section {runs.COST} depends on what the runs learned alone, not on when or where.",
-        f"{MADE}{_commands(data)}.",
-    ]
-
-
-def _commands(data: Data) -> str:
-    """Say what trained the runs, by the definition kept with them (a shipped one may be newer), and what wrote this."""
-    cut = " --smoke" if data.source.smoke else ""
-    return (
-        f"run FOLDER/study.toml{cut} --folder FOLDER`, then `python -m dqn_memory.study.report FOLDER`, of the study's "
-        "own folder; an archive goes on in a new one, with `--folder NEW --take-from FOLDER`"
-    )
+    told = words["runs"].format(
+        runs=counted(len(source.runs), "run"), script=script_of(source.kind), series=len(data.series),
+        states=", ".join(f"{number[state]} {state}" for state in sorted(number)),
+        environments=counted(len(source.worlds), "environment"), entries=len(data.entries),
+        seeds=counted(len({run.seed for run in source.runs}), "seed"), meaning=meaning(data, PREFERRED),
+    )  # fmt: skip
+    about = " ".join(filter(None, [source.about, words["cut"] if source.smoke else ""]))
+    return [*filter(None, [about]), told, words["made"].format(smoke=" --smoke" if source.smoke else "")]
 
 
 def sections(data: Data) -> list[Section]:
     """Write all sections; those that cannot be filled say why."""
-    shown = data.source.shown
-    found: list[Any] = [
-        runs.left_out_section(data) if data.left_out else None,
-        runs.uneven_section(data),
-        scores.aggregate_section(data),
-        scores.table_section(data),
-        scores.memory_section(data),
-        scores.curves_section(data),
-        scores.profile_section(data),
-        scores.improvement_section(data),
-        scores.parameters_section(data),
-        published_section(data) if shown.get("published") else None,
-        priors.priors_section(data),
-        priors.spans_section(data),
-        attention.attention_section(data, shown.get("attention", False)),
-    ]
-    if data.source.kind == "q_network":
-        found += [environments.hallucination_section(data), environments.properties_section(data)]
-    return [
-        section
-        for section in (*found, runs.runs_section(data), runs.losses_section(data), runs.cost_section(data))
-        if section is not None
-    ]
+    makers = (
+        scores.left_out_section,
+        scores.aggregate_section,
+        scores.table_section,
+        scores.memory_section,
+        scores.curves_section,
+        scores.profile_section,
+        scores.improvement_section,
+        scores.parameters_section,
+        scores.published_section,
+        learned.priors_section,
+        learned.spans_section,
+        learned.attention_section,
+        environments.hallucination_section,
+        environments.properties_section,
+        scores.runs_section,
+        scores.losses_section,
+        scores.cost_section,
+    )
+    return [section for make in makers if (section := make(data)) is not None]
 
 
 if __name__ == "__main__":

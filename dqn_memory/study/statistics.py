@@ -9,23 +9,24 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from dqn_memory.runs.errors import UserError, near_names
 from envs import baselines
-from envs.baselines.known import Lines
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
-Statistic = Callable[[Floats], Floats]  # (..., R, M) -> (...) or (..., S)
-REPETITIONS = 50_000
+Statistic = Callable[..., Floats]  # (..., R, M) -> (...) or (..., S)
+REPETITIONS = 50_000  # of aggregates
+PAIRS = 10_000  # of single means, differences and correlations
+FEW = 2_000  # of what is drawn or compared pair by pair
 LEVEL = 0.95
-_CHUNK = 1_000  # resamples held in memory at a time
+CHUNK = 1_000  # resamples held in memory at a time
+FEWEST = 4  # pairs below which the interval of a correlation says nothing
 # Share of the 95 % intervals of a mean that hold the true one, by the number of normally distributed runs.
 COVERAGE = {2: 0.50, 3: 0.75, 4: 0.80, 5: 0.84, 10: 0.90}
 
@@ -43,40 +44,9 @@ class Estimate(NamedTuple):
         return f"{self.point:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-class Profile(NamedTuple):
-    """Share of scores above each threshold, with pointwise intervals; all of shape (S,)."""
-
-    thresholds: Floats
-    share: Floats
-    low: Floats
-    high: Floats
-
-
-def mean(scores: Floats) -> Floats:
-    """Average over runs and tasks. Scores (..., R, M)."""
-    return scores.mean((-2, -1))
-
-
-def median(scores: Floats) -> Floats:
-    """Take the median over tasks of the mean over runs. Scores (..., R, M)."""
-    return np.asarray(np.median(scores.mean(-2), axis=-1))
-
-
 def iqm(scores: Floats) -> Floats:
     """Average the middle half of the scores of all runs and tasks: the interquartile mean. Scores (..., R, M)."""
-    ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)  # (..., R M)
-    cut = ordered.shape[-1] // 4
-    return ordered[..., cut : ordered.shape[-1] - cut].mean(-1)
-
-
-def optimality_gap(scores: Floats, target: float = 1.0) -> Floats:
-    """Average how far scores fall short of `target`; what is above it counts as `target`. Scores (..., R, M)."""
-    return target - np.minimum(scores, target).mean((-2, -1))
-
-
-def score_distribution(scores: Floats, thresholds: Floats) -> Floats:
-    """Compute the share of runs and tasks whose score is above each threshold: (..., R, M) and (S,) -> (..., S)."""
-    return (scores[..., None] > thresholds).mean((-3, -2))
+    return np.asarray(stats.trim_mean(scores.reshape(*scores.shape[:-2], -1), 0.25, axis=-1))
 
 
 def probability_of_improvement(scores: Floats, others: Floats) -> Floats:
@@ -89,122 +59,102 @@ def probability_of_improvement(scores: Floats, others: Floats) -> Floats:
     return wins.mean((-3, -2, -1))
 
 
-AGGREGATES: dict[str, Statistic] = {
+AGGREGATES: dict[str, Statistic] = {  # in the order in which tables show them
     "IQM": iqm,
-    "median": median,
-    "mean": mean,
-    "optimality gap": optimality_gap,
-}  # the order in which tables show them
+    "median": lambda scores: np.asarray(np.median(scores.mean(-2), axis=-1)),  # over tasks, of the means over runs
+    "mean": lambda scores: scores.mean((-2, -1)),
+    "optimality gap": lambda scores: 1.0 - np.minimum(scores, 1.0).mean((-2, -1)),  # how far they fall short of 1
+}
 
 
-def checked(scores: Floats) -> Floats:
-    """Give the matrix as float64; a UserError where it is not R runs by M tasks of finite numbers."""
-    scores = np.asarray(scores, np.float64)
-    if scores.ndim != 2 or scores.size == 0:
-        raise UserError(f"scores must be a matrix of runs by tasks, not an array of shape {scores.shape}")
-    if not np.isfinite(scores).all():
-        raise UserError("scores must be finite numbers: leave out, and name, the runs that have none")
-    return scores
+def share_above(thresholds: Floats) -> Statistic:
+    """Give the statistic that is the share of scores above each threshold: (..., R, M) -> (..., S)."""
+    return lambda scores: np.stack([(scores > threshold).mean((-2, -1)) for threshold in thresholds], -1)
 
 
-def resample_indices(runs: int, tasks: int, repetitions: int = REPETITIONS, seed: int = 0) -> Indices:
-    """Draw which run stands where in every resample: (repetitions, R, M), each entry uniform in 0..R-1."""
-    return np.random.default_rng(seed).integers(0, runs, (repetitions, runs, tasks))
+def resample_indices(shape: tuple[int, ...], repetitions: int = REPETITIONS, seed: int = 0) -> Indices:
+    """Draw which run stands where in every resample of (R, ...): (repetitions, R, ...), uniform in 0..R-1."""
+    return np.random.default_rng(seed).integers(0, shape[0], (repetitions, *shape))
 
 
-def _drawn(scores: Floats, repetitions: int, seed: int) -> Indices:
-    runs, tasks = scores.shape
-    return resample_indices(runs, tasks, repetitions, seed)
-
-
-def estimate(
-    scores: Floats,
-    statistic: Statistic,
-    indices: Indices | None = None,
-    repetitions: int = REPETITIONS,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> Estimate:
-    """Compute a statistic of scores (R, M) with its percentile bootstrap interval, which one run does not have.
+def bootstrap(
+    statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Compute a statistic of samples, and both ends of its percentile interval; NaN where a sample is one run.
 
     Args:
-        scores: R runs of M tasks.
-        statistic: (..., R, M) -> (...).
-        indices: the resamples (repetitions, R, M); without them they are drawn from `seed`.
+        statistic: (..., R, M) of each sample -> (...) or (..., S).
+        samples: scores (R, M), resampled independently of each other.
         repetitions: of resamples that are drawn.
-        seed: of the draw.
-        level: share of the resamples within the interval.
+        indices: the resamples (repetitions, R, M) of each sample; without them they are drawn.
     """
-    scores = checked(scores)
-    chosen = _drawn(scores, repetitions, seed) if indices is None else indices
-    return Estimate(*map(float, _bootstrap(statistic, (scores,), (chosen,), level)))
-
-
-def aggregates(scores: Floats, repetitions: int = REPETITIONS, seed: int = 0) -> dict[str, Estimate]:
-    """Compute all of AGGREGATES of scores (R, M), each from the same resamples."""
-    scores = checked(scores)
-    indices = _drawn(scores, repetitions, seed)
-    return {name: estimate(scores, statistic, indices) for name, statistic in AGGREGATES.items()}
-
-
-def improvement(
-    scores: Floats,
-    others: Floats,
-    indices: tuple[Indices, Indices] | None = None,
-    repetitions: int = 2_000,
-    seed: int = 0,
-) -> Estimate:
-    """Estimate the probability that the first improves on the second, (R, M) and (Q, M) resampled independently."""
-    scores, others = checked(scores), checked(others)
-    if scores.shape[1] != others.shape[1]:
-        raise UserError(f"both sides need the same tasks, not {scores.shape[1]} and {others.shape[1]} of them")
-    if indices is None:
-        first, second = (int(state) for state in np.random.SeedSequence(seed).generate_state(2))
-        indices = _drawn(scores, repetitions, first), _drawn(others, repetitions, second)
-    return Estimate(*map(float, _bootstrap(probability_of_improvement, (scores, others), indices)))
-
-
-def performance_profile(
-    scores: Floats, thresholds: Floats, indices: Indices | None = None, repetitions: int = 2_000, seed: int = 0
-) -> Profile:
-    """Compute the score distribution of scores (R, M) at `thresholds` (S,) with pointwise bootstrap intervals."""
-    scores, thresholds = checked(scores), np.asarray(thresholds, np.float64)
-    chosen = _drawn(scores, repetitions, seed) if indices is None else indices
-    found = _bootstrap(lambda part: score_distribution(part, thresholds), (scores,), (chosen,), chunk=100)
-    return Profile(thresholds, *found)
-
-
-def _bootstrap(
-    statistic: Callable[..., Floats], samples: Sequence[Floats], indices: Sequence[Indices],
-    level: float = LEVEL, chunk: int = _CHUNK,
-) -> tuple[Floats, Floats, Floats]:  # fmt: skip
-    """Compute a statistic of samples, and both ends of its interval; NaN where a sample is one run."""
     point = np.asarray(statistic(*samples))
     if min(map(len, samples)) < 2:
-        nothing = np.full_like(point, math.nan)
-        return point, nothing, nothing
-    parts = zip(*(_resamples(one, chosen, chunk) for one, chosen in zip(samples, indices, strict=True)), strict=True)
-    low, high = percentiles(np.concatenate([statistic(*part) for part in parts]), level)
+        return point, point * math.nan, point * math.nan
+    if indices is None:
+        seeds = [0] if len(samples) == 1 else map(int, np.random.SeedSequence(0).generate_state(len(samples)))
+        indices = [resample_indices(one.shape, repetitions, seed) for one, seed in zip(samples, seeds, strict=True)]
+    draws = []
+    for start in range(0, len(indices[0]), CHUNK):
+        chosen = [each[start : start + CHUNK] for each in indices]
+        drawn = [np.take_along_axis(one[None], some, axis=1) for one, some in zip(samples, chosen, strict=True)]
+        draws.append(statistic(*drawn))
+    low, high = percentiles(np.concatenate(draws))
     return point, low, high
 
 
-def _resamples(scores: Floats, indices: Indices, chunk: int) -> Iterator[Floats]:
-    """Yield resampled scores, some at a time: (up to chunk, R, M)."""
-    if indices.ndim != 3 or indices.shape[1:] != scores.shape:
-        raise UserError(f"resample indices must have shape (repetitions, {scores.shape}), not {indices.shape}")
-    for start in range(0, len(indices), chunk):
-        yield np.take_along_axis(scores[None], indices[start : start + chunk], axis=1)
-
-
-def percentiles(draws: Floats, level: float = LEVEL) -> Floats:
+def percentiles(draws: Floats) -> Floats:
     """Give both ends of the central interval of draws (repetitions, ...): (2, ...). Undefined draws are left out."""
-    tail = 50 * (1 - level)
+    tail = 50 * (1 - LEVEL)
     return np.asarray(np.nanpercentile(draws, [tail, 100 - tail], axis=0))
 
 
-def games_won(scores: Floats, rival: float = 1.0) -> int:
-    """Count the tasks whose mean over runs is above a number (1.0: better than a human)."""
-    return int((checked(scores).mean(0) > rival).sum())
+def estimate(
+    statistic: Statistic, *samples: Floats, repetitions: int = FEW, indices: Sequence[Indices] | None = None
+) -> Estimate:
+    """Compute a number of samples with its interval, as `bootstrap` does."""
+    return Estimate(*map(float, bootstrap(statistic, *samples, repetitions=repetitions, indices=indices)))
+
+
+def aggregates(scores: Floats, repetitions: int = REPETITIONS) -> dict[str, Estimate]:
+    """Compute all of AGGREGATES of scores (R, M), each from the same resamples."""
+    indices = [resample_indices(scores.shape, repetitions)]
+    return {name: estimate(statistic, scores, indices=indices) for name, statistic in AGGREGATES.items()}
+
+
+def resampled_means(values: Floats | Sequence[float], repetitions: int, generator: np.random.Generator) -> Floats:
+    """Draw the mean over runs of values (R, ...) so many times: (repetitions, ...)."""
+    chosen = generator.integers(0, len(values), (repetitions, len(values)))
+    return np.asarray(np.asarray(values, np.float64)[chosen].mean(1))
+
+
+def games_won(scores: Floats) -> int:
+    """Count the tasks whose mean over runs is above 1: better than a human."""
+    return int((scores.mean(0) > 1).sum())
+
+
+def interval(values: Sequence[float], repetitions: int = PAIRS) -> Estimate:
+    """Average over runs, with the bootstrap interval, which one run does not have."""
+    if len(values) < 2:
+        return Estimate(float(values[0]), math.nan, math.nan)
+    low, high = percentiles(resampled_means(values, repetitions, np.random.default_rng(0)))
+    return Estimate(float(np.mean(values)), float(low), float(high))
+
+
+def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], repetitions: int = PAIRS) -> Estimate:
+    """Average the first's mean less the second's over pairs, with an interval by resampling the runs of every side.
+
+    A sample that is a side of several pairs (the same object) is drawn once for all of them: its noise is shared, and
+    drawn for each pair apart it would be averaged away.
+    """
+    point = float(np.mean([np.mean(first) - np.mean(second) for first, second in pairs]))
+    if min(len(side) for pair in pairs for side in pair) < 2:
+        return Estimate(point, math.nan, math.nan)
+    generator = np.random.default_rng(0)
+    samples = {id(side): side for pair in pairs for side in pair}
+    drawn = {name: resampled_means(side, repetitions, generator) for name, side in samples.items()}
+    low, high = percentiles(np.mean([drawn[id(first)] - drawn[id(second)] for first, second in pairs], 0))
+    return Estimate(point, float(low), float(high))
 
 
 class Moments(NamedTuple):
@@ -217,76 +167,35 @@ class Moments(NamedTuple):
     @classmethod
     def of(cls, sample: Sequence[float]) -> Moments:
         """Give the moments of at least two numbers."""
-        size = len(sample)
-        if size < 2:
-            raise UserError(f"Welch's test needs at least two runs on each side, not {size}")
         if min(sample) == max(sample):
-            return cls(float(sample[0]), 0.0, size)  # a rounded mean would differ from it and look like variance
-        return cls(float(np.mean(sample)), float(np.std(sample, ddof=1)) / math.sqrt(size), size)
+            return cls(float(sample[0]), 0.0, len(sample))  # a rounded mean would differ and look like variance
+        return cls(float(np.mean(sample)), float(stats.sem(sample)), len(sample))
 
 
-class Welch(NamedTuple):
-    """Outcome of Welch's t-test: `p` is two-sided. Both are NaN where neither sample varies."""
-
-    t: float
-    p: float
-
-    @property
-    def one_sided(self) -> float:
-        """P value against the alternative that the first mean is larger."""
-        return self.p / 2 if self.t > 0 else 1 - self.p / 2
-
-
-def welch(first: Sequence[float] | Moments, second: Sequence[float] | Moments) -> Welch:
-    """Test whether two samples with unequal variances have the same mean.
-
-    A UserError where a sample has one entry.
-    """
-    a, b = (side if isinstance(side, Moments) else Moments.of(side) for side in (first, second))
-    if a.error == b.error == 0:
-        return Welch(math.nan, math.nan)
-    spread = [side.error * math.sqrt(side.size) for side in (a, b)]
-    t, p = stats.ttest_ind_from_stats(a.mean, spread[0], a.size, b.mean, spread[1], b.size, equal_var=False)
-    return Welch(float(t), float(p))
-
-
-FEWEST = 4  # pairs below which an interval says nothing
+def welch(first: Moments, second: Moments, alternative: str = "two-sided") -> float:
+    """Give the p value of Welch's t-test that two samples have the same mean; NaN where neither varies."""
+    if first.error == second.error == 0:
+        return math.nan
+    sides = [(side.mean, side.error * math.sqrt(side.size), side.size) for side in (first, second)]
+    return float(stats.ttest_ind_from_stats(*sides[0], *sides[1], equal_var=False, alternative=alternative).pvalue)
 
 
 def spearman(x: Floats, y: Floats) -> Floats:
     """Correlate the ranks along the last axis, ties sharing theirs: (..., N) -> (...); NaN where a side is constant."""
-    left, right = (stats.rankdata(np.asarray(side, np.float64), axis=-1) for side in (x, y))
-    left, right = (side - side.mean(-1, keepdims=True) for side in (left, right))
-    scale = np.sqrt((left**2).sum(-1) * (right**2).sum(-1))
+    left, right = (stats.rankdata(side, axis=-1) - (x.shape[-1] + 1) / 2 for side in (x, y))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray((left * right).sum(-1) / scale)
+        return np.asarray((left * right).sum(-1) / np.sqrt((left**2).sum(-1) * (right**2).sum(-1)))
 
 
-def rank_correlation(
-    x: Floats,
-    y: Floats,
-    indices: Indices | None = None,
-    repetitions: int = 10_000,
-    seed: int = 0,
-    level: float = LEVEL,
-) -> Estimate:
+def rank_correlation(x: Floats, y: Floats, indices: Indices | None = None) -> Estimate:
     """Compute Spearman's correlation of N pairs, and the percentile interval over resampled pairs.
 
-    `indices` (repetitions, N) are the resamples; without them they are drawn from `seed`. Resamples in which one side
-    is constant have no correlation and are left out. A UserError where the sides differ in length or are too few.
+    `indices` (repetitions, N) are the resamples; without them they are drawn. Resamples in which one side is constant
+    have no correlation and are left out.
     """
-    x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
-    if x.ndim != 1 or x.shape != y.shape or len(x) < FEWEST:
-        raise UserError(f"a rank correlation needs two equally long lists of at least {FEWEST} numbers")
-    chosen = pair_indices(len(x), repetitions, seed) if indices is None else indices
-    draws = np.concatenate([spearman(x[part], y[part]) for part in np.array_split(chosen, len(chosen) // 1_000 + 1)])
-    low, high = percentiles(draws, level)
+    chosen = resample_indices(x.shape, PAIRS) if indices is None else indices
+    low, high = percentiles(spearman(x[chosen], y[chosen]))
     return Estimate(float(spearman(x, y)), float(low), float(high))
-
-
-def pair_indices(pairs: int, repetitions: int, seed: int) -> Indices:
-    """Draw which pair stands where in every resample: (repetitions, N)."""
-    return np.random.default_rng(seed).integers(0, pairs, (repetitions, pairs))
 
 
 class Scale(NamedTuple):
@@ -310,31 +219,20 @@ with (Path(__file__).parent / "human.csv").open(encoding="utf-8") as _file:
 OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 
 
-def known_lines(world: str) -> Lines:
-    """Find what random actions and the best player known reach in an environment with default options.
-
-    A UserError names an environment for which `envs/baselines/lines.toml` has no lines.
-    """
-    lines = baselines.lines(world)
-    if lines is None:
-        known = baselines.known.shipped()
-        raise UserError(f"{near_names('world', world, known)}; `python -m envs.baselines` measures others")
-    return lines
-
-
-def world_scale(world: str) -> Scale:
-    """Give the success of random actions and of the best player known as `known_lines` does.
+def world_scale(id: str, success: bool = True) -> Scale | None:
+    """Give the success, or the return, of random actions and of the best player known with default options.
 
     Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
+    None: `envs/baselines/lines.toml` has no lines of this environment.
     """
-    lines = known_lines(world)
-    return Scale(lines.random.success.mean, lines.lower.success.mean)
+    lines = baselines.lines(id)
+    if lines is None:
+        return None
+    zero, one = (level.success if success else level.returns for level in (lines.random, lines.lower))
+    return Scale(zero.mean, one.mean)
 
 
 def game(name: str) -> str:
-    """Give ale-py's name of a game, from any spelling: "Ms Pacman", "MsPacman", "ALE/MsPacman-v5"."""
+    """Give ale-py's name of a game with a human score, from any spelling ("Ms Pacman", "ALE/MsPacman-v5"), or ""."""
     plain = {candidate.replace("_", ""): candidate for candidate in HUMAN}
-    wanted = re.sub(r"[^a-z]", "", re.sub(r"^ALE/|-v\d+$", "", name).lower())
-    if wanted not in plain:
-        raise UserError(near_names("game with a human score", name, HUMAN))
-    return plain[wanted]
+    return plain.get(re.sub(r"[^a-z]", "", re.sub(r"^ALE/|-v\d+$", "", name).lower()), "")

@@ -1,13 +1,12 @@
 """Properties of worlds that might decide where recurrence pays (DBGFQN paper, research questions 3 and 4).
 
-All are computed from the worlds themselves with fixed seeds; DEFINITIONS says what each number is. None: the world has
-nothing of the kind.
+All are computed from the worlds themselves with fixed seeds; `definitions` in words.toml says what each number is.
+None: the world has nothing of the kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from hashlib import blake2b
 from typing import Any
@@ -35,50 +34,22 @@ EPISODES = 128  # of the random player
 SEED = 0
 Array = np.ndarray[Any, np.dtype[Any]]
 
-DEFINITIONS: Mapping[str, str] = {
-    "wall density": "share of the cells inside a grid world's border that are real walls (phantom ones are none), mean "
-    f"over {SCENES:,} initial states",
-    "rooms": "connected regions of a grid world's floor when doors are shut and the openings in its walls are closed",
-    "aliasing": "states per observation: how many different states one observation was seen in during one episode, "
-    f"mean over the observations of an episode of random actions and over {EPISODES} of these; 1 means that within "
-    "an episode nothing looks alike that is not the same (a fact drawn once an episode, such as a colour, does not "
-    "count: how long that must be kept is the delay)",
-    "delay": "steps from the cue to the decision that needs it on the shortest way: from the nearest beacon to the "
-    "good exit, from the key to the door, from the priest to heaven, from the first sight of the signpost to the end "
-    "of the road, from a card's last showing to its partner's for a player who forgets none; none where no single cue "
-    "decides",
-    "gap": "success of the best player known less that of random actions (`envs/baselines`)",
-}
-
-
-@dataclass(frozen=True)
-class Properties:
-    """One world's numbers, in the order of DEFINITIONS."""
-
-    wall_density: float | None
-    rooms: float | None
-    aliasing: float | None
-    delay: float | None
-    gap: float | None
-
-    def named(self) -> dict[str, float | None]:
-        """By the names of DEFINITIONS."""
-        values = (self.wall_density, self.rooms, self.aliasing, self.delay, self.gap)
-        return dict(zip(DEFINITIONS, values, strict=True))
-
 
 @cache
-def properties(id: str) -> Properties:
-    """Compute the properties of an environment with its default options; a UserError names an unknown one."""
+def properties(id: str) -> Mapping[str, float | None]:
+    """Compute the properties of an environment with its default options, by the names of `definitions`.
+
+    A UserError names an unknown environment.
+    """
     world, lines = make_world(id), baselines.lines(id)
-    scenes = _scenes(world) if isinstance(world, GridWorld) else None
-    return Properties(
-        wall_density=None if scenes is None else wall_density(scenes),
-        rooms=rooms(world) if isinstance(world, GridWorld) else None,
-        aliasing=aliasing(world),
-        delay=delay(world),
-        gap=None if lines is None else lines.lower.success.mean - lines.random.success.mean,
-    )
+    walls = kinds(_scenes(world)[:, 1:-1, 1:-1]) == WALL if isinstance(world, GridWorld) else None
+    return {
+        "wall density": None if walls is None else float(walls.double().mean()),
+        "rooms": rooms(world) if isinstance(world, GridWorld) else None,
+        "aliasing": aliasing(world),
+        "delay": delay(world),
+        "gap": None if lines is None else lines.lower.success.mean - lines.random.success.mean,
+    }
 
 
 def control_twin(id: str) -> str | None:
@@ -89,11 +60,6 @@ def control_twin(id: str) -> str | None:
         return None
     kept = {key: value for key, value in entry.kwargs.items() if not key.startswith("phantom_")}
     return next((other for other, it in WORLDS.items() if it.entry == entry.entry and dict(it.kwargs) == kept), None)
-
-
-def wall_density(scenes: Tensor) -> float:
-    """Compute the share of walls among the inner cells of grids (N, H, W)."""
-    return float((kinds(scenes[:, 1:-1, 1:-1]) == WALL).double().mean())
 
 
 def rooms(world: GridWorld) -> float:
@@ -126,17 +92,30 @@ def aliasing(world: World[Any]) -> float | None:
 def _random_moments(world: World[Any]) -> tuple[Array, Array, Array]:
     """Give observations and states numbers, and tell whether the episode still ran, each (T, EPISODES)."""
     generator = torch.Generator().manual_seed(SEED)
-    state = world.reset(_uniforms(EPISODES, world.reset_draws, generator))
-    alive = torch.ones(EPISODES, dtype=torch.bool)
-    found: list[tuple[Array, Array, Array]] = []
-    while alive.any():
-        found.append((_numbered(state.observation), _numbered(world.observe_state(state)), alive.numpy().copy()))
-        action = torch.randint(world.num_actions, (EPISODES,), generator=generator)
-        after, _, _, terminated, _ = world.step(state, action, _uniforms(EPISODES, world.step_draws, generator))
-        state = where(alive, after, state)
-        alive = alive & ~terminated & ~world.truncated(state, terminated)
+    start = world.reset(_uniforms(EPISODES, world.reset_draws, generator))
+
+    def random(observation: Tensor, alive: Tensor) -> Tensor:
+        return torch.randint(world.num_actions, (len(observation),), generator=generator)
+
+    found = [
+        (_numbered(state.observation), _numbered(world.observe_state(state)), alive.numpy())
+        for state, alive in _played(world, start, random, generator)
+    ]
     observed, states, on = (np.stack(column) for column in zip(*found, strict=True))
     return observed, states, on
+
+
+def _played(
+    world: World[Any], state: Any, player: Callable[[Tensor, Tensor], Tensor], generator: torch.Generator
+) -> Iterator[tuple[Any, Tensor]]:
+    """Play an episode a row; give each state, and which episodes still ran in it (N,)."""
+    alive = torch.ones(len(state.observation), dtype=torch.bool)
+    while alive.any():
+        yield state, alive
+        action = player(state.observation, alive)
+        after, _, _, terminated, _ = world.step(state, action, _uniforms(len(alive), world.step_draws, generator))
+        state = where(alive, after, state)
+        alive = alive & ~terminated & ~world.truncated(state, terminated)
 
 
 def _numbered(rows: Tensor) -> Array:
@@ -198,46 +177,36 @@ def tabular_delay(tables: Tables) -> float | None:
 
 def _car_delay(world: CarFlag) -> float:
     """Count steps from the first observation that names the side to the end of the road, by the player who obeys it."""
-    state, player = _initial(world), signpost_player()
-    alive, count = torch.ones(SCENES, dtype=torch.bool), torch.zeros(SCENES)
-    known = torch.zeros(SCENES, dtype=torch.bool)
-    while alive.any():
+    known, count = torch.zeros(SCENES, dtype=torch.bool), torch.zeros(SCENES)
+    for state, alive in _played(world, _initial(world), signpost_player(), torch.Generator()):
         known = known | (state.observation[:, 2] != 0)
         count += (alive & known).float()
-        after, _, _, terminated, _ = world.step(state, player(state.observation, alive), torch.zeros(SCENES, 0))
-        state = where(alive, after, state)
-        alive = alive & ~terminated & ~world.truncated(state, terminated)
     return float(count.double().mean())
 
 
 def _card_delay(world: MemoryCards) -> float:
-    """Count steps from a card's last showing to its partner's, for a player who names every partner it has seen."""
-    generator = torch.Generator().manual_seed(SEED)
-    delays: list[int] = []
+    """Count steps from a card's last showing to its partner's, for a player who names every partner it has seen.
+
+    Of unseen cards the first is guessed.
+    """
+    generator, delays = torch.Generator().manual_seed(SEED), list[int]()
     for _ in range(EPISODES):
-        delays += _one_deal(world, generator)
+        state, shown = world.reset(_uniforms(1, world.reset_draws, generator)), dict[int, tuple[int, int]]()
+        for step in range(world.time_limit):
+            row, current = state.observation[0].tolist(), int(state.current[0])
+            partner = next((i for i, (value, _) in shown.items() if i != current and value == row[current]), None)
+            if partner is not None:
+                delays.append(step - shown.pop(partner)[1])
+                shown.pop(current, None)
+            else:
+                shown[current] = row[current], step
+            unseen = (i for i, value in enumerate(row) if value != world.pairs + 1 and i not in shown and i != current)
+            guess = torch.tensor([next(unseen) if partner is None else partner])
+            state, _, _, terminated, _ = world.step(state, guess, _uniforms(1, world.step_draws, generator))
+            shown = {i: seen for i, seen in shown.items() if int(state.observation[0, i]) != world.pairs + 1}
+            if terminated[0]:
+                break
     return float(np.mean(delays))
-
-
-def _one_deal(world: MemoryCards, generator: torch.Generator) -> list[int]:
-    """Count the delays of one episode; of unseen cards the first is guessed."""
-    state, shown, delays = world.reset(_uniforms(1, world.reset_draws, generator)), dict[int, tuple[int, int]](), []
-    for step in range(world.time_limit):
-        row = state.observation[0].tolist()
-        current = int(state.current[0])
-        partner = next((i for i, (value, _) in shown.items() if i != current and value == row[current]), None)
-        if partner is not None:
-            delays.append(step - shown.pop(partner)[1])
-            shown.pop(current, None)
-        else:
-            shown[current] = row[current], step
-        unseen = [i for i, value in enumerate(row) if value != world.pairs + 1 and i not in shown and i != current]
-        guess = partner if partner is not None else unseen[0]
-        state, _, _, terminated, _ = world.step(state, torch.tensor([guess]), _uniforms(1, world.step_draws, generator))
-        shown = {i: seen for i, seen in shown.items() if int(state.observation[0, i]) != world.pairs + 1}
-        if terminated[0]:
-            break
-    return delays
 
 
 def _initial(world: World[Any]) -> Any:

@@ -15,10 +15,10 @@ from reported import HALLWAY, HEADINGS, MACHINE, MEMORY, hashes, make_study, noi
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import RAW
 from dqn_memory.study.archive import open_source, read_run, rounded, unpack
-from dqn_memory.study.collect import summary_row
+from dqn_memory.study.collect import kept_record
 from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, main, unsound
-from dqn_memory.study.sections.runs import left_out_rows
+from dqn_memory.study.sections.scores import left_out_rows
 from dqn_memory.study.store import Study, write_checksums
 
 RUN = "POMDP-Hallway-v0__dtqn4__seed-2"
@@ -52,7 +52,7 @@ def test_an_archive_gives_back_every_number(finished: Path, tmp_path: Path) -> N
         rows = ([sorted(row.items()) for row in lines] for lines in (after.metrics, map(rounded, before.metrics)))
         assert repr(next(rows)) == repr(next(rows))
         assert after.config == before.config
-        assert after.summary == summary_row(entry)
+        assert after.summary == kept_record(entry, None).summary
         place = str(finished.resolve())
         command = before.environment["command"].replace(place, "runs/studies/small")
         assert after.environment == before.environment | {"command": command}

@@ -1,24 +1,56 @@
-"""A report replaces an earlier report and nothing else, and every picture has a file of its own."""
+"""Pages and pictures of reports: what they replace, how series look, and that a browser shows all of it."""
 
 from __future__ import annotations
 
+import html
+import json
+import re
+import shutil
+import subprocess
+from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from reported import make_study
+from reported import HALLWAY, MEMORY, make_study, noisy, read
+from rich.console import Console
 
+from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.page import HTML, PAGE, Picture, Section, as_html, write_report
+from dqn_memory.study.definition import Planned, parse_definition, read_definition, shipped
+from dqn_memory.study.page import HTML, PAGE, Picture, Section, as_html, page_text, write_report
+from dqn_memory.study.plots import (
+    FEW_SERIES,
+    FIXED,
+    LOOKS,
+    curves_figure,
+    looks,
+    over_time_figure,
+    parameters_figure,
+    profile_figure,
+)
 from dqn_memory.study.report import main
+from dqn_memory.study.run import overview
+from dqn_memory.study.sections.learned import moves, priors_section
+from dqn_memory.study.sections.scores import curves_section
+from dqn_memory.study.statistics import Estimate
+from dqn_memory.study.store import Study
+from envs.tables import Table
+from world_models.glam.sequences import SEQUENCES
 
 LEAD = ["Made by `python -m dqn_memory.study.run`."]
 
 
-def write(folder: Path, *names: str) -> str:
-    """A report with pictures of these names; returns its report.md."""
-    pictures = tuple(Picture(name, Figure(figsize=(1 + place, 1)), name) for place, name in enumerate(names))
-    write_report(folder, "Title", LEAD, [Section("Pictures", pictures)])
+def pictures(*names: str) -> Section:
+    return Section(names[0], tuple(Picture(name, Figure(figsize=(1 + i, 1)), name) for i, name in enumerate(names)))
+
+
+def write(folder: Path, *parts: Section, few: int | None = None) -> str:
+    """A report; returns its report.md."""
+    write_report(folder, "Title", LEAD, parts, few)
     return (folder / PAGE).read_text()
 
 
@@ -27,11 +59,10 @@ def held(folder: Path) -> dict[str, bytes]:
 
 
 def test_only_the_earlier_reports_pictures_go(tmp_path: Path) -> None:
-    write(tmp_path, "one", "two")
+    write(tmp_path, pictures("one", "two"))
     (tmp_path / "pictures" / "mine.png").write_bytes(b"a photograph")
-    write(tmp_path, "two", "three")
-    names = {path.name for path in (tmp_path / "pictures").iterdir()}
-    assert names == {"two.png", "three.png", "mine.png"}
+    write(tmp_path, pictures("two", "three"))
+    assert {path.name for path in (tmp_path / "pictures").iterdir()} == {"two.png", "three.png", "mine.png"}
 
 
 @pytest.mark.parametrize("name", [PAGE, HTML, "pictures/one.png"])
@@ -40,19 +71,20 @@ def test_what_is_of_no_report_stays(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(b"# My own report\n\n![Me](pictures/one.png)\n")
     before = held(tmp_path)
     with pytest.raises(UserError, match=rf"{name} is .* would be replaced: give another --folder"):
-        write(tmp_path, "one")
+        write(tmp_path, pictures("one"))
     assert held(tmp_path) == before
 
 
 def test_the_command_refuses_a_foreign_page_before_it_writes_anything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_study(tmp_path / "study", ["Gridverse/Memory-5x5-v0"], '["dtqn4"]', [1])
+    same = ('{ name = "Rooms", env = "POMDP/Hallway-v0" }', '{ name = "Rooms+", env = "POMDP/HeavenHell-v0" }')
+    make_study(tmp_path / "study", f"[{', '.join(same)}]", '["dtqn4"]', [1, 2])
     place = tmp_path / "thesis"
     place.mkdir()
     (place / PAGE).write_text("my thesis")
     before = held(tmp_path)
-    flags = [str(tmp_path / "study"), "--no-attention", "--published", "--folder", str(place)]
+    flags = [str(tmp_path / "study"), "--no-attention", "--folder", str(place)]
     with pytest.raises(SystemExit):
         main(flags)
     assert f"{place / PAGE} is not what study.report writes" in capsys.readouterr().err
@@ -60,10 +92,12 @@ def test_the_command_refuses_a_foreign_page_before_it_writes_anything(
     (place / PAGE).unlink()
     main(flags)
     main(flags)  # what it wrote it replaces
+    told = (place / PAGE).read_text()  # two worlds of one slug have both curves
+    assert "(pictures/curves-rooms.png)" in told and "(pictures/curves-rooms-2.png)" in told
 
 
 def test_pictures_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
-    told = write(tmp_path, "rooms", "rooms-2", "rooms", "rooms")
+    told = write(tmp_path, pictures("rooms", "rooms-2", "rooms", "rooms"))
     places = [line.rpartition("(")[2][:-1] for line in told.splitlines() if line.startswith("![")]
     assert places == [f"pictures/{name}.png" for name in ("rooms", "rooms-2", "rooms-3", "rooms-4")]
     assert len({(tmp_path / place).read_bytes() for place in places}) == 4
@@ -71,23 +105,10 @@ def test_pictures_of_one_name_have_files_of_their_own(tmp_path: Path) -> None:
     assert len({part.partition('"')[0] for part in page.split('src="')[1:]}) == 4
 
 
-def test_two_worlds_of_one_slug_have_both_curves(tmp_path: Path) -> None:
-    same = ('{ name = "Rooms", env = "POMDP/Hallway-v0" }', '{ name = "Rooms+", env = "POMDP/HeavenHell-v0" }')
-    make_study(tmp_path / "study", f"[{', '.join(same)}]", '["dtqn4"]', [1, 2])
-    main([str(tmp_path / "study"), "--no-attention"])
-    told = (tmp_path / "study" / "report" / PAGE).read_text()
-    assert "(pictures/curves-rooms.png)" in told and "(pictures/curves-rooms-2.png)" in told
-
-
 def test_few_pictures_are_the_first_of_each_section(tmp_path: Path) -> None:
-    def section(*names: str) -> Section:
-        return Section(names[0], tuple(Picture(name, Figure(figsize=(1, 1)), f"About {name}.") for name in names))
-
-    parts = [section("a1", "a2"), section("b1", "b2"), section("c1")]
-    write_report(tmp_path, "Title", LEAD, parts, few=4)
+    told = write(tmp_path, pictures("a1", "a2"), pictures("b1", "b2"), pictures("c1"), few=4)
     assert {path.stem for path in (tmp_path / "pictures").iterdir()} == {"a1", "b1", "c1", "a2"}
-    told = (tmp_path / PAGE).read_text()
-    assert "`b2.png`, not kept here: About b2." in told and "(pictures/b2.png)" not in told
+    assert "`b2.png`, not kept here: b2" in told and "(pictures/b2.png)" not in told
     assert not (tmp_path / HTML).exists()
 
 
@@ -97,3 +118,176 @@ def test_names_and_signs_are_the_same_on_the_page(tmp_path: Path) -> None:
     assert "<td>W__dgfqn__seed-1</td>" in page and "<td>&lt; 0.001</td>" in page and "<code>a*b</code>" in page
     assert '<a href="#one-two">One &amp; two</a>' in page and '<h2 id="one-two">One &amp; two</h2>' in page
     assert "<title>T &amp; more</title>" in page
+
+
+def test_empty_columns_are_left_out() -> None:
+    rows = [(MEMORY, f"form_{row}", "1.000 [0.900, 1.100]", "") for row in range(2)]
+    header = ("environment", "series", "a", "nothing")
+    told = page_text("T", [], [Section("Table", (Table(header, rows), Table(("left", "right"), ())))])
+    assert "nothing" not in told and "| environment | series | a |" in told
+    assert "| left | right |" in told
+
+
+# Looks
+
+
+def test_a_name_has_one_look_in_all_shipped_studies() -> None:
+    known: dict[str, object] = {}
+    for study, smoke in ((study, smoke) for study in shipped() for smoke in (False, True)):
+        definition = read_definition(study, smoke)
+        assert set(definition.axes) == {"world", "architecture", "seed"}, "a name of its own for every other axis, too"
+        names = [str(value.label) for value in definition.axes["architecture"]]
+        found = looks(names)
+        assert len(set(found.values())) == len(names), study
+        assert {name: known.setdefault(name, look) for name, look in found.items()} == found, study
+
+
+def test_looks_are_of_their_own_and_variants_keep_their_colour() -> None:
+    assert {*PRIORS, *SEQUENCES, "glam_no_variation", "recurrent", "gru"} <= set(FIXED)
+    found = looks(["dtqn", "dgfqn", "dbgfqn", "dbgfqn as published", "dbgfqn, as I like it"])
+    assert found["dtqn"] == looks(["gaussian", "dtqn4", "something new"])["dtqn4"]
+    assert found["dbgfqn"].colour == found["dbgfqn as published"].colour != found["dbgfqn, as I like it"].colour
+    mixed = looks(["gaussian", "dgfqn", "dtqn4", "something new"])
+    for each in (found, mixed, looks([f"variant {number}" for number in range(len(LOOKS))])):
+        assert len(set(each.values())) == len(each)
+    paper = looks(["dtqn4", "drfqn", "dlfqn", "dgfqn", "dbrfqn", "dblfqn", "dbgfqn"])
+    assert len({look.colour for look in paper.values()}) == 7 and paper["dgfqn"] == mixed["dgfqn"]
+
+
+# Pictures
+
+
+def shown(figure: Figure) -> list[Any]:
+    return [panel for panel in figure.axes if panel.get_visible()]
+
+
+@pytest.mark.parametrize("count", [FEW_SERIES, FEW_SERIES + 1])
+def test_many_series_have_a_panel_each(tmp_path: Path, count: int) -> None:
+    names = [f"form {number}" for number in range(count)]
+    forms = ", ".join(f'{{ name = "{name}", architecture = "dtqn4" }}' for name in names)
+    make_study(tmp_path / "many", [MEMORY], f"[{forms}]", [1, 2])
+    section = curves_section(read(tmp_path / "many"))
+    assert section is not None
+    panels = shown(*section.pictures.values())
+    assert len(panels) == (1 if count <= FEW_SERIES else count)
+    for panel in panels:  # each shows all curves, and the bands of its own
+        assert len([line for line in panel.lines if len(line.get_xdata()) == 6]) == count
+        assert len(panel.collections) == count // len(panels)
+    thresholds, share = np.linspace(-0.5, 1.0, 31), np.linspace(1.0, 0.0, 31)
+    profiles = shown(profile_figure(dict.fromkeys(names, (thresholds, share, share, share)), looks(names)))
+    assert [panel.get_xlim() for panel in profiles] == [(-0.5, 1.0)] * len(panels)  # from the worst score on
+
+
+def test_heads_over_time_stand_layer_by_layer() -> None:
+    heads = {(layer, head): np.full((3, 4), 1.0 + head) for layer in (0, 1) for head in range(4)}
+    figure = over_time_figure(np.arange(4.0), {"mu": heads, "span": heads}, {"mu": 1, "span": 1}, "")
+    assert len(figure.axes) == 4
+    assert all(len(panel.lines) == 5 and not panel.collections for panel in figure.axes)
+
+
+def test_sizes_have_a_panel_a_world() -> None:
+    scores = {"dtqn4": (100, Estimate(0.5, 0.4, 0.6)), "dgfqn": (80, Estimate(0.7, 0.6, 0.8))}
+    points = [(world, name, *score) for world in (MEMORY, HALLWAY) for name, score in scores.items()]
+    figure = parameters_figure(points, looks([*scores]))
+    assert [panel.get_title() for panel in shown(figure)] == [MEMORY, HALLWAY]
+    assert len(shown(parameters_figure(points[:2], looks([*scores])))) == 1
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["dtqn4", "dgfqn"]
+
+
+def test_what_did_not_move_is_said_and_not_drawn(tmp_path: Path) -> None:
+    def learned(run: Planned, step: int) -> dict[str, float]:
+        return {"memory/0.0.span": 5.0, "memory/0.0.mu": 6.0 + step / 600, "memory/0.0.sigma": 1.0}
+
+    form = "name = '{0}', architecture = 'dtqn4', prior = '{0}', span = 5.0, mu = 6.0, sigma = 1.0"
+    both = ", ".join(f"{{ {form.format(name)} }}" for name in ("adaptive_hard", "gaussian_adaptive_hard"))
+    make_study(tmp_path / "hard", [MEMORY], f"[{both}]", [1, 2], more=learned)
+    section = priors_section(read(tmp_path / "hard"))
+    assert section is not None
+    words = " ".join(part for part in section.parts if isinstance(part, str))
+    assert f"span of adaptive_hard in {MEMORY} (start 5)" in words and "gives its span no gradient" in words
+    assert [name.partition("-")[0] for name in section.pictures] == ["learned", "learning"]
+    assert [panel.get_title() for panel in list(section.pictures.values())[1].axes] == ["mu"]
+
+
+def test_a_nudge_is_a_move() -> None:
+    assert not moves({(0, 0): np.full((2, 3), 6.0 + 1e-7)}, 6.0)
+    assert moves({(0, 0): np.full((2, 3), 6.0), (0, 1): np.array([[6.0, 6.0, 6.01]])}, 6.0)
+
+
+@pytest.mark.parametrize(("first", "left"), [(60_000, 58_500), (45_000, 0)])
+def test_curves_begin_where_evaluations_do(first: int, left: float) -> None:
+    steps = np.linspace(first, 90_000, 7).astype(int)
+    run = SimpleNamespace(success=True, curve=SimpleNamespace(steps=steps, success=np.linspace(0, 1, 7)))
+    figure = curves_figure({"causal": [run]}, looks(["causal"]), "a world", None)  # type: ignore[list-item]
+    assert figure.axes[0].get_xlim()[0] == pytest.approx(left)
+
+
+@pytest.mark.parametrize("seeds", [2, 12])  # few runs, which are all listed, and more than FEW
+def test_labels_in_brackets_are_no_markup_on_a_terminal(tmp_path: Path, seeds: int) -> None:
+    labels = [(world, form) for world in ("Rooms [/7x7]", "[bold]Hall") for form in ("dtqn [/]", "[red]dgfqn")]
+    text = 'title = "[b]Odd[/c]"\nkind = "dqn_memory.train"\n[axes]\nworld = ["w"]\narchitecture = ["a"]\nseed = [1]\n'
+    runs = [
+        (f"{world}{form}{seed}", {"world": world, "architecture": form, "seed": seed, "gamma[/]": 1}, 100)
+        for world, form in labels
+        for seed in range(seeds)
+    ]
+    definition = parse_definition(text + '"gamma[/]" = [1]\n', "odd.toml", "odd")
+    study = Study.create(tmp_path / "study", definition, runs)
+    study.mark(runs[0][0], "failed", "[/] is wrong")
+    said = StringIO()
+    Console(file=said, width=200).print(overview(study, everything=True))
+    shown = [label for both in labels for label in both] + ["[b]Odd[/c]", "[/] is wrong", "gamma[/]"]
+    assert all(label in said.getvalue() for label in shown)
+
+
+# A real browser: the page renders, says nothing on the console, and fits a window
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars",
+    "--enable-logging=stderr", "--log-level=0", "--window-size=1280,2400", "--virtual-time-budget=5000", "--dump-dom",
+)  # fmt: skip
+# Appended to a copy of the page, which has no script of its own: what only a browser knows goes into the title.
+PROBE = """<script>addEventListener("load", () => {
+  const images = [...document.images];
+  document.title = JSON.stringify({
+    drawn: images.filter(image => image.complete && image.naturalWidth > 200).length,
+    rows: document.querySelectorAll("tbody tr").length,
+    headings: [...document.querySelectorAll("h2")].map(heading => heading.textContent),
+    broken: [...document.querySelectorAll("nav a")].filter(a => !document.querySelector(a.hash)).length,
+    wide: document.documentElement.scrollWidth - innerWidth,
+    letters: Math.min(...[...document.querySelectorAll("p, a, td, th, span")]
+      .map(element => parseFloat(getComputedStyle(element).fontSize))),
+    shrunk: Math.min(...images.map(image => image.clientWidth / image.naturalWidth)),
+  });
+});</script>"""
+
+
+def probed(text: str, folder: Path) -> tuple[dict[str, Any], str]:
+    """What the browser knows of a page, and what it said."""
+    (folder / "copy.html").write_text(text.replace("</body>", PROBE + "</body>"))
+    command = [BROWSER, *FLAGS, f"--user-data-dir={folder / 'profile'}", (folder / "copy.html").resolve().as_uri()]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    (title,) = re.findall(r"<title>(.*?)</title>", said.stdout, re.DOTALL)
+    return json.loads(html.unescape(title)), said.stderr
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not BROWSER, reason="there is no Chromium or Chrome on this machine")
+def test_every_picture_and_table_of_the_page_renders(tmp_path: Path) -> None:
+    three = '["dtqn4", "dgfqn", "dbgfqn"]'
+    make_study(tmp_path / "study", [MEMORY, HALLWAY], three, [1, 2, 3], noisy({"dgfqn": 0.1}))
+    main([str(tmp_path / "study"), "--no-attention", "--published"])
+    page = (tmp_path / "study/report/report.html").read_text()
+    found, said = probed(page, tmp_path)
+    assert found["drawn"] == len(list((tmp_path / "study/report/pictures").glob("*.png")))
+    assert {"Over all environments", "Scores by environment", "Time and cost"} <= set(found["headings"])
+    assert found["rows"] > 20
+    assert found["broken"] == 0
+    assert found["wide"] <= 0  # wide tables scroll by themselves, the page does not
+    assert found["letters"] >= 11
+    assert found["shrunk"] >= 0.75  # of pictures whose letters have at least 8 points
+    assert "CONSOLE" not in said
+    broken, _ = probed(page.replace("data:image/png;base64,iV", "data:image/png;base64,AA", 1), tmp_path)
+    assert broken["drawn"] == found["drawn"] - 1

@@ -6,31 +6,48 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from reported import HALLWAY, HEADINGS, MEMORY, STEPS, hashes, make_study, read, report, success, table, text_of
+from reported import HALLWAY, HEADINGS, MEMORY, STEPS, TWO, hashes, make_study, noisy, read, report, table, text_of
 from trained import CARDS, trained
 
 from dqn_memory.analysis.attention import Maps
+from dqn_memory.analysis.size import count
+from dqn_memory.network import observation_spec
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
-from dqn_memory.study.definition import Planned
-from dqn_memory.study.plots import LOOKS, looks
-from dqn_memory.study.report import main
-from dqn_memory.study.sections.attention import maps_of
-from dqn_memory.study.sections.priors import spans_section
-from dqn_memory.study.sections.runs import UNEVEN, fluctuation, uneven_section
-from dqn_memory.study.sections.scores import ABLATION, aggregate_section, matrices, memory_section, table_section
+from dqn_memory.study.collect import meaning
+from dqn_memory.study.definition import Planned, expand, parse_definition, read_definition
+from dqn_memory.study.papers.tables import scores as published_scores
+from dqn_memory.study.plots import curves_figure, looks
+from dqn_memory.study.report import archive, main
+from dqn_memory.study.sections import environments, learned, scores
+from dqn_memory.study.statistics import Scale, rank_correlation
 from dqn_memory.study.store import Study
+from dqn_memory.study.world_properties import properties
 from envs import baselines
+
+GYM = "Acrobot-v1"  # no world of ours: it has no lines, and its runs a return of 0
+LINES = f'\n[lines."{GYM}"]\nrandom = -4\nbest = 1.0\n'
+LABELLED = f"""
+title = "Mine"
+kind = "dqn_memory.train"
+[axes]
+world = ["{GYM}", {{ name = "deep, dark", env = "CartPole-v1" }}]
+architecture = ["dtqn4"]
+seed = [1]
+[smoke.axes]
+world = ["CartPole-v1"]
+"""
 
 
 def test_a_report_has_all_its_sections_and_needs_nothing_else(finished: Path) -> None:
     pages = report(finished, "--published")
     text, page = (pages / "report.md").read_text(), (pages / "report.html").read_text()
     assert re.findall(r"^## (.*)$", text, re.MULTILINE) == re.findall(r"<h2[^>]*>(.*?)</h2>", page)
-    for heading in (*HEADINGS, "Beside the published scores"):
-        assert f"## {heading}\n" in text
+    assert {*HEADINGS, "Beside the published scores"} <= set(re.findall(r"^## (.*)$", text, re.MULTILINE))
     assert not re.search(r"(src|href)=.(?!data:|#)", page)
     pictures = {path.stem for path in (pages / "pictures").glob("*.png")}
     assert pictures == set(re.findall(r"\(pictures/(.+)\.png\)", text))
@@ -51,87 +68,63 @@ def test_the_same_runs_give_the_same_bytes(finished: Path, tmp_path: Path) -> No
 
 def test_the_table_holds_the_readings_between_the_lines(finished: Path) -> None:
     data = read(finished)
-    row = next(row for row in table(table_section(data)) if (row["environment"], row["series"]) == (MEMORY, "dgfqn"))
-    runs = data.of(MEMORY, "dgfqn")
+    row = next(
+        row for row in table(scores.table_section(data)) if (row["environment"], row["series"]) == (MEMORY, "dgfqn")
+    )
+    runs, lines = data.of(MEMORY, "dgfqn"), baselines.lines(MEMORY)
     last = [float(np.mean(run.curve.success[-10:])) for run in runs]
     assert row["last average"].startswith(f"{np.mean(last):.3f} [{min(last):.3f}, {max(last):.3f}]")
     assert row["final"].startswith(f"{np.mean([run.curve.final for run in runs]):.3f}")
-    lines = baselines.lines(MEMORY)
     assert lines is not None
     assert (row["random"], row["best"]) == (f"{lines.random.success.mean:.3f}", f"{lines.lower.success.mean:.3f}")
-    assert (row["seeds"], row["parameters"]) == ("2", f"{runs[0].parameters:,}")
     reached = [next(s for s, v in zip(r.curve.steps, r.curve.success, strict=True) if v >= 0.5) for r in runs]
     assert row["steps to 0.5"] == f"{int(np.median(reached)):,}"
-
-
-def test_parameters_are_those_of_the_network(finished: Path) -> None:
-    from dqn_memory.analysis.size import count
-
-    run = read(finished).of(MEMORY, "dgfqn")[0]
-    world_of = run.config.eval_setup("cpu").fleet(1, 0)[0]
-    from dqn_memory.network import observation_spec
-
-    network = run.config.network.build(observation_spec(world_of.observation_space), world_of.num_actions)
-    assert run.parameters == count(network).trainable
+    fleet = runs[0].config.eval_setup("cpu").fleet(1, 0)[0]
+    network = runs[0].config.network.build(observation_spec(fleet.observation_space), fleet.num_actions)
+    assert (row["seeds"], row["parameters"]) == ("2", f"{count(network).trainable:,}")
 
 
 def test_aggregates_are_of_the_normalised_scores_that_all_share(finished: Path) -> None:
     data = read(finished)
-    found, shared, remarks = matrices(data)
+    found, shared, remarks = scores.matrices(data)
     assert (shared, remarks) == ([MEMORY, HALLWAY], [])
     scale = data.scale(HALLWAY)
-    assert scale is not None
-    assert found["dgfqn"][1, 1] == scale(data.scores(HALLWAY, "dgfqn")[2])
-    row = next(row for row in table(aggregate_section(data)) if row["series"] == "dgfqn")
-    assert row["IQM"] == str(statistics.estimate(found["dgfqn"], statistics.iqm))
+    assert scale is not None and found["dgfqn"][1, 1] == scale(data.scores(HALLWAY, "dgfqn")[2])
+    row = next(row for row in table(scores.aggregate_section(data)) if row["series"] == "dgfqn")
+    iqm = statistics.estimate(statistics.iqm, found["dgfqn"], repetitions=statistics.REPETITIONS)
+    assert row["IQM"] == str(iqm)
 
 
 def test_worlds_and_seeds_that_not_all_have_are_left_out_of_aggregates(finished: Path) -> None:
     study = Study.open(finished)
     study.mark("POMDP-Hallway-v0__dgfqn__seed-2", "failed", error="no memory\nlast words")
-    data = read(finished)
-    found, _, remarks = matrices(data)
-    assert found["dgfqn"].shape == (1, 2)
-    assert found["dtqn4"].shape == (2, 2)
+    found, _, remarks = scores.matrices(read(finished))
+    assert (found["dgfqn"].shape, found["dtqn4"].shape) == ((1, 2), (2, 2))
     assert "of dgfqn only the seeds that it has in all of these environments: 1" in remarks
+    study.mark("Gridverse-Memory-5x5-v0__dgfqn__seed-1", "failed", error="lost")
+    remark = "dgfqn is left out, as no seed of it has finished in all of these environments"
+    assert remark in scores.matrices(read(finished))[2]
     study.mark("POMDP-Hallway-v0__dgfqn__seed-1", "running")
-    assert matrices(read(finished))[1] == [MEMORY]
+    assert scores.matrices(read(finished))[1] == [MEMORY]
 
 
-def test_an_architecture_looks_the_same_in_every_study() -> None:
-    both = looks(["gaussian", "dgfqn", "dtqn4"]), looks(["dbgfqn", "dgfqn", "dgfqn, positions all"])
-    assert both[0]["dgfqn"] == both[1]["dgfqn"]
-    for found in (*both, looks([f"variant {number}" for number in range(len(LOOKS))])):
-        assert len(set(found.values())) == len(found)
-    paper = looks(["dtqn4", "drfqn", "dlfqn", "dgfqn", "dbrfqn", "dblfqn", "dbgfqn"])
-    assert len({look.colour for look in paper.values()}) == 7
+def test_learned_priors_and_spans_are_shown_by_head_and_over_time(tmp_path: Path) -> None:
+    values = {"gaussian": {"mu": 6.0, "sigma": 6.0}, "adaptive": {"span": 4.0}}
 
+    def log(run: Planned, step: int) -> dict[str, float]:
+        moved, starts = int(run.axes["seed"]) * step / 600, values.get(str(run.axes["architecture"]), {})
+        return {f"memory/0.{head}.{name}": start + head + moved for head in (0, 1) for name, start in starts.items()}
 
-def test_learned_priors_are_shown_by_head_and_over_time(tmp_path: Path) -> None:
-    def learned(run: object, step: int) -> dict[str, float]:
-        seed = int(run.axes["seed"])  # type: ignore[attr-defined]
-        return {
-            f"memory/0.{head}.{what}": 6.0 + head + seed * step / 600 for head in (0, 1) for what in ("mu", "sigma")
-        }
-
-    gaussian = '[{ name = "gaussian", architecture = "dtqn4", prior = "gaussian", mu = 6.0 }]'
-    make_study(tmp_path / "priors", [MEMORY], gaussian, [1, 2, 3], success, learned)
+    forms = [
+        f'{{ name = "{name}", architecture = "dtqn4", prior = "{name}", mu = 6.0, span = 4.0 }}' for name in values
+    ]
+    make_study(tmp_path / "priors", [MEMORY], f'[{", ".join(forms)}, "dtqn4"]', [1, 2, 3], more=log)
     text = text_of(read(tmp_path / "priors"))
     assert f"| {MEMORY} | gaussian | 3 | 0 | 1 | mu | 6.000 | 9.000 | 1.000 |" in text
     assert {"learned-gaussian", "learning-gaussian"} <= set(re.findall(r"pictures/(\w+-gaussian)", text))
-
-
-def test_learned_spans_are_shown_over_heads_layers_and_seeds(tmp_path: Path) -> None:
-    def learned(run: object, step: int) -> dict[str, float]:
-        seed = int(run.axes["seed"])  # type: ignore[attr-defined]
-        return {f"memory/0.{head}.span": 4.0 + head + seed * step / 600 for head in (0, 1)}
-
-    adaptive = '[{ name = "adaptive", architecture = "dtqn4", prior = "adaptive", span = 4.0 }, "dtqn4"]'
-    make_study(tmp_path / "spans", [MEMORY], adaptive, [1, 2, 3], success, learned)
-    rows = table(spans_section(read(tmp_path / "spans")))
-    assert [row["series"] for row in rows] == ["adaptive"]  # the other has no span that learns
-    assert (rows[0]["spans"], rows[0]["start"]) == ("6", "4.000")
-    assert (rows[0]["least"], rows[0]["median"], rows[0]["most"]) == ("5.000", "6.500", "8.000")
+    (row,) = table(learned.spans_section(read(tmp_path / "priors")))  # the other series have no span that learns
+    shown = [row[name] for name in ("series", "spans", "start", "least", "median", "most")]
+    assert shown == ["adaptive", "6", "4.000", "5.000", "6.500", "8.000"]
 
 
 @pytest.mark.long
@@ -142,9 +135,8 @@ def test_attention_maps_come_from_checkpoints_and_from_the_archive(tmp_path: Pat
     trained(folder, "--architecture", "dtqn4", "--evaluate-every", "120")
     main([str(tmp_path / "study"), "--archive", str(tmp_path / "kept")])
     data = read(tmp_path / "study")
-    played, kept = (maps_of(each, each.of(CARDS, "dtqn4")[0]) for each in (data, read(tmp_path / "kept")))
-    assert played is not None
-    assert kept is not None
+    played, kept = (learned.maps_of(each, each.of(CARDS, "dtqn4")[0]) for each in (data, read(tmp_path / "kept")))
+    assert played is not None and kept is not None
     assert played.layers[0].shape == kept.layers[0].shape == (2, 24, 24)
     np.testing.assert_array_equal(played.layers[0], kept.layers[0])
     np.testing.assert_allclose(kept.layers[0].sum(-1), 1, atol=0.02)  # thousandths, rounded
@@ -157,52 +149,32 @@ def test_attention_maps_come_from_checkpoints_and_from_the_archive(tmp_path: Pat
     assert "attention-pomdp-memorycards-v0" in (tmp_path / "kept/report.md").read_text()
 
 
-def test_maps_survive_their_text() -> None:
-    maps = np.tril(np.random.default_rng(0).random((2, 5, 5))).round(3)
-    again = Maps.parse(json.loads(json.dumps(Maps({3: maps}, 9, True).plain())))
-    np.testing.assert_allclose(again.layers[3], maps, atol=1e-12)
-    assert (again.length, again.success, again.ended) == (9, True, "success")
-    whole = np.random.default_rng(0).random((2, 5, 5)).round(3)  # a form that reads its future, over tokens
-    again = Maps.parse(json.loads(json.dumps(Maps({0: whole}, 9, total=-1.5, first=4).plain())))
-    np.testing.assert_allclose(again.layers[0], whole, atol=1e-12)
-    assert (again.first, again.ended) == (4, "a return of -1.50")
+@pytest.mark.parametrize("whole", [False, True], ids=["of an episode", "of a window's tokens, which read their future"])
+def test_maps_survive_their_text(whole: bool) -> None:
+    maps = np.random.default_rng(0).random((2, 5, 5)).round(3)
+    given = Maps({0: maps}, 9, total=-1.5, first=4) if whole else Maps({3: np.tril(maps)}, 9, True)
+    again = Maps.parse(json.loads(json.dumps(given.plain())))
+    for layer, weights in given.layers.items():
+        np.testing.assert_allclose(again.layers[layer], weights, atol=1e-12)
+    assert (again.length, again.success, again.first) == (9, given.success, given.first)
+    assert again.ended == ("a return of -1.50" if whole else "success")
 
 
-def test_steps_to_a_level_say_how_many_runs_reached_it(tmp_path: Path) -> None:
+def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose_without_memory(tmp_path: Path) -> None:
     """A median alone hides those that did not, and those that did where it is beyond the budget."""
     best = {1: 1.0, 2: 0.6, 3: 0.2, 4: 0.2}
-    make_study(tmp_path / "study", [MEMORY], '["dtqn4"]', [1, 2, 3, 4], lambda run, step: best[int(run.axes["seed"])])
-    (row,) = table(table_section(read(tmp_path / "study")))
-    assert (row["steps to 0.5"], row["steps to 0.9"]) == ("> 600 (2 of 4)", "> 600 (1 of 4)")
 
-
-def test_what_the_memory_ablation_costs_stands_beside_the_score(tmp_path: Path) -> None:
     def ablated(run: Planned, step: int) -> dict[str, float]:
-        without = {f"{ABLATION}success_rate": 0.25, f"{ABLATION}episodic_return": -1.0}
+        without = {f"{scores.ABLATION}success_rate": 0.25, f"{scores.ABLATION}episodic_return": -1.0}
         return without if step == STEPS and run.axes["architecture"] == "dgfqn" else {}
 
-    make_study(tmp_path / "study", [MEMORY], '["dtqn4", "dgfqn"]', [1, 2], lambda run, step: 0.75, ablated)
-    section = memory_section(read(tmp_path / "study"))
-    assert section is not None
-    (row,) = table(section)  # dtqn4's runs were not evaluated so
-    assert (row["series"], row["seeds"]) == ("dgfqn", "2")
-    assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.750", "0.250", "0.500"]
-    assert "## Without the memory" in text_of(read(tmp_path / "study"))
-
-
-def test_settings_that_the_seeds_of_a_series_do_not_share_are_named(tmp_path: Path) -> None:
-    folder = tmp_path / "study"
-    make_study(folder, ["POMDP/CarFlag-v0"], '["drqn", "dgfqn"]', [1, 2, 3])
-    data = read(folder)
-    assert uneven_section(data) is None and memory_section(data) is None
-    for path in folder.glob("runs/*seed-2/config.toml"):
-        text = path.read_text()
-        path.write_text(text.replace("gamma = 0.99\n", "gamma = 0.9\n").replace("log_every = 2000", "log_every = 7"))
-    section = uneven_section(read(folder))
-    assert section is not None
-    found = [tuple(row.values()) for row in table(section)]
-    assert found == [("learner.gamma", "0.99", "1, 3", "2"), ("learner.gamma", "0.9", "2", "2")]
-    assert f"## {UNEVEN}\n" in text_of(read(folder))
+    make_study(tmp_path / "study", [MEMORY], TWO, [1, 2, 3, 4], lambda run, step: best[int(run.axes["seed"])], ablated)
+    data = read(tmp_path / "study")
+    for row in table(scores.table_section(data)):
+        assert (row["steps to 0.5"], row["steps to 0.9"]) == ("> 600 (2 of 4)", "> 600 (1 of 4)")
+    (row,) = table(scores.memory_section(data))  # dtqn4's runs were not evaluated so
+    assert (row["series"], row["seeds"]) == ("dgfqn", "4")
+    assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.500", "0.250", "0.250"]
 
 
 def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
@@ -212,6 +184,170 @@ def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 9, 10, 11, 12])
-def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count):
-    found = fluctuation(np.arange(count, dtype=float) ** 2)
+def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count: int) -> None:
+    found = scores.fluctuation(np.arange(count, dtype=float) ** 2)
     assert np.isnan(found) if count < 12 else found >= 0
+
+
+# Beside the published scores
+
+
+def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    two = '["dgfqn", { name = "dbgfqn as published", architecture = "dbgfqn", positions = "all" }, "gtrxl"]'
+    make_study(tmp_path / "study", [MEMORY, "Gridverse/Memory-Empty-13x13-v0"], two, [1, 2])
+    report(tmp_path / "study", "--published")
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| dbgfqn_table1")]
+    theirs = published_scores("dbgfqn_table1")[MEMORY]
+    assert len(rows) == 2  # the paper has neither the empty world nor GTrXL
+    assert [f"| {theirs[name]:g} |" in row for name, row in zip(("DGFQN", "DBGFQN"), rows, strict=True)] == [True, True]
+
+
+def test_names_match_by_letters_and_digits() -> None:
+    theirs = {"UniZero": 1.0, "Gaussian Adaptive": 2.0}
+    assert scores.matching("gaussian_adaptive", {}, theirs) == ["Gaussian Adaptive"]
+    assert scores.matching("causal", {"causal": ("UniZero",)}, theirs) == ["UniZero"]
+    assert scores.matching("gaussian", {}, theirs) == []
+    assert scores.matching("mu 6", {"mu 6": ("mu 6", "sigma 1")}, {"mu 6": 1.0, "sigma 1": 1.0}) == ["mu 6", "sigma 1"]
+
+
+@pytest.mark.parametrize("name", ["thesis_table1", "thesis_table3", "learning_to_focus_table2", "atari100k_priors"])
+def test_every_series_of_a_study_of_a_table_has_its_published_row(name: str) -> None:
+    labels = [str(value.label) for value in read_definition(name, False).axes["architecture"]]
+    table = {"learning_to_focus_table2": "focus_table2", "atari100k_priors": "focus_table1"}.get(name, name)
+    theirs = {model: 0.0 for models in published_scores(table).values() for model in models}
+    assert not [label for label in labels if not scores.matching(label, scores.TABLES["unizero"][table], theirs)]
+
+
+# Environments and what they reward
+
+
+def test_phantoms_are_measured_against_their_control(tmp_path: Path) -> None:
+    worlds = ["Gridverse/Memory-13x13-Hallucinated-v0", "Gridverse/Memory-Empty-13x13-v0"]
+    make_study(tmp_path / "rq5", worlds, TWO, [1, 2, 3], lambda run, step: 0.8 if "Hallucinated" in run.name else 0.5)
+    rows = table(environments.hallucination_section(read(tmp_path / "rq5")))
+    where = [(row["environment"], row["without it"], row["series"]) for row in rows]
+    assert where == [(*worlds, "dtqn4"), (*worlds, "dgfqn")]
+    shown = [rows[0][name] for name in ("effect", "with beats without", "seeds")]
+    assert shown == ["0.300 [0.300, 0.300]", "1.000 [1.000, 1.000]", "3"]
+
+
+def test_gains_have_the_interval_of_their_one_rival_by_any_of_its_names(tmp_path: Path) -> None:
+    rival = {1: 0.2, 2: 0.6, 3: 0.4}
+
+    def score(run: Planned, step: int) -> float:
+        return rival[int(run.axes["seed"])] if run.axes["architecture"] == "dtqn" else 0.8
+
+    named = '[{ name = "dtqn", architecture = "dtqn4" }, "drfqn", "dlfqn", "dgfqn"]'
+    make_study(tmp_path / "rq2", [MEMORY], named, [1, 2, 3], score)
+    gain = environments.gains(read(tmp_path / "rq2"), MEMORY)[environments.RECURRENCE]
+    assert gain is not None and tuple(gain) == pytest.approx((0.4, 0.2, 0.6))
+
+
+def test_gains_are_correlated_with_properties(tmp_path: Path) -> None:
+    worlds = [f"Gridverse/Memory-{size}x{size}-v0" for size in (5, 7, 9, 11)]
+    bonus: dict[Any, float] = {"dtqn4": 0.0, "dgfqn": 1.0, "dbgfqn": 3.0}
+
+    def score(run: Planned, step: int) -> float:
+        return 0.05 + 0.1 * worlds.index(str(run.axes["world"])) * bonus[run.axes["architecture"]]
+
+    make_study(tmp_path / "rq4", worlds, '["dtqn4", "dgfqn", "dbgfqn"]', [1, 2], score)
+    data = read(tmp_path / "rq4")
+    found = environments.gains(data, worlds[2])
+    assert [found[gain].point for gain in (environments.RECURRENCE, environments.BOTH)] == pytest.approx([0.2, 0.4])  # type: ignore[union-attr]
+    rows = {row["property"]: row for row in table(environments.properties_section(data), 2)}
+    delays = np.array([properties(world)["delay"] for world in worlds], np.float64)
+    wanted = rank_correlation(delays, np.array([0.0, 0.1, 0.2, 0.3]))
+    assert rows["delay"][environments.RECURRENCE] == f"{wanted} (of 4)" and wanted.point == pytest.approx(1.0)
+    assert rows["rooms"][environments.BOTH] == "- (of 4)"  # all corridors
+
+
+# What a score is read against
+
+
+def test_a_reading_is_of_success_or_of_returns(tmp_path: Path, finished: Path) -> None:
+    make_study(tmp_path / "study", ["CartPole-v1"], '["dtqn4"]', [1, 2])
+    data = read(tmp_path / "study")
+    assert [(entry.success, entry.score) for entry in data.entries] == [(False, 0.0)] * 2
+    archive(data, tmp_path / "kept")
+    assert [entry.success for entry in read(tmp_path / "kept").entries] == [False, False]
+    assert [meaning(each, "final").split()[0] for each in (read(finished), data)] == ["success", "return"]
+
+
+def test_agents_that_see_the_state_have_no_scale_of_those_that_do_not(tmp_path: Path) -> None:
+    both = '[{ name = "sees", architecture = "dtqn4", observe = "state" }]'
+    make_study(tmp_path / "study", [MEMORY], both, [1])
+    assert read(tmp_path / "study").scale(MEMORY) is None
+
+
+def give(study: Path, lines: str) -> None:
+    """As when study.run is given the file again."""
+    with (study / "study.toml").open("a") as file:
+        file.write(lines)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A finished study of a world that has no lines."""
+    make_study(tmp_path / "study", [GYM], TWO, [1, 2], noisy({"dgfqn": 0.1}))
+    return tmp_path / "study"
+
+
+def test_lines_of_the_definition_normalise_its_worlds_also_in_an_archive(own: Path, tmp_path: Path) -> None:
+    text = text_of(read(own))
+    way = f'a table `[lines."{GYM}"]` with `random = ...` and `best = ...`'
+    assert "nothing can be normalised. " in text and way in text and "gives `study.run` that file again" in text
+    give(own, LINES)
+    data = read(own)
+    rows = {row["series"]: row for row in table(scores.aggregate_section(data))}
+    assert rows["dgfqn"]["mean"].startswith("0.800")  # a return of 0 is four fifths of the way from -4 to 1
+    archive(data, tmp_path / "kept")
+    ours, again = ((report(folder) / "report.md").read_text() for folder in (own, tmp_path / "kept"))
+    assert ours.partition("## Over all environments")[2] == again.partition("## Over all environments")[2] != ""
+    assert f"Random and best play as the study's definition says: {GYM}. " in ours and "| -4.000 | 1.000 |" in ours
+    runs = {name: data.of(GYM, name) for name in data.series}
+    figure = curves_figure(runs, looks(data.series), GYM, data.scale(GYM))
+    assert "best known" in {text.get_text() for text in figure.axes[0].texts}
+    shutil.rmtree(own)
+    assert read(tmp_path / "kept").scale(GYM) == Scale(-4.0, 1.0)
+
+
+def test_lines_that_do_not_fit_are_named(own: Path, tmp_path: Path) -> None:
+    make_study(tmp_path / "success", [MEMORY], '["dtqn4"]', [1])
+    give(tmp_path / "success", f'\n[lines."{MEMORY}"]\nrandom = -3.0\nbest = 0.5\n')
+    with pytest.raises(UserError, match=r"study.toml: lines.*random -3.0 and best 0.5 must lie within 0 and 1"):
+        read(tmp_path / "success").scale(MEMORY)
+    give(own, LINES)
+    archive(read(own), tmp_path / "kept")
+    for folder in (own, tmp_path / "kept"):  # where they were spoilt later they are damage
+        text = (folder / "study.toml").read_text()
+        (folder / "study.toml").write_text(text.replace("random = -4", "random = 4"))
+        assert any("best 1.0 must be above random 4.0" in why for _, why in read(folder).left_out)
+        (folder / "study.toml").write_text("[[")
+        assert any("study.toml:1: not valid TOML" in why for _, why in read(folder).left_out)
+
+
+def test_lines_change_no_run_and_go_by_the_labels_of_the_study_and_of_its_cut() -> None:
+    plain, scaled = (parse_definition(text, "my.toml", "my") for text in (LABELLED, LABELLED + LINES))
+    assert expand(plain) == expand(scaled)
+    both = '[lines."deep, dark"]\nrandom = 9\nbest = 50\n[lines.CartPole-v1]\nrandom = 9\nbest = 500\n'
+    for smoke in (False, True):
+        assert parse_definition(LABELLED + both, "my.toml", "my", smoke).source == "my.toml"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('[lines."Acrobat-v1"]\nrandom = 0\nbest = 1', "lines: unknown world 'Acrobat-v1'; did you mean 'Acrobot-v1'"),
+        (f'[lines."{GYM}"]\nrandom = 0', f"lines.{GYM}: best nan must be above random 0.0"),
+        (f'[lines."{GYM}"]\nrandom = 1\nbest = 1', f"lines.{GYM}: best 1.0 must be above random 1.0"),
+        (f'[lines."{GYM}"]\nrandom = nan\nbest = 1', "both finite"),
+        (f'[lines."{GYM}"]\nrandom = "0"\nbest = 1', f"lines.{GYM}.random must be a number"),
+        (f'[lines."{GYM}"]\nrandom = 0\nbst = 1', f"unknown key 'lines.{GYM}.bst'; did you mean 'lines.{GYM}.best'"),
+        (f'[lines]\n"{GYM}" = 3', f"lines.{GYM} must be a table"),
+    ],
+)
+def test_wrong_lines_are_one_sentence_before_anything_runs(lines: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse_definition(f"{LABELLED}{lines}\n", "my.toml", "my")
+    assert str(caught.value).startswith("my.toml: ") and words in str(caught.value)
+    assert "\n" not in str(caught.value)

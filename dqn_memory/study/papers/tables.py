@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from fnmatch import fnmatchcase
+from itertools import product
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
-from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.errors import UserError
 from dqn_memory.study.statistics import HUMAN, Floats, Scale, game
+from envs.files import read_text
 
 FOLDER = Path(__file__).resolve().parents[3] / "results" / "published"
 PAPERS: Mapping[str, str] = {
@@ -21,129 +24,88 @@ PAPERS: Mapping[str, str] = {
     "thesis": "Exploring Attention Mechanisms in Transformers for Data-Efficient Model-Based Reinforcement Learning",
     "glam": "GLAM: Global-Local Variation Awareness in Mamba-based World Model",
 }
-NUMBERS: Mapping[str, int] = {"dbgfqn": 3, "focus": 4, "thesis": 3, "glam": 3}  # of tables
-TABLES = tuple(f"{paper}_table{index + 1}" for paper, tables in NUMBERS.items() for index in range(tables))
-LONG = ("focus_table2", "thesis_table1", "thesis_table3")  # one row a score
-WIDE = ("dbgfqn_table1", "focus_table1", "glam_table1", "glam_table2")
-
-
-@dataclass(frozen=True)
-class Table:
-    """One published table: cells as text, "" where nothing was printed."""
-
-    name: str
-    header: tuple[str, ...]
-    rows: tuple[Mapping[str, str], ...]
-
-    @property
-    def key(self) -> str:
-        """Name of the first column."""
-        return self.header[0]
-
-    def row(self, **wanted: str) -> Mapping[str, str]:
-        """Find the one row with these cells, blanks aside; a UserError where there is none or more than one."""
-        found = [row for row in self.rows if all(_same(row[column], cell) for column, cell in wanted.items())]
-        if len(found) != 1:
-            raise UserError(f"{self.name}.csv has {len(found)} rows with {wanted}, not one")
-        return found[0]
-
-    def games(self) -> tuple[Mapping[str, str], ...]:
-        """Give the rows of Atari games, without the aggregates below them."""
-        return tuple(row for row in self.rows if _is_game(row[self.key]))
-
-    def scores(self, column: str) -> Floats:
-        """Read a column of numbers over the rows of environments or games, NaN where nothing was printed: (M,)."""
-        rows = self.games() if self.key == "game" else self.rows
-        return np.array([number(row[column]) if row[column] else np.nan for row in rows])
-
-    def human_normalised(self, column: str, shift: float = 0.0, own_scale: bool = False) -> Floats:
-        """Read a column of Atari scores on the human scale; games without a score are left out: (M,).
-
-        Args:
-            column: the model.
-            shift: moves every score by so many half units of its last digit.
-            own_scale: takes random and human scores as this table rounds them instead of the usual constants.
-        """
-        rows = [row for row in self.games() if row[column]]
-        scales = [_scale(row) if own_scale else HUMAN[game(row[self.key])] for row in rows]
-        shifted = [number(row[column]) + shift * half_unit(row[column]) for row in rows]
-        return np.array([scale(score) for scale, score in zip(scales, shifted, strict=True)])
+SIZES = "parameters"  # the table of this suite's parameter counts, in the folder above the published ones
+PLACES = ("number", "environment", "id", "game")  # columns that say where a score was reached
+Row = Mapping[str, str]  # cells by column, "" where nothing was printed
 
 
 @dataclass(frozen=True)
 class Tables:
-    """The published tables of a folder, each read when it is asked for, and parameters.csv in the folder above it."""
+    """The published tables of a folder, and `parameters` in the folder above it, each read when it is asked for."""
 
     folder: Path = FOLDER
 
-    def __getitem__(self, name: str) -> Table:
-        return load(name, self.folder)
+    def __getitem__(self, name: str) -> list[Row]:
+        """Read one table; a UserError names a file that is not there or has lines of unequal length."""
+        path, what = self.folder / f"{name}.csv", "the published table "
+        if name == SIZES:
+            path, what = self.folder.parent / f"{name}.csv", "what `python -m dqn_memory.parameters` writes, "
+        lines = (line for line in read_text(path, what).splitlines() if not line.startswith("#"))
+        header, *rows = csv.reader(lines)
+        for index, row in enumerate(rows, 2):
+            if len(row) != len(header):
+                raise UserError(f"{path}: line {index} has {len(row)} cells, the header {len(header)}")
+        return [dict(zip(header, row, strict=True)) for row in rows]
 
-    def row(self, table: str, *cells: str) -> Mapping[str, str]:
-        """Find a row by its leading cells, of which "*" is any."""
-        found = self[table]
-        return found.row(**{column: cell for column, cell in zip(found.header, cells, strict=False) if cell != "*"})
-
-    def cell(self, table: str, *keys: str) -> str:
-        """Read the cell of a row, given by its leading cells, in the last-named column."""
-        row = self.row(table, *keys[:-1])
-        return next(cell for column, cell in row.items() if _same(column, keys[-1]))
-
-    @cached_property
-    def parameters(self) -> dict[tuple[str, str], str]:
-        """Parameter counts of this suite, counted as the paper does, by environment and architecture."""
-        path = self.folder.parent / "parameters.csv"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise UserError(
-                f"cannot read {path}: {error.strerror}; `python -m dqn_memory.parameters` writes it"
-            ) from None
-        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
-        return {(row["world"], row["architecture"]): row["published"] for row in rows}
+    def rows(self, table: str, *cells: str) -> list[Row]:
+        """Find rows by patterns of their leading cells, of which "*" is any; blanks and case do not count."""
+        return [row for row in self[table] if all(map(_same, row.values(), cells))]
 
 
-def load(name: str, folder: Path = FOLDER) -> Table:
-    """Read one table. A UserError names a table, or a file, that is not there or has lines of unequal length."""
-    if name not in TABLES:
-        raise UserError(near_names("published table", name, TABLES))
-    path = folder / f"{name}.csv"
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *lines = csv.reader(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read the published table {path}: {getattr(error, 'strerror', '') or error}") from None
-    for index, line in enumerate(lines, 2):
-        if len(line) != len(header):
-            raise UserError(f"{path}: line {index} has {len(line)} cells, the header {len(header)}")
-    return Table(name, tuple(header), tuple(dict(zip(header, line, strict=True)) for line in lines))
+def cell(row: Row, column: str) -> str:
+    """Read the cell of a row in a column."""
+    return next(text for name, text in row.items() if _same(name, column))
 
 
-def scores(name: str, folder: Path = FOLDER) -> dict[str, dict[str, float]]:
+def _same(cell: str, wanted: str) -> bool:
+    return fnmatchcase(*(text.replace(" ", "").lower() for text in (cell, wanted)))
+
+
+def games(rows: Sequence[Row]) -> list[Row]:
+    """Leave out the aggregates below the rows of Atari games."""
+    return [row for row in rows if "game" not in row or game(row["game"])]
+
+
+def human_normalised(rows: Sequence[Row], column: str, own_scale: bool = False) -> Floats:
+    """Read a column of Atari scores on the human scale, and both ends of their rounding: (3, M).
+
+    Games without a score are left out. With `own_scale` random and human scores are as this table rounds them.
+    """
+    found = []
+    for row in games(rows):
+        own = Scale(number(row["Random"]), number(row["Human"])) if own_scale else HUMAN[game(row["game"])]
+        found += [[own(end) for end in Figure.of_cell(row[column])]] if row[column] else []
+    return np.array(found).T
+
+
+def scores(name: str) -> dict[str, dict[str, float]]:
     """Read a table of scores by environment id or ale-py's game, then by the paper's name of the model.
 
-    Cells that were not printed are absent; of a long table's repeated cells the first counts. A UserError names a
-    table that holds no scores.
+    Cells that were not printed are absent; of a long table's repeated cells the first counts.
     """
-    table, found = load(name, folder), dict[str, dict[str, float]]()
-    if name not in LONG + WIDE:
-        raise UserError(f"the published table {name} holds no scores; these do: {', '.join(LONG + WIDE)}")
-    if name == "glam_table2":
-        return {game(column): {row["model"]: number(row[column]) for row in table.rows} for column in table.header[1:]}
-    if name in LONG:
-        for row in table.rows:
-            model = row["model"] if "model" in row else f"{row['parameter']} {row['value']}"
-            found.setdefault(game(row["game"]), {}).setdefault(model, number(row["mean"]))
-        return found
-    if "id" in table.header:
-        return {row["id"]: {m: number(row[m]) for m in table.header[3:] if row[m]} for row in table.rows}
-    return {game(row["game"]): {m: number(row[m]) for m in table.header[1:] if row[m]} for row in table.games()}
+    found: dict[str, dict[str, float]] = {}
+    for row in Tables()[name]:
+        for place, model, text in _scores(row):
+            if text:
+                found.setdefault(game(place) or place, {}).setdefault(model, number(text))
+    return found
+
+
+def _scores(row: Row) -> Iterator[tuple[str, str, str]]:
+    """Give place, model and score of every cell of a row with one score, one model, or one place."""
+    if "mean" in row:
+        yield row["game"], row.get("model") or f"{row['parameter']} {row['value']}", row["mean"]
+    elif "model" in row:
+        yield from ((column, row["model"], cell) for column, cell in row.items() if column != "model")
+    else:
+        place = row.get("id") or row["game"]
+        yield from ((place, column, cell) for column, cell in row.items() if column not in PLACES)
 
 
 def number(text: str) -> float:
-    """Read a printed number: "1,000", "+0.001", "58.4%" (as 58.4)."""
+    """Read a printed number: "1,000", "+0.001", "58.4%" (as 58.4), "over 26 %", "-6.9 ± 1.8" (the mean)."""
     try:
-        return float(text.replace(",", "").removesuffix("%").strip())
+        return float(text.partition("±")[0].removeprefix("over ").replace(",", "").rstrip("% "))
     except ValueError:
         raise UserError(f"'{text}' in a published table is not a number") from None
 
@@ -154,16 +116,40 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0 ** -(len(decimals[1]) if decimals else 0)
 
 
-def _same(cell: str, wanted: str) -> bool:
-    return cell.replace(" ", "") == wanted.replace(" ", "")
+class Figure(NamedTuple):
+    """A recomputed number, with the range it may have because the table's cells are rounded."""
 
+    value: float
+    low: float
+    high: float
 
-def _scale(row: Mapping[str, str]) -> Scale:
-    return Scale(number(row["Random"]), number(row["Human"]))
+    @classmethod
+    def of_cell(cls, text: str) -> Figure:
+        """Read a printed cell."""
+        return cls(number(text), number(text) - half_unit(text), number(text) + half_unit(text))
 
+    @classmethod
+    def of(cls, function: Callable[..., float], *operands: Figure) -> Figure:
+        """Compute a function; its range is that over all corners of the operands' ranges."""
+        corners = [function(*ends) for ends in product(*(figure[1:] for figure in operands))]
+        return cls(function(*(figure.value for figure in operands)), min(corners), max(corners))
 
-def _is_game(name: str) -> bool:
-    try:
-        return game(name) in HUMAN
-    except UserError:
-        return False
+    def agrees(self, published: str) -> bool:
+        """Tell whether some number within the rounding prints as `published`, which may be a percentage."""
+        scale = 0.01 if published.endswith("%") else 1.0
+        target, margin = scale * number(published), scale * half_unit(published) * (1 + 1e-9)
+        return self.high > target if published.startswith("over") else self.low - margin <= target <= self.high + margin
+
+    def text(self, decimals: int, percent: bool = False, sign: str = "") -> str:
+        """Show the value, and in brackets the range that rounding leaves, where it shows at these decimals."""
+        scale, unit = (100, " %") if percent else (1, "")
+        value, low, high = (f"{scale * number:{sign}.{decimals}f}{unit}" for number in self)
+        return value if low == high else f"{value} [{low}, {high}]"
+
+    def __format__(self, decimals: str) -> str:
+        return self.text(int(decimals))
+
+    def like(self, published: str) -> str:
+        """Show the value as it was published, with one digit more."""
+        digits = published.partition(".")[2].rstrip("% ")
+        return self.text(len(digits) + 1, published.endswith("%"), "+" if published.startswith("+") else "")

@@ -1,101 +1,92 @@
-"""Show scores: by environment with every number of the summaries, over all environments, without the memory."""
+"""Show scores by environment, over all environments, beside the published ones; what each run came to and cost."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from dqn_memory.runs.backend import FACT as BACKEND
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
-from dqn_memory.study.collect import Data, Entry, column, meaning
-from dqn_memory.study.page import Part, Picture, Section, counted, slug
+from dqn_memory.study.collect import Data, Entry, meaning
+from dqn_memory.study.page import WORDS, Part, Picture, Section, counted, section, slug
+from dqn_memory.study.papers import verdicts
+from dqn_memory.study.papers.tables import PAPERS
+from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
 from dqn_memory.study.run_summary import LEVELS, MEANINGS, Reached, median_steps
-from dqn_memory.study.statistics import Estimate, Floats, game, welch
+from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
 from envs.tables import Table
 
-REPETITIONS = 10_000  # of a single cell's bootstrap
-READ: dict[str, Callable[[Entry], float]] = {
-    "last average": lambda entry: entry.summary.last_average,
-    "mean average": lambda entry: entry.summary.mean_average,
-    "final": lambda entry: float(entry.summary.final or 0.0),
-    "area": lambda entry: entry.summary.area,
-}  # a finished run has a final evaluation, see `read_entry`
+READ = ("last average", "mean average", "final", "area")  # numbers of a summary that have a column
+PUBLISHED = READ[:3]  # that a paper's number may be
 ABLATION = "memory_ablation/"  # how the names of metrics begin that were evaluated without the memory
 THRESHOLDS = 101  # of a performance profile
-TABLE = "Mean over seeds with its 95 % bootstrap interval; with one seed there is none."
-NOTHING = "No run is finished yet."
-UNSCALED = "There is no finished run in an environment whose random and best scores are known."
+LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
+WINDOW = 11  # log lines of a moving average
+FEW = 40  # runs up to which each has a row
+# By trainer: published tables, and the papers' names of what our studies call otherwise. Names are compared by their
+# letters and digits, so that "Gaussian Adaptive" is gaussian_adaptive. One series may stand in several rows of a table:
+# that with mean 6 is also that with width 1.
+Names = Mapping[str, Sequence[str]]
+TABLES: Mapping[str, Mapping[str, Names]] = tomllib.loads(
+    (Path(__file__).parents[1] / "papers" / "names.toml").read_text(encoding="utf-8")
+)
 
 
-def interval(scores: Sequence[float]) -> Estimate:
-    """Average over runs, with the bootstrap interval."""
-    return statistics.estimate(column(scores), statistics.mean, repetitions=REPETITIONS)
-
-
-def curves_section(data: Data) -> Section:
+def curves_section(data: Data) -> Section | None:
     """Draw the learning curves of each environment."""
-    styles = looks(data.series)
-    parts: list[Part] = [
-        (
-            "Mean over seeds at each evaluation; the band is its 95 % bootstrap interval (none with one seed). "
-            "Only steps count at which all runs of a series were evaluated."
-        )
-    ]
+    pictures = []
     for world in data.worlds:
-        series = {name: data.of(world, name) for name in data.series if data.of(world, name)}
+        series = {name: runs for place, name, runs in data.groups() if place == world}
         seeds = ", ".join(f"{name}: {len(runs)}" for name, runs in series.items())
-        figure = curves_figure(series, styles, world, data.scale(world))
-        parts.append(Picture(f"curves-{slug(world)}", figure, f"Learning curves in {world}; seeds: {seeds}."))
-    return Section("Learning curves", tuple(parts) if data.worlds else (NOTHING,))
+        figure = curves_figure(series, looks(data.series), world, data.scale(world))
+        pictures.append(Picture(f"curves-{slug(world)}", figure, f"Learning curves in {world}; seeds: {seeds}."))
+    return section("curves", pictures)
 
 
-def table_section(data: Data) -> Section:
+def table_section(data: Data) -> Section | None:
     """Tabulate every number of every environment and series, beside random and best-known play."""
-    if not data.entries:
-        return Section("Scores by environment", (NOTHING,))
-    steps = tuple(f"steps to {level:g}" for level in LEVELS)
-    rival = f"p against {data.series[0]}"
-    header = ("environment", "series", "seeds", "parameters", "random", "best", *READ, *steps, rival)
-    rows = tuple(_row(data, world, name) for world in data.worlds for name in data.series if data.of(world, name))
-    legend = Table(("column", "meaning"), _legend(data, data.series[0]))
-    return Section("Scores by environment", (f"{TABLE} {_narrow()}", Table(header, rows), legend))
+    rows = [_row(data, world, name, runs) for world, name, runs in data.groups()]
+    words, lines = WORDS["scores"], _own_lines(data, data.worlds)
+    meanings = {
+        "random, best": f"{words['lines']}. {lines}" if lines else words["lines"],
+        **{name: meaning(data, name) for name in READ},
+        "steps to": words["steps_to"].format(meaning=MEANINGS["steps_to"]),
+        "p": words["p"].format(rival=data.series[0]),
+    }
+    legend = [Table(("column", "meaning"), list(meanings.items()))] if rows else []
+    coverage = ", ".join(f"{100 * share:.0f} with {seeds}" for seeds, share in statistics.COVERAGE.items())
+    return section("scores", rows, legend, coverage=coverage)
 
 
-def _narrow() -> str:
-    """Say what intervals of few seeds are worth."""
-    shares = ", ".join(f"{100 * share:.0f} with {seeds}" for seeds, share in statistics.COVERAGE.items())
-    return f"It is too narrow where seeds are few: of 100 such intervals of normal scores the mean lies in {shares}."
+def _own_lines(data: Data, worlds: Sequence[str]) -> str:
+    """Name the environments whose random and best play are known from the study's definition alone."""
+    own = ", ".join(world for world in worlds if world in data.source.lines)
+    return WORDS["scores"]["own_lines"].format(worlds=own) if own else ""
 
 
-def _legend(data: Data, rival: str) -> tuple[tuple[str, str], ...]:
-    lines = (
-        "score of random actions, and of the best player known; in Atari games a human's, in CartPole the most that an "
-        "episode can give"
-    )
-    own = _own_lines(data, data.worlds).strip()
-    lines += f". {own}" if own else ""
-    p = f"Welch's t-test of the final scores against {rival}, two-sided, not corrected for the number of tests"
-    return (
-        ("random, best", lines),
-        *((name, meaning(data, name.replace(" ", "_"))) for name in READ),
-        ("steps to", f"{MEANINGS['steps_to']}; median over seeds, and how many of them got there where some did"),
-        ("p", p),
-    )
-
-
-def _row(data: Data, world: str, series: str) -> tuple[str, ...]:
-    runs, scale = data.of(world, series), data.scale(world)
-    values = [str(interval([read(run) for run in runs])) for read in READ.values()]
-    steps = [_steps([run.summary.steps_to[number] for run in runs]) for number in range(len(LEVELS))]
-    steps = steps if runs[0].success else [""] * len(LEVELS)
-    lines = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
-    size = "" if runs[0].parameters is None else f"{runs[0].parameters:,}"
-    return (world, series, str(len(runs)), size, *lines, *values, *steps, _p(data, world, series))
+def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str, str]:
+    scale, rival = data.scale(world), data.series[0]
+    row = {"environment": world, "series": series, "seeds": str(len(runs))}
+    row["parameters"] = "" if runs[0].parameters is None else f"{runs[0].parameters:,}"
+    row["random"], row["best"] = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
+    row |= {name: str(interval([run.number(name) for run in runs])) for name in READ}
+    for place, level in enumerate(LEVELS):
+        reached = [run.summary.steps_to[place] for run in runs]
+        row[f"steps to {level:g}"] = _steps(reached) if runs[0].success else ""
+    ours, theirs = (list(data.scores(world, name).values()) for name in (series, rival))
+    tested = ""
+    if series != rival and min(len(ours), len(theirs)) > 1:
+        p = welch(Moments.of(ours), Moments.of(theirs))
+        tested = "no variance" if math.isnan(p) else "< 0.001" if p < 0.0005 else f"{p:.3f}"
+    return row | {f"p against {rival}": tested}
 
 
 def _steps(reached: Sequence[Reached]) -> str:
@@ -107,14 +98,6 @@ def _steps(reached: Sequence[Reached]) -> str:
         return ", ".join(str(each) for each in reached)
 
 
-def _p(data: Data, world: str, series: str) -> str:
-    ours, theirs = (list(data.scores(world, name).values()) for name in (series, data.series[0]))
-    if series == data.series[0] or min(len(ours), len(theirs)) < 2:
-        return ""
-    p = welch(ours, theirs).p
-    return "no variance" if math.isnan(p) else "< 0.001" if p < 0.0005 else f"{p:.3f}"
-
-
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
     """Give the normalised scores (R, M) of each series over the environments that all share; these; and remarks.
 
@@ -122,178 +105,233 @@ def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
     count the seeds that it has in all of these environments.
     """
     present = [name for name in data.series if data.of(series=name)]
-    scaled = [world for world in data.worlds if data.scale(world) is not None]
-    shared = [world for world in scaled if all(data.of(world, name) for name in present)]
+    shared = [world for world in data.worlds if data.scale(world) and all(data.of(world, name) for name in present)]
     found, remarks = {}, []
-    for name in present:
-        seeds = [set(data.scores(world, name)) for world in shared]
-        common = sorted(set.intersection(*seeds)) if seeds else []
+    for name in present if shared else ():
+        scores = [data.normalised(world, name) for world in shared]
+        common = sorted(set.intersection(*map(set, scores)))
         if common:
-            found[name] = np.array([[_normalised(data, world, name, seed) for world in shared] for seed in common])
-        if seeds and not common:
+            found[name] = np.array([[by_seed[seed] for by_seed in scores] for seed in common])
+        else:
             remarks.append(f"{name} is left out, as no seed of it has finished in all of these environments")
-        elif seeds and set.union(*seeds) != set(common):
-            remarks.append(
-                f"of {name} only the seeds that it has in all of these environments: {', '.join(map(str, common))}"
-            )
+        if common and any(set(by_seed) != set(common) for by_seed in scores):
+            seeds = ", ".join(map(str, common))
+            remarks.append(f"of {name} only the seeds that it has in all of these environments: {seeds}")
     missing = [world for world in data.worlds if world not in shared]
     if missing:
         remarks.append(f"left out, as no scale is known or a series has no finished run there: {', '.join(missing)}")
     return found, shared, remarks
 
 
-def _normalised(data: Data, world: str, series: str, seed: int) -> float:
-    scale = data.scale(world)
-    assert scale is not None
-    return scale(data.scores(world, series)[seed])
-
-
-def is_game(data: Data, world: str) -> bool:
-    """Tell whether an environment is an Atari game with a human score, which a mean above 1 wins."""
-    try:
-        return bool(game(data.of(world)[0].env))
-    except UserError:
-        return False
-
-
 def _unshared(data: Data) -> str:
     """Say why there is nothing over all environments."""
     if not data.entries:
-        return NOTHING
-    if all(data.scale(world) is None for world in data.worlds):
-        return (
-            "No scores of random and of best play are known for these environments, so nothing can be normalised. Who "
-            "knows them puts them into the study's file, as a table "
-            f"`[lines.{json.dumps(data.worlds[0])}]` with `random = ...` and `best = ...` for each environment, and "
-            "gives `study.run` that file again: it repeats no finished run. `python -m envs.baselines` measures them "
-            "in environments written as this suite's are."
-        )
-    return "No environment with a known scale has finished runs of every series yet."
+        return WORDS["unshared"]["waiting"]
+    why = "uneven" if any(data.scale(world) for world in data.worlds) else "unscaled"
+    return WORDS["unshared"][why].format(world=json.dumps(data.worlds[0]))
 
 
-def aggregate_section(data: Data) -> Section:
+def aggregate_section(data: Data) -> Section | None:
     """Tabulate IQM, median, mean and optimality gap of each series over all environments."""
     found, shared, remarks = matrices(data)
-    if not found:
-        return Section("Over all environments", (_unshared(data),))
-    won = ("games won",) if all(is_game(data, world) for world in shared) else ()
-    header = ("series", "seeds", *statistics.AGGREGATES, *won)
     rows = []
     for name, scores in found.items():
-        shown = [str(estimate) for estimate in statistics.aggregates(scores).values()]
-        shown += [f"{statistics.games_won(scores)} of {len(shared)}"] * len(won)
-        rows.append((name, str(len(scores)), *shown))
-    words = (
-        f"Final scores over {counted(len(shared), 'environment')}, normalised: 0 is random play, 1 the "
-        "best player known (in Atari games a human). 95 % intervals by stratified bootstrap over seeds; the "
-        f"environments are taken as given. {_own_lines(data, shared)}{'; '.join(remarks)}{'.' if remarks else ''}"
-    )
-    return Section("Over all environments", (words.strip(), Table(header, tuple(rows))))
+        numbers = {key: str(estimate) for key, estimate in statistics.aggregates(scores).items()}
+        rows.append({"series": name, "seeds": str(len(scores)), **numbers})
+        if all(game(data.of(world)[0].env) for world in shared):
+            rows[-1]["games won"] = f"{statistics.games_won(scores)} of {len(shared)}"
+    told = [_own_lines(data, shared), "; ".join(remarks) + "." * bool(remarks)]
+    facts = {"environments": counted(len(shared), "environment"), "remarks": " ".join(filter(None, told))}
+    return section("aggregates", rows, **facts, why=_unshared(data) if not rows else "")
 
 
-def _own_lines(data: Data, worlds: Sequence[str]) -> str:
-    """Name the environments whose random and best play are known from the study's definition alone."""
-    own = [world for world in worlds if world in data.source.lines]
-    return f"Random and best play as the study's definition says: {', '.join(own)}. " if own else ""
-
-
-def profile_section(data: Data) -> Section:
+def profile_section(data: Data) -> Section | None:
     """Draw performance profiles over all environments."""
     found, shared, _ = matrices(data)
     if not found:
-        return Section("Performance profiles", (UNSCALED,))
-    highest = max(1.0, *(float(scores.max()) for scores in found.values()))
-    lowest = min(0.0, *(float(scores.min()) for scores in found.values()))
-    thresholds = np.linspace(lowest, highest, THRESHOLDS)
-    profiles = {name: statistics.performance_profile(scores, thresholds) for name, scores in found.items()}
-    picture = Picture(
-        "profiles",
-        profile_figure(profiles, looks(data.series)),
-        f"Share of runs in {counted(len(shared), 'environment')} whose normalised final score is above a threshold, "
-        "with pointwise 95 % intervals. A curve above another everywhere is better whatever one asks for; below 0: "
-        "worse than random play.",
-    )
-    return Section("Performance profiles", (picture,))
+        return section("profiles")
+    whole = np.concatenate([scores.ravel() for scores in found.values()])
+    thresholds = np.linspace(min(0.0, whole.min()), max(1.0, whole.max()), THRESHOLDS)
+    shares = statistics.share_above(thresholds)
+    profiles = {name: (thresholds, *statistics.bootstrap(shares, scores)) for name, scores in found.items()}
+    caption = WORDS["profiles"]["caption"].format(environments=counted(len(shared), "environment"))
+    return section("profiles", Picture("profiles", profile_figure(profiles, looks(data.series)), caption))
 
 
-def improvement_section(data: Data) -> Section:
+def improvement_section(data: Data) -> Section | None:
     """Tabulate the probability that one series improves on another."""
-    found, _, _ = matrices(data)
-    if len(found) < 2:
-        why = "It needs finished runs of two series." if found else _unshared(data)
-        return Section("Probability of improvement", (why,))
-    names = list(found)
-    shown = {
-        pair: str(statistics.improvement(found[pair[0]], found[pair[1]])) for pair in itertools.permutations(names, 2)
-    }
-    rows = tuple((name, *(shown.get((name, other), "-") for other in names)) for name in names)
-    words = (
-        "Chance that a run of the row's series beats one of the column's in an environment, ties half, averaged over "
-        "environments, with its 95 % interval. Above 0.5 in the whole interval: the row's is better more often than "
-        "not."
-    )
-    return Section("Probability of improvement", (words, Table(("series", *names), rows)))
-
-
-def parameters_section(data: Data) -> Section:
-    """Draw sizes beside scores."""
-    points = [
-        (name, runs[0].parameters, interval([_scaled(data, run) for run in runs]), world)
-        for world in data.worlds
-        for name in data.series
-        if (runs := data.of(world, name)) and runs[0].parameters is not None and data.scale(world) is not None
+    found, beats = matrices(data)[0], statistics.probability_of_improvement
+    rows = [
+        {"series": name}
+        | {rival: "-" if rival == name else str(statistics.estimate(beats, ours, found[rival])) for rival in found}
+        for name, ours in found.items()
     ]
+    if len(rows) < 2:
+        return section("improvement", why=WORDS["improvement"]["alone"] if rows else _unshared(data))
+    return section("improvement", rows)
+
+
+def parameters_section(data: Data) -> Section | None:
+    """Draw sizes beside scores, and tabulate them."""
+    points, sizes = [], dict[str, set[int]]()
+    for world, name, runs in data.groups():
+        if (size := runs[0].parameters) is not None and data.scale(world):
+            points.append((world, name, size, interval(list(data.normalised(world, name).values()))))
+        sizes.setdefault(name, set()).update(run.parameters for run in runs if run.parameters is not None)
     if not points:
-        return Section("Parameters beside scores", ("There is no run whose size and scale are known.",))
-    sizes = [(name, size or 0, score) for name, size, score, _ in points]
-    figure = parameters_figure(sizes, looks(data.series), [world for *_, world in points])
-    caption = (
-        "Trainable parameters and normalised final score, a point an environment and series with its 95 % interval."
-    )
-    return Section("Parameters beside scores", (Picture("parameters", figure, caption), *_sizes(data)))
-
-
-def _sizes(data: Data) -> tuple[Part, ...]:
-    rows = []
-    for name in data.series:
-        sizes = {run.env: run.parameters for run in data.of(series=name) if run.parameters is not None}
-        if sizes:
-            few, many = min(sizes.values()), max(sizes.values())
-            rows.append((name, f"{few:,}" if few == many else f"{few:,} to {many:,}"))
-    return ("Sizes over the environments of the study:", Table(("series", "parameters"), tuple(rows)))
-
-
-def _scaled(data: Data, entry: Entry) -> float:
-    scale = data.scale(entry.run.world)
-    assert scale is not None
-    return scale(entry.score)
+        return section("parameters")
+    rows = [
+        {"series": name, "parameters": " to ".join(f"{size:,}" for size in sorted({min(found), max(found)}))}
+        for name in data.series
+        if (found := sizes.get(name))
+    ]
+    picture = Picture("parameters", parameters_figure(points, looks(data.series)), WORDS["parameters"]["caption"])
+    return section("parameters", picture, WORDS["parameters"]["sizes"], rows)
 
 
 def memory_section(data: Data) -> Section | None:
     """Tabulate final scores with and without a memory, and the difference; None where no run was evaluated so."""
-    rows = tuple(
-        row
-        for world in data.worlds
-        for name in data.series
-        if (row := _ablated(world, name, data.of(world, name))) is not None
-    )
-    words = (
-        "The final agents play the final evaluation's episodes once more, and their memory is reset before each step. "
-        "Where that costs nothing, the score shows no memory: the newest observation is enough there, or all that is "
-        "used. Mean over seeds with its 95 % bootstrap interval."
-    )
-    header = ("environment", "series", "seeds", "with", "without", "lost")
-    return Section("Without the memory", (words, Table(header, rows))) if rows else None
+    rows = []
+    for world, name, runs in data.groups():  # in the measure of their own final scores
+        metric = f"{ABLATION}{'success_rate' if runs[0].success else 'episodic_return'}"
+        if pairs := [(run.score, run.last(metric)) for run in runs if run.last(metric) is not None]:
+            before, after = zip(*pairs, strict=True)
+            sides = {"with": before, "without": after, "lost": [x - y for x, y in pairs]}
+            where = {"environment": world, "series": name, "seeds": str(len(pairs))}
+            rows.append(where | {side: str(interval(scores)) for side, scores in sides.items()})
+    return section("memory", rows)
 
 
-def _ablated(world: str, series: str, runs: list[Entry]) -> tuple[str, ...] | None:
-    """Write the row of the runs that were evaluated so, in the measure of their own final scores."""
-    measure = "success_rate" if runs and runs[0].success else "episodic_return"
-    ablated = [(run.score, run.last(f"{ABLATION}{measure}")) for run in runs]
-    pairs = [(score, without) for score, without in ablated if without is not None]
-    if not pairs:
+def published_section(data: Data) -> Section | None:
+    """Write a row for each environment, series and published table that has both; None where that is not asked."""
+    if not data.source.shown.get("published"):
         return None
-    with_memory, without_memory = zip(*pairs, strict=True)
-    lost = [before - after for before, after in pairs]
-    estimates = (str(interval(scores)) for scores in (with_memory, without_memory, lost))
-    return (world, series, str(len(pairs)), *estimates)
+    rows = []
+    for table, names in TABLES.get(data.source.kind, {}).items():
+        published = published_scores(table)
+        for world, series, runs in data.groups():
+            theirs = published.get(game(runs[0].env) or runs[0].env.removeprefix("envs:"), {})
+            budget = ", ".join(f"{steps:,}" for steps in sorted({run.curve.trained for run in runs}))
+            for model in matching(series, names, theirs):
+                row = {"table": table, "environment": world, "series": series, "published as": model}
+                row["published"] = f"{theirs[model]:g}"
+                row |= {name: str(interval([run.number(name) for run in runs])) for name in PUBLISHED}
+                rows.append(row | {"seeds": str(len(runs)), "budget": budget})
+    readings = "; ".join(f"**{name}**: {meaning(data, name)}" for name in PUBLISHED)
+    return section("published", rows, *_disagreements({row["table"] for row in rows}), readings=readings)
+
+
+def _disagreements(tables: set[str]) -> Sequence[Part]:
+    """List what the papers print of these tables and their own cells do not give."""
+    papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in tables)]
+    found = [claim for claim in verdicts.claims() if claim.paper in papers] if tables else []
+    if not found:
+        return ()
+    wrong = [claim for claim in found if claim.verdict == "disagrees"]
+    words = WORDS["published"]["disagreements"].format(wrong=len(wrong), figures=counted(len(found), "figure"))
+    rows = [(claim.where, claim.statement, claim.published, claim.recomputed) for claim in wrong]
+    return (words, Table(("where", "claim", "published", "recomputed"), rows)) if rows else (words,)
+
+
+def matching(series: str, names: Names, theirs: Mapping[str, float]) -> list[str]:
+    """Give the paper's names of a series; none where the table has none."""
+    letters = {model: re.sub(r"[^a-z0-9]", "", model.lower()) for model in (*theirs, *names.get(series, (series,)))}
+    wanted = {letters[name] for name in names.get(series, (series,))}
+    return [model for model in theirs if letters[model] in wanted]
+
+
+# The runs: which are left out, what each came to, what all cost
+
+
+def losses_section(data: Data) -> Section | None:
+    """Tell how much the parts of a world model's loss fluctuate (GLAM, Figure 6); None where none is logged."""
+    rows = [
+        {"environment": world, "series": name} | {part: _fluctuation(runs, f"losses/{part}") for part in LOSSES}
+        for world, name, runs in data.groups()
+    ]
+    return section("losses", [row for row in rows if row[LOSSES[0]]], window=WINDOW)
+
+
+def _fluctuation(runs: Sequence[Entry], name: str) -> str:
+    logged = [[line[name] for line in run.record.metrics if line.get(name) is not None] for run in runs]
+    values = [fluctuation(np.array(each, np.float64)) for each in logged if each]
+    return f"{np.mean(values):.3g}" if values else ""
+
+
+def fluctuation(values: Floats, window: int = WINDOW) -> float:
+    """Compute the standard deviation of values (N,) around their centred moving average, where that is whole."""
+    half = min(window, len(values)) // 2
+    if len(values) - 2 * half < 2:
+        return math.nan
+    trend = np.convolve(values, np.full(2 * half + 1, 1 / (2 * half + 1)), "valid")
+    return float((values[half : len(values) - half] - trend).std())
+
+
+def left_out_section(data: Data) -> Section | None:
+    """Name the runs that are not in the report, and why; None where all are."""
+    return section("left_out", [{"runs": runs, "why": why} for runs, why in left_out_rows(data.left_out)])
+
+
+def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """List runs and why they are left out; those that differ in their seed alone are one row."""
+    seeds: dict[tuple[str, str], list[str]] = {}
+    for name, why in left_out:
+        series, dash, seed = name.rpartition("seed-")
+        seeds.setdefault((f"{series}{dash}" or seed, why), []).append(seed if dash else "")
+    return tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
+
+
+def cost_section(data: Data) -> Section | None:
+    """Tabulate wall-clock and processor time by series, and name the machines."""
+    rows = []
+    for name in data.series:
+        if runs := data.of(series=name):
+            row = {"series": name, "runs": str(len(runs))}
+            row["steps of all"] = f"{sum(run.curve.trained for run in runs):,}"
+            row["minutes of a run"] = _minutes([run.run.seconds for run in runs])
+            row["processor minutes of a run"] = _minutes([run.last("time/processor") for run in runs])
+            rows.append(row | {"starts": str(sum(run.run.attempts for run in runs))})
+    machines = sorted({_machine(entry.record.environment) for entry in data.entries})
+    return section("cost", rows, machines="; ".join(machines))
+
+
+def _minutes(seconds: Sequence[float | None]) -> str:
+    known = [each for each in seconds if each]
+    return f"{sum(known) / len(known) / 60:.2f}" if known else "-"
+
+
+def _machine(environment: Mapping[str, object]) -> str:
+    return (
+        f"{environment.get('cpu')}, {environment.get('device')}, {environment.get('threads')} threads, "
+        f"torch {environment.get('torch')}, revision {_revision(environment)}"
+    )
+
+
+def _revision(environment: Mapping[str, object]) -> str:
+    return str(environment.get("revision"))[:10] + ("+" if environment.get("dirty") else "")
+
+
+def runs_section(data: Data) -> Section | None:
+    """Give the final evaluation and the cost of each run; None where there are too many of them."""
+    few = len(data.entries) <= FEW
+    return section("runs", [_run_row(entry) for _, _, runs in data.groups() for entry in runs if few])
+
+
+def _run_row(entry: Entry) -> dict[str, str]:
+    low, high = (entry.last(f"final/success_{end}") for end in ("low", "high"))
+    told = entry.success and low is not None
+
+    def number(value: float | None, form: str, unit: float = 1) -> str:
+        return "" if value is None else format(value / unit, form)
+
+    return {
+        "environment": entry.run.world, "series": entry.series, "seed": str(entry.run.seed),
+        "steps": f"{entry.curve.trained:,}", "score": f"{entry.score:.3f}",
+        "95 % interval": "" if not told else "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
+        "episodes": number(entry.last("final/episodes"), ".0f"),
+        "return": number(entry.last("final/episodic_return"), ".2f"),
+        "greedy return": number(entry.last("final/greedy_episodic_return"), ".2f"),
+        "minutes": number(entry.run.seconds, ".1f", 60),
+        "processor minutes": number(entry.last("time/processor"), ".1f", 60),
+        "scan": str(entry.record.environment.get(BACKEND) or ""), "revision": _revision(entry.record.environment),
+    }  # fmt: skip

@@ -1,0 +1,234 @@
+"""Show what networks have learned: temporal priors over training and at its end, and what an episode attends to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dqn_memory.analysis import plots
+from dqn_memory.analysis.attention import Maps
+from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.kinds import script_of, trainer_class
+from dqn_memory.study.collect import Data, Entry
+from dqn_memory.study.page import WORDS, Picture, Section, section, slug
+from dqn_memory.study.plots import looks, over_time_figure, spans_figure
+from dqn_memory.study.statistics import Floats
+from envs.tables import Table
+
+NAME = re.compile(r"^memory/(\d+)\.(\d+)\.(mu|sigma|span)$")
+STILL = 1e-5  # difference to the start that rounding alone may make
+STEPS = 24  # decisions of an episode whose attention is shown
+SEED = 0  # of the episode
+Heads = dict[tuple[int, int], Floats]  # by layer and head, (R, E)
+
+
+@dataclass(frozen=True)
+class Group:
+    """What the runs of one environment and series have learned, by name, and the same start of every head."""
+
+    world: str
+    series: str
+    steps: Floats  # (E,)
+    learned: dict[str, Heads]
+    starts: dict[str, float]
+    hard: bool  # whether the mask is 0 or 1, so that only a penalty can move the span
+
+    @property
+    def where(self) -> str:
+        return f"{self.series} in {self.world}"
+
+    @property
+    def moved(self) -> dict[str, Heads]:
+        """What was ever another than at its start, in some head."""
+        return {name: heads for name, heads in self.learned.items() if moves(heads, self.starts[name])}
+
+
+def groups(data: Data) -> list[Group]:
+    """Gather what runs have learned, of each environment and series that learns anything."""
+    found = []
+    for world, series, runs in data.groups():
+        steps, learned = learned_values(runs)
+        if learned:
+            starts, kind = first_values(runs[0].config)
+            known = {name: heads for name, heads in learned.items() if name in starts}
+            found.append(Group(world, series, steps, known, starts, kind.endswith("_hard")))
+    return found
+
+
+def learned_values(runs: Sequence[Entry]) -> tuple[Floats, dict[str, Heads]]:
+    """Give the steps (E,) at which all runs logged learned values, and these; empty where they learn nothing."""
+    # another line of the same step says other things
+    logs = [{line["step"]: line for line in run.record.metrics if any(map(NAME.match, line))} for run in runs]
+    steps = sorted(set.intersection(*map(set, logs)))
+    names = {name for log in logs for line in log.values() for name in line if NAME.match(name)}
+    learned: dict[str, Heads] = {}
+    for name in sorted(names) if steps else ():
+        ((layer, head, what),) = NAME.findall(name)
+        values = np.array([[log[step].get(name, np.nan) for step in steps] for log in logs], np.float64)
+        learned.setdefault(what, {})[int(layer), int(head)] = values
+    return np.array(steps), learned
+
+
+def first_values(config: Any) -> tuple[dict[str, float], str]:
+    """Give the start of each learned value, the same in every head, and the prior's kind, by a trainer's config."""
+    if hasattr(config, "network"):
+        prior, sizes = config.network.prior, (config.network.heads, config.network.context)
+    else:
+        prior, sizes = config.model.prior, (config.model.heads, 2 * config.model.horizon)
+    learned = prior.build(*sizes).learned()
+    return {name: float(values.detach()[0]) for name, values in learned.items()}, str(prior.kind)
+
+
+def moves(heads: Heads, start: float) -> bool:
+    """Tell whether some head's value was ever another than the one it began with."""
+    return any(not np.allclose(values, start, rtol=0, atol=STILL) for values in heads.values())
+
+
+def priors_section(data: Data) -> Section | None:
+    """Draw learned mu, sigma and span of each environment and series that learns any."""
+    found = groups(data)
+    unit = "steps" if data.source.kind == "q_network" else "tokens"  # of which a world model has two a step
+    pictures = [picture for group in found if group.moved for picture in _pictures(group, unit)]
+    rows = [
+        {
+            "environment": group.world, "series": group.series, "seeds": str(len(values)), "layer": str(layer),
+            "head": str(head), "value": name, "start": f"{group.starts[name]:.3f}",
+            "mean": f"{values[:, -1].mean():.3f}",
+            "deviation": f"{values[:, -1].std(ddof=1):.3f}" if len(values) > 1 else "",
+        }
+        for group in found
+        for name, heads in group.learned.items()
+        for (layer, head), values in heads.items()
+    ]  # fmt: skip
+    return section("priors", _exceptions(found), pictures, rows, unit=unit)
+
+
+def _exceptions(groups: Sequence[Group]) -> list[str]:
+    """Say what did not move, what only its penalty moved, and why."""
+    still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
+    pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
+    told = []
+    for words, values in (("still", still), ("pressed", pressed)):
+        places = "; ".join(f"{name} of {group.where} (start {group.starts[name]:g})" for group, name in values)
+        told += [WORDS["priors"][words].format(places=places)] if values else []
+    if any(group.hard and name == "span" for group, name in (*still, *pressed)):
+        told.append(WORDS["priors"]["hard"])
+    return [" ".join(told)] if told else []
+
+
+def _pictures(group: Group, unit: str) -> list[Picture]:
+    ends = {name: _ends(heads) for name, heads in group.moved.items()}
+    where, name, seeds = group.where, slug(group.where), len(next(iter(ends.values())))
+    bars = plots.learned_values(ends, group.starts, f"Learned at the end: {where}", unit)
+    time = over_time_figure(group.steps, group.moved, group.starts, f"Learned over training: {where}")
+    return [
+        Picture(f"learned-{name}", bars, f"Learned values by head and layer: {where}, {seeds} seeds."),
+        Picture(f"learning-{name}", time, f"Learned values over training: {where}."),
+    ]
+
+
+def _ends(heads: Heads) -> Floats:
+    """Give the values at the end by run, layer and head, (R, L, H)."""
+    layers, numbers = (sorted({key[i] for key in heads}) for i in (0, 1))
+    return np.array([[heads[layer, head][:, -1] for head in numbers] for layer in layers]).transpose(2, 0, 1)
+
+
+def spans_section(data: Data) -> Section | None:
+    """Draw a histogram of spans of all heads, layers and runs for each environment, a panel a series."""
+    spanned = [group for group in groups(data) if "span" in group.learned]
+    pictures, rows = [], []
+    for world in dict.fromkeys(group.world for group in spanned):
+        found = {}
+        for group in (group for group in spanned if group.world == world):
+            spans, start = np.concatenate([x[:, -1] for x in group.learned["span"].values()]), group.starts["span"]
+            marks = [f"{mark:.3f}" for mark in (start, *np.percentile(spans, (0, 25, 50, 75, 100)))]
+            rows.append([world, group.series, str(len(spans)), *marks])
+            found[group.series] = spans, start
+        figure = spans_figure(found, looks(data.series), f"Learned spans in {world}")
+        pictures.append(Picture(f"spans-{slug(world)}", figure, WORDS["spans"]["caption"].format(world=world)))
+    header = ("environment", "series", "spans", "start", "least", "quartile", "median", "quartile", "most")
+    return section("spans", pictures, [Table(header, rows)] if rows else [])
+
+
+# Attention
+
+
+def maps_of(data: Data, entry: Entry) -> Maps | None:
+    """Give the maps in an archive, or from a run's checkpoint; None where its network has no attention."""
+    record = entry.record
+    if record.summary is not None:  # its run has no checkpoint here
+        return None if record.attention is None else Maps.parse(record.attention)
+    return _played(data.source.kind, entry.run.folder)
+
+
+@cache  # a report that is archived asks twice, and a searching agent's episode takes long
+def _played(kind: str, folder: Path) -> Maps | None:
+    read = of_q_network if kind == "q_network" else trainer_class(kind).attention_report
+    maps: Maps | None = None if read is None else read(folder, SEED)
+    # Through text and back, so that a study and its archive draw the same.
+    return None if maps is None else Maps.parse(maps.plain())
+
+
+def of_q_network(run: Path, seed: int) -> Maps | None:
+    """Play one greedy episode with a run's last checkpoint on the CPU; None where its network has no attention."""
+    from dqn_memory.agent import load_network
+    from dqn_memory.analysis.attention import episode_attention
+    from dqn_memory.analysis.episodes import play_in
+
+    network, config, _ = load_network(run)
+    episode = play_in(config.eval_setup(next(network.parameters()).device), network, seed)[0]
+    shown = slice(STEPS)
+    maps = episode_attention(network, episode.observation[shown], episode.previous_action[shown], config.acting)
+    layers = {layer: each.double().cpu().numpy() for layer, each in maps.items()}
+    total = None if episode.env_reports_success else episode.episode_return
+    return Maps(layers, len(episode), episode.success, total) if layers else None
+
+
+def _first_maps(data: Data) -> Iterator[tuple[Entry, Maps | None, str]]:
+    """Give the maps of the first seed of each environment and series, or why they cannot be read."""
+    for _, _, (entry, *_) in data.groups():
+        try:
+            yield entry, maps_of(data, entry), ""
+        except UserError as error:
+            yield entry, None, str(error)
+
+
+def archived_maps(data: Data) -> dict[str, Any]:
+    """Give the maps that an archive keeps, by run; a run whose checkpoint is gone has none, and the report says why."""
+    return {run.run.name: maps and maps.plain() for run, maps, why in _first_maps(data) if not why}
+
+
+def attention_section(data: Data) -> Section | None:
+    """Draw a picture a layer for the first seed of each environment and series with attention."""
+    wanted = data.source.shown.get("attention", False)
+    found = list(_first_maps(data)) if wanted else []
+    pictures = [picture for entry, maps, _ in found if maps is not None for picture in _maps(entry, maps)]
+    missing = [(entry.run.name, why) for entry, _, why in found if why]
+    unread = [Table(("no maps of", "why"), missing)] if missing else []
+    words, of_networks = WORDS["attention"], data.source.kind == "q_network"
+    package = script_of(data.source.kind).rpartition(".")[0]
+    if pictures:
+        what = words["episode" if of_networks else "window"].format(steps=STEPS)
+        return section("attention", pictures, unread, what=what, package=package)
+    drawn = of_networks or trainer_class(data.source.kind).attention_report is not None
+    why = words["unwanted" if not wanted else "none" if drawn else "undrawn"].format(package=package)
+    return Section(words["title"], tuple(unread) or (why,))
+
+
+def _maps(entry: Entry, maps: Maps) -> list[Picture]:
+    where, name = f"{entry.series} in {entry.run.world}, seed {entry.run.seed}", f"attention-{slug(entry.run.name)}"
+    ending = f"the episode had {maps.length} steps and ended with {maps.ended}."
+    if maps.first is not None:
+        figure = plots.token_maps(np.stack(list(maps.layers.values())), f"Attention of {where}", maps.first)
+        return [Picture(name, figure, f"Attention of {where}; {ending}")]
+    return [
+        Picture(f"{name}-layer-{layer}", plots.attention_maps(weights, title), f"{title}; {ending}")
+        for layer, weights in maps.layers.items()
+        for title in [f"Layer {layer} of {where}"]
+    ]
