@@ -13,18 +13,13 @@ import torch
 from torch import Tensor
 
 # Types, as they are numbered in the default encoding.
-NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = range(11)
-KINDS = (NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON)
-
+NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = KINDS = range(11)
 
 # Statuses of a door.
 OPEN, CLOSED, LOCKED = 0, 1, 2
 
-
 # Colours; 0 is none.
-RED, GREEN, BLUE, YELLOW = 1, 2, 3, 4
-COLOURS = (RED, GREEN, BLUE, YELLOW)
-
+RED, GREEN, BLUE, YELLOW = COLOURS = (1, 2, 3, 4)
 
 # Headings, and the unit vector (y, x) of each; y points down.
 NORTH, SOUTH, WEST, EAST = 0, 1, 2, 3

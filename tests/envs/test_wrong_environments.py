@@ -24,7 +24,7 @@ WRONG = [  # an id, its keywords, and what the sentence says
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 0}, "at least 1 exit"),
     ("Gridverse/Memory-Empty-13x13-v0", {"rooms": (7, 7)}, "do not fit"),
-    ("Gridverse/Keydoor-5x5-v0", {"size": 4}, "at least 3 x 5 cells"),
+    ("Gridverse/Keydoor-5x5-v0", {"size": 4}, "at least 4 x 5 cells"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (2, 4)}, "odd number of columns, not 2 x 4"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (3,)}, "two numbers"),
     ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (3, 3)}, "do not fit"),
