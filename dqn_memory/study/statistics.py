@@ -313,7 +313,7 @@ OTHERS: Mapping[str, Scale] = {"CartPole-v1": Scale(22.2, 500.0)}
 def known_lines(world: str) -> Lines:
     """Find what random actions and the best player known reach in an environment with default options.
 
-    A UserError names an environment for which `envs/baselines/lines.toml` has no lines.
+    A UserError names an environment for which `envs/baselines/lines.json` has no lines.
     """
     lines = baselines.lines(world)
     if lines is None:

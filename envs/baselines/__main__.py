@@ -19,7 +19,7 @@ import tyro
 
 from envs.baselines import known
 from envs.baselines.bounds import SCRIPTED, Best, Budget, best, random_level
-from envs.baselines.known import SHIPPED, UNKNOWN, Lines, as_toml
+from envs.baselines.known import SHIPPED, UNKNOWN, Lines
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
@@ -54,7 +54,7 @@ class Args:
     write: bool = True
     """Write the three files."""
     ship: bool = False
-    """Also write lines.toml in the package, which scripts read to print the two lines beside their scores."""
+    """Also write lines.json in the package, which scripts read to print the two lines beside their scores."""
 
     def check(self) -> None:
         """Refuse what cannot work.
@@ -106,13 +106,11 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
         id=id,
         time_limit=world.time_limit,
         random=random,
-        lower=found.lower,
-        upper=found.upper,
+        **vars(found),
         episodes=args.episodes,
         scripted_episodes=args.scripted_episodes if SCRIPTED in found.lower.kind else 0,
         seed=args.seed,
         revision=revision(),
-        discounted=found.discounted,
         command=command,
         machine=cpu(),
         seconds=round(time.perf_counter() - begin, 1),
@@ -151,7 +149,7 @@ def write(folder: Path, rows: dict[str, Lines], ship: bool) -> None:
     write_text(folder / "baselines.md", known.markdown(rows))
     if ship:
         own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
-        write_text(SHIPPED, as_toml(own))
+        write_text(SHIPPED, known.as_json(own, without=known.ORIGIN))
 
 
 if __name__ == "__main__":
