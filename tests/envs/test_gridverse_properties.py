@@ -39,10 +39,6 @@ EPISODES = {
 few = settings(max_examples=8, deadline=None, derandomize=True, database=None)
 
 
-def worlds(id):
-    return make_world(id, time_limit=40)
-
-
 def uniforms(world, seed, rows=ROWS):
     return torch.rand(rows, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
@@ -71,7 +67,7 @@ def path(world, seed, plan):
 @few
 @given(**EPISODES)
 def test_no_wall_is_ever_entered(id, seed, plan):
-    world = worlds(id)
+    world = make_world(id)
     for state in path(world, seed, plan):
         under = state.cells.gather(1, state.position[:, None]).long()
         assert not blocks_movement(under).any()
@@ -84,7 +80,7 @@ def test_no_wall_is_ever_entered(id, seed, plan):
 @few
 @given(**EPISODES)
 def test_there_is_always_one_key_one_door_and_one_exit(id, seed, plan):
-    for state in path(worlds(id), seed, plan):
+    for state in path(make_world(id), seed, plan):
         kind = kinds(state.cells.long())
         assert ((kind == KEY).sum(1) + (state.held == pack(KEY, colour=YELLOW)) == 1).all()
         assert ((kind == DOOR).sum(1) == 1).all()
@@ -95,7 +91,7 @@ def test_there_is_always_one_key_one_door_and_one_exit(id, seed, plan):
 @few
 @given(**EPISODES)
 def test_a_memory_world_never_changes(id, seed, plan):
-    first, *others = path(worlds(id), seed, plan)
+    first, *others = path(make_world(id), seed, plan)
     assert all(torch.equal(state.cells, first.cells) and not state.held.any() for state in others)
 
 

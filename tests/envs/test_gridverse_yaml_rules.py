@@ -31,20 +31,20 @@ def uniforms(count, draws, seed=0):
     return torch.rand(count, draws, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def score(found, expected):
-    """Chi-square of counts against exact probabilities, as a standard normal score; nothing else may occur."""
+def check(found, expected):
+    """Compare outcomes with their exact probabilities, or with equally likely ones; nothing else may occur."""
+    found, expected = Counter(found), expected if isinstance(expected, dict) else uniform(expected)
     assert sum(expected.values()) == 1
     assert set(found) <= set(expected)
-    total = sum(found.values())
-    means = np.array([float(chance) * total for chance in expected.values()])
+    means = np.array([float(chance) * found.total() for chance in expected.values()])
     counts = np.array([found.get(outcome, 0) for outcome in expected])
     freedom = len(expected) - 1
-    return (((counts - means) ** 2 / means).sum() - freedom) / np.sqrt(2 * freedom)
+    assert (((counts - means) ** 2 / means).sum() - freedom) / np.sqrt(2 * freedom) < LIMIT
 
 
 def uniform(outcomes):
     outcomes = list(outcomes)
-    return {outcome: Fraction(1, len(outcomes)) for outcome in outcomes}
+    return dict.fromkeys(outcomes, Fraction(1, len(outcomes)))
 
 
 def grid(*lines):
@@ -134,19 +134,18 @@ def test_a_batch_of_n_is_n_batches_of_one(name):
                 assert torch.equal(value[0], getattr(together, key)[row]), key
 
 
-def test_obstacles_move_one_after_the_other_to_floor_only():
-    lines = ("#####", "#OO^#", "##.##", "#####")
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [  # the first has nowhere to go; the second goes down or onto the agent's floor
+        (("#####", "#OO^#", "##.##", "#####"), [(6, 8), (6, 12)]),
+        # after the first has left, its cell is free for the second
+        (("#####", "#.O.#", "#.O.#", "#####"), [(6, 11), (6, 13), (6, 7), (7, 8), (8, 11), (8, 13)]),
+    ],
+)
+def test_obstacles_move_one_after_the_other_to_floor_only(lines, found):
     before = many(grid(*lines), COUNT)
     after = MoveObstacles(4, 5, 2, CPU)(before, before.position, uniforms(COUNT, 2))
-    found = Counter(tuple(row.nonzero()[:, 0].tolist()) for row in kinds(after.cells) == objects.OBSTACLE)
-    # The first has nowhere to go; the second goes down or onto the agent's floor.
-    assert score(found, uniform([(6, 8), (6, 12)])) < LIMIT
-    lines = ("#####", "#.O.#", "#.O.#", "#####")
-    before = many(grid(*lines), COUNT)
-    after = MoveObstacles(4, 5, 2, CPU)(before, before.position, uniforms(COUNT, 2))
-    found = Counter(tuple(row.nonzero()[:, 0].tolist()) for row in kinds(after.cells) == objects.OBSTACLE)
-    third = Fraction(1, 6)  # after the first has left, its cell is free for the second
-    assert score(found, dict.fromkeys([(6, 11), (6, 13), (6, 7), (7, 8), (8, 11), (8, 13)], third)) < LIMIT
+    check(places(after, objects.OBSTACLE), found)
 
 
 def test_fewer_obstacles_than_declared_and_none():
@@ -161,7 +160,7 @@ def test_a_telepod_leads_to_another_one_of_its_colour():
     lines = ("######", "#T.TT#", "######")
     scene = many(grid(*lines)._replace(position=torch.tensor([7])), COUNT)
     after = Teleport(3, 6, CPU)(scene, scene.position, uniforms(COUNT, 1))
-    assert score(Counter(after.position.tolist()), uniform([9, 10])) < LIMIT
+    check(after.position.tolist(), [9, 10])
     blue = scene.cells.clone()
     blue[:, 9:11] = pack(objects.TELEPOD, colour=objects.RED + 2)
     alone = Teleport(3, 6, CPU)(scene._replace(cells=blue), scene.position, uniforms(COUNT, 1))
@@ -217,10 +216,8 @@ def interior(height, width):
 
 def test_picks_are_uniform_over_what_is_allowed():
     allowed = torch.tensor([[False, True, True, False, True]]).expand(COUNT, -1)
-    found = Counter(pick(allowed, uniforms(COUNT, 1)[:, 0]).tolist())
-    assert score(found, uniform([1, 2, 4])) < LIMIT
-    pairs = Counter(map(tuple, pick_distinct(allowed, uniforms(COUNT, 2)).tolist()))
-    assert score(pairs, uniform(itertools.permutations([1, 2, 4], 2))) < LIMIT
+    check(pick(allowed, uniforms(COUNT, 1)[:, 0]).tolist(), [1, 2, 4])
+    check(map(tuple, pick_distinct(allowed, uniforms(COUNT, 2)).tolist()), itertools.permutations([1, 2, 4], 2))
     highest = torch.tensor([np.nextafter(1.0, 0.0)], dtype=torch.float64)
     assert pick(allowed[:1], highest).tolist() == [4]
     assert pick(torch.zeros(1, 5, dtype=torch.bool), highest).tolist() == [4]
@@ -234,12 +231,9 @@ def test_empty_has_one_state_or_all():
     found = zip(places(scene, objects.EXIT), scene.position.tolist(), scene.heading.tolist(), strict=True)
     inside = interior(4, 4)
     every = [((e,), a, h) for e in inside for a in inside for h in range(4) if e != a]
-    assert score(Counter(found), uniform(every)) < LIMIT
-
-
-def test_an_exit_anywhere_may_be_where_the_agent_starts():
-    _, scene = resets("empty", shape=(4, 5), random_exit=True)
-    assert score(Counter(places(scene, objects.EXIT)), uniform([(cell,) for cell in interior(4, 5)])) < LIMIT
+    check(found, every)
+    _, scene = resets("empty", shape=(4, 5), random_exit=True)  # also where the agent starts
+    check(places(scene, objects.EXIT), [(cell,) for cell in interior(4, 5)])
     assert set(scene.position.tolist()) == {6}
 
 
@@ -250,21 +244,16 @@ def test_obstacles_stand_on_different_floor_cells_without_the_agent(random_agent
     assert places(scene, objects.EXIT) == [(goal,)] * COUNT
     agents = floor if random_agent else floor[:1]
     every = [(a, o) for a in agents for o in itertools.combinations([c for c in floor if c != a], count)]
-    assert (
-        score(Counter(zip(scene.position.tolist(), places(scene, objects.OBSTACLE), strict=True)), uniform(every))
-        < LIMIT
-    )
+    check(zip(scene.position.tolist(), places(scene, objects.OBSTACLE), strict=True), every)
 
 
 def test_telepods_are_two_red_ones():
     _, scene = resets("teleport", shape=(5, 5))
     _, *free, _ = interior(5, 5)
     every = [(pair, heading) for pair in itertools.combinations(free, 2) for heading in (objects.EAST, objects.SOUTH)]
-    found = Counter(zip(places(scene, objects.TELEPOD), scene.heading.tolist(), strict=True))
-    assert score(found, uniform(every)) < LIMIT
-    assert set(scene.cells[kinds(scene.cells) == objects.TELEPOD].tolist()) == {
-        pack(objects.TELEPOD, colour=objects.RED)
-    }
+    found = zip(places(scene, objects.TELEPOD), scene.heading.tolist(), strict=True)
+    check(found, every)
+    assert scene.cells[kinds(scene.cells) == objects.TELEPOD].unique() == pack(objects.TELEPOD, colour=objects.RED)
 
 
 def crossings(height, width, rivers):
@@ -300,7 +289,7 @@ def openings(order, ys, xs, i=0, j=0):
 @pytest.mark.parametrize(("shape", "rivers"), [((5, 5), 1), ((5, 5), 9), ((7, 7), 2), ((5, 9), 3)])
 def test_crossings(shape, rivers):
     ground, scene = resets("crossing", shape=shape, num_rivers=rivers, object_type=objects.OBSTACLE)
-    assert score(Counter(places(scene, objects.OBSTACLE)), crossings(*shape, rivers)) < LIMIT
+    check(places(scene, objects.OBSTACLE), crossings(*shape, rivers))
     assert set(scene.position.tolist()) == {shape[1] + 1} and set(scene.heading.tolist()) == {objects.EAST}
     assert (kinds(scene.cells) == objects.OBSTACLE).sum(1).max() <= ground.counts[objects.OBSTACLE]
 
@@ -323,9 +312,9 @@ def test_rooms_put_agent_and_exit_on_two_different_cells():
         for agent, goal in itertools.permutations(floor, 2):
             every[gap, agent, (goal,)] += Fraction(1, 6 * len(floor) * (len(floor) - 1))
     opening = (scene.cells.view(-1, *shape)[:, 2] != pack(objects.WALL)).int().argmax(1)
-    found = Counter(zip(opening.tolist(), scene.position.tolist(), places(scene, objects.EXIT), strict=True))
-    assert score(found, every) < LIMIT
-    assert score(Counter(scene.heading.tolist()), uniform(range(4))) < LIMIT
+    found = zip(opening.tolist(), scene.position.tolist(), places(scene, objects.EXIT), strict=True)
+    check(found, every)
+    check(scene.heading.tolist(), range(4))
     assert set(scene.cells[kinds(scene.cells) == objects.EXIT].tolist()) == {pack(objects.EXIT)}
 
 
@@ -340,18 +329,17 @@ def test_keydoor_in_a_rectangle():
             every[door * width + column, key, agent] += chance
     doors = [door for (door,) in places(scene, 5)]
     keys = [key for (key,) in places(scene, objects.KEY)]
-    assert score(Counter(zip(doors, keys, scene.position.tolist(), strict=True)), every) < LIMIT
+    check(zip(doors, keys, scene.position.tolist(), strict=True), every)
     assert set(scene.cells[kinds(scene.cells) == objects.KEY].tolist()) == {pack(objects.KEY, colour=objects.YELLOW)}
     assert places(scene, objects.EXIT) == [((height - 2) * width + width - 2,)] * COUNT
 
 
 def test_memory_in_a_rectangle_with_some_colours():
     _, scene = resets("memory", shape=(6, 9), colors=(1, 3, 4))
-    found = Counter(
-        zip(scene.good.tolist(), (scene.cells[:, 10] & 7).tolist(), (scene.cells[:, 16] & 7).tolist(), strict=True)
-    )
+    hues = (scene.cells[:, [10, 16]] & 7).T.tolist()
+    found = zip(scene.good.tolist(), *hues, strict=True)
     every = [(good, *pair) for good, bad in itertools.permutations((1, 3, 4), 2) for pair in ((good, bad), (bad, good))]
-    assert score(found, uniform(every)) < LIMIT
+    check(found, every)
     assert set(scene.position.tolist()) == {3 * 9 + 4}
     assert (kinds(scene.cells[0]).view(6, 9)[2:4, 4] == objects.FLOOR).all()
 
@@ -362,56 +350,50 @@ def test_memory_rooms_use_as_many_colours_as_exits():
     assert all(sorted(hues.tolist()) == [1, 2, 4] for hues in exits)
     beacons = [scene.cells[row][list(cells)] & 7 for row, cells in enumerate(places(scene, 10)[:500])]
     assert all(hues.tolist() == [good] * 2 for hues, good in zip(beacons, scene.good.tolist(), strict=False))
-    assert score(Counter(scene.good.tolist()), uniform([1, 2, 4])) < LIMIT
+    check(scene.good.tolist(), [1, 2, 4])
 
 
 # Rewards and endings, on steps between two drawings
 
 
-def pay(name, lines, later, action=FORWARD, counts=None, **parameters):
-    """What a reward or ending function says of the step between two drawings."""
+WALL_AHEAD, FREE, MOVED = ("####", "#>##", "####"), ("####", "#>.#", "####"), ("####", "#.>#", "####")
+SHUT, OPENED = ("####", "#>D#", "####"), ("####", "#>d#", "####")
+FAR, NEAR = ("#####", "#>..#", "#..E#", "#####"), ("#####", "#.>.#", "#..E#", "#####")
+ROUND, ASIDE = ("#####", "#.E.#", "#.#.#", "#.>.#", "#####"), ("#####", "#.E.#", "#.#.#", "#..>#", "#####")
+CUT_OFF, STILL = ("#####", "#.E.#", "#####", "#.>.#", "#####"), ("#####", "#.E.#", "#####", "#..>#", "#####")
+GATE, LOCKED_GATE = ("#####", "#.E.#", "#d###", "#.>.#", "#####"), ("#####", "#.E.#", "#D###", "#.>.#", "#####")
+TO_EXIT, HIT = {"object_type": objects.EXIT}, {"object_type": objects.OBSTACLE, "reward_on": 2.0, "reward_off": 0.5}
+AWAY = TO_EXIT | {"distance_function": "euclidean", "reward_per_unit_distance": 0.1}
+WALK = "getting_closer_shortest_path"
+STEPS = [  # of a reward or ending function: drawings before and after, action, parameters, what it says
+    ("bump_into_wall", WALL_AHEAD, WALL_AHEAD, FORWARD, {"reward": -0.3}, -0.3),  # the pose before counts
+    ("bump_into_wall", FREE, MOVED, FORWARD, {}, 0.0),
+    ("bump_into_wall", WALL_AHEAD, WALL_AHEAD, LEFT_TURN, {}, 0.0),
+    ("bump_into_wall", FREE, FREE, ACTUATE, {}, 0.0),
+    ("getting_closer", FAR, NEAR, FORWARD, TO_EXIT | {"reward_closer": 0.2}, 0.2),
+    ("getting_closer", NEAR, FAR, FORWARD, TO_EXIT | {"distance_function": "euclidean", "reward_further": -0.7}, -0.7),
+    ("getting_closer", NEAR, NEAR, FORWARD, TO_EXIT, 0.0),
+    ("proportional_to_distance", FAR, NEAR, FORWARD, TO_EXIT, -2.0),
+    ("proportional_to_distance", FAR, FAR, FORWARD, AWAY, np.sqrt(5.0) * 0.1),
+    (WALK, ROUND, ASIDE, FORWARD, TO_EXIT | {"reward_closer": 0.4}, 0.4),  # sideways is closer on foot
+    ("getting_closer", ROUND, ASIDE, FORWARD, TO_EXIT | {"reward_further": -0.5}, -0.5),
+    (WALK, CUT_OFF, STILL, FORWARD, TO_EXIT, 0.0),
+    (WALK, LOCKED_GATE, GATE, ACTUATE, TO_EXIT, 1.0),
+    ("actuate_door", SHUT, OPENED, ACTUATE, {"reward_open": 0.9}, 0.9),
+    ("actuate_door", OPENED, SHUT, ACTUATE, {"reward_close": -0.8}, -0.8),
+    ("actuate_door", OPENED, OPENED, ACTUATE, {}, 0.0),
+    ("overlap", SHUT, SHUT, FORWARD, HIT, 0.5),
+]
+
+
+@pytest.mark.parametrize(("name", "lines", "later", "action", "parameters", "expected"), STEPS)
+def test_what_a_step_pays(name, lines, later, action, parameters, expected):
     before, after = grid(*lines), grid(*later)
-    table = REWARDS if name in REWARDS else ENDINGS
-    rule = table[name](ground(*lines, **(counts or {})), **parameters)
+    rule = REWARDS[name](ground(*lines, exit=1), **parameters)
     step = Transition(before, torch.tensor([action]), after, at(after.cells, after.position))
-    return rule(step).item()
-
-
-def test_bumping_into_walls_is_judged_by_the_pose_before():
-    wall, free = ("####", "#>##", "####"), ("####", "#>.#", "####")
-    assert pay("bump_into_wall", wall, wall, reward=-0.3) == -0.3
-    assert pay("bump_into_wall", free, ("####", "#.>#", "####")) == 0.0
-    assert pay("bump_into_wall", wall, wall, LEFT_TURN) == 0.0
-    assert pay("bump_into_wall", free, free, ACTUATE) == 0.0
-    assert ENDINGS["bump_into_wall"](ground(*wall))(
-        Transition(grid(*wall), torch.tensor([FORWARD]), grid(*wall), torch.tensor([pack(objects.FLOOR)]))
-    ).item()
-
-
-def test_distances():
-    before, after = ("#####", "#>..#", "#..E#", "#####"), ("#####", "#.>.#", "#..E#", "#####")
-    one = {"counts": {"exit": 1}, "object_type": objects.EXIT}
-    assert pay("getting_closer", before, after, distance_function="manhattan", reward_closer=0.2, **one) == 0.2
-    assert pay("getting_closer", after, before, distance_function="euclidean", reward_further=-0.7, **one) == -0.7
-    assert pay("getting_closer", after, after, distance_function="manhattan", **one) == 0.0
-    assert pay("proportional_to_distance", before, after, distance_function="manhattan", **one) == -2.0
-    away = {"distance_function": "euclidean", "reward_per_unit_distance": 0.1, **one}
-    assert pay("proportional_to_distance", before, before, **away) == np.sqrt(5.0) * 0.1
-
-
-def test_the_shortest_walk_goes_round_walls():
-    """Sideways away from the exit is closer on foot."""
-    before = ("#####", "#.E.#", "#.#.#", "#.>.#", "#####")
-    after = ("#####", "#.E.#", "#.#.#", "#..>#", "#####")
-    one = {"counts": {"exit": 1}, "object_type": objects.EXIT}
-    assert pay("getting_closer_shortest_path", before, after, reward_closer=0.4, **one) == 0.4
-    assert pay("getting_closer", before, after, distance_function="manhattan", reward_further=-0.5, **one) == -0.5
-    shut = ("#####", "#.E.#", "#####", "#.>.#", "#####")
-    moved = ("#####", "#.E.#", "#####", "#..>#", "#####")
-    assert pay("getting_closer_shortest_path", shut, moved, **one) == 0.0
-    open_ = ("#####", "#.E.#", "#d###", "#.>.#", "#####")
-    locked = ("#####", "#.E.#", "#D###", "#.>.#", "#####")
-    assert pay("getting_closer_shortest_path", locked, open_, ACTUATE, **one) == 1.0
+    assert rule(step).item() == expected
+    if name == "bump_into_wall":
+        assert ENDINGS[name](ground(*lines))(step).item() == bool(expected)
 
 
 def by_queue(cells, width, start, goal):
@@ -436,35 +418,22 @@ def test_walks_are_those_of_a_search_with_a_queue(name):
     assert ours == [by_queue(cells, world.width, start, goal) for cells, start, goal in rows]
 
 
-def test_doors_hands_and_what_the_agent_stands_on():
-    shut, opened = ("####", "#>D#", "####"), ("####", "#>d#", "####")
-    assert pay("actuate_door", shut, opened, ACTUATE, reward_open=0.9) == 0.9
-    assert pay("actuate_door", opened, shut, ACTUATE, reward_close=-0.8) == -0.8
-    assert pay("actuate_door", opened, opened, ACTUATE) == 0.0
-    hit = {"object_type": objects.OBSTACLE, "reward_on": 2.0, "reward_off": 0.5}
-    assert pay("overlap", shut, shut, **hit) == 0.5
-    held = Transition(grid(*shut), torch.tensor([7]), grid(*shut), torch.tensor([pack(objects.FLOOR)]))
-    key = held._replace(after=held.after._replace(held=torch.tensor([pack(objects.KEY, colour=objects.RED)])))
-    rule = REWARDS["pickndrop"](ground(*shut), object_type=objects.KEY, reward_pick=0.3, reward_drop=-0.6)
-    assert rule(key).item() == 0.3 and rule(held).item() == 0.0
-    assert rule(key._replace(before=key.after, after=key.before)).item() == -0.6
-    on = Transition(held.before, held.action, held.after, torch.tensor([pack(objects.OBSTACLE)]))
-    assert REWARDS["bump_moving_obstacle"](ground(*shut))(on).item() == -1.0
-    assert ENDINGS["bump_moving_obstacle"](ground(*shut))(on).item()
-    both = (ENDINGS["bump_moving_obstacle"](ground(*shut)), ENDINGS["reach_exit"](ground(*shut)))
-    assert ENDINGS["reduce_any"](ground(*shut), both)(on).item()
-    assert not ENDINGS["reduce_all"](ground(*shut), both)(on).item()
-
-
-def test_the_memory_exit_pays_to_the_last_bit():
-    scene = grid("###", "#^#", "###")._replace(good=torch.tensor([2]))
-    rule = REWARDS["reach_exit_memory"](ground("###", beacon=1), reward_good=0.3, reward_bad=-0.7)
-    for colour, reward in ((2, 0.3), (3, -0.7)):
-        assert (
-            rule(Transition(scene, scene.heading, scene, torch.tensor([pack(objects.EXIT, 0, colour)]))).item()
-            == reward
-        )
-    assert rule(Transition(scene, scene.heading, scene, torch.tensor([pack(objects.BEACON, 0, 2)]))).item() == 0.0
+def test_hands_and_what_the_agent_stands_on():
+    place = ground(*SHUT, beacon=1)
+    empty = Transition(grid(*SHUT), torch.tensor([7]), grid(*SHUT), torch.tensor([pack(objects.FLOOR)]))
+    lifted = empty._replace(after=empty.after._replace(held=torch.tensor([pack(objects.KEY, colour=objects.RED)])))
+    rule = REWARDS["pickndrop"](place, object_type=objects.KEY, reward_pick=0.3, reward_drop=-0.6)
+    assert rule(lifted).item() == 0.3 and rule(empty).item() == 0.0
+    assert rule(lifted._replace(before=lifted.after, after=lifted.before)).item() == -0.6
+    on = empty._replace(under=torch.tensor([pack(objects.OBSTACLE)]))
+    assert REWARDS["bump_moving_obstacle"](place)(on).item() == -1.0
+    both = ENDINGS["bump_moving_obstacle"](place), ENDINGS["reach_exit"](place)
+    assert [ending(on).item() for ending in both] == [True, False]
+    assert ENDINGS["reduce_any"](place, both)(on).item() and not ENDINGS["reduce_all"](place, both)(on).item()
+    good = empty._replace(after=empty.after._replace(good=torch.tensor([2])))
+    rule = REWARDS["reach_exit_memory"](place, reward_good=0.3, reward_bad=-0.7)
+    for kind, colour, reward in ((objects.EXIT, 2, 0.3), (objects.EXIT, 3, -0.7), (objects.BEACON, 2, 0.0)):
+        assert rule(good._replace(under=torch.tensor([pack(kind, 0, colour)]))).item() == reward
 
 
 def test_sums_add_up_in_listed_order(tmp_path):
