@@ -87,24 +87,20 @@ def room_maps(layout: Scattered, phantoms: Phantoms | None) -> Maps:
     base, floor = layout.base.cpu().numpy(), layout.floor.cpu().numpy()
     lines = np.zeros(len(base), bool) if phantoms is None else phantoms.flags.cpu().numpy() > 0
     real = base >> 5 == WALL
-    wall = np.where(real | (lines & porous_walls(phantoms)), ALWAYS, NEVER)
+    wall_like = phantoms is not None and phantoms.appearance >> 5 == WALL  # some floor looks like a wall
+    wall = np.where(real | (lines & wall_like), ALWAYS, NEVER)
     worth = np.where(real, 0.0, ON_THE_WAY)
     worth[floor] = 1.0
     segments = zip(layout.first.tolist(), layout.stride.tolist(), layout.counts.tolist(), strict=False)
     for first, stride, count in segments:  # the wall segments that have an opening
         opening = first + stride * np.arange(count)
         wall[opening], worth[opening] = PERHAPS, 1.0 / count
-    if len(layout.first) and porous_walls(phantoms):
+    if len(layout.first) and wall_like:
         raise UserError("Nobody has written a player for phantom walls that are laid over walls with openings.")
     start = np.isin(np.arange(len(base)), floor) | (wall == PERHAPS)
     porous = ~real & (wall == ALWAYS)
     wall, start, porous, worth = (each.reshape(1, *shape) for each in (wall, start, porous, worth))
     return Maps(wall, start, porous, {"object": worth})
-
-
-def porous_walls(phantoms: Phantoms | None) -> bool:
-    """Tell whether some floor looks like a wall."""
-    return phantoms is not None and phantoms.appearance >> 5 == WALL
 
 
 def keydoor_maps(layout: LockedRoom) -> Maps:

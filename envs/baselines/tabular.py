@@ -103,10 +103,6 @@ class Bounds:
     vectors: Floats  # (K, S), the lower bound's linear functions
     actions: np.ndarray  # (K,) int64, the first action of the plan that each stands for
 
-    @property
-    def gap(self) -> float:
-        return self.upper - self.lower
-
 
 def solve(model: Model, gap: float = 0.01, size: int = 1_500) -> Bounds:
     """Search until the bounds at the start differ by at most `gap`, or consist of `size` vectors and points.
@@ -247,6 +243,7 @@ def belief_player(model: Model, bounds: Bounds) -> Player:
 
     The first observation of an episode says nothing. Observations (N, 1) are numbers below Z after that.
     """
+    observations = model.observation.shape[2]
     beliefs: Floats | None = None  # (N, S)
     actions: Integers = np.empty(0, np.int64)
 
@@ -255,23 +252,14 @@ def belief_player(model: Model, bounds: Bounds) -> Player:
         if beliefs is None:
             beliefs = np.repeat(model.start[None], len(observation), 0)
         else:
-            beliefs = updated(model, beliefs, actions, observation[:, 0].cpu().numpy())
+            seen, after = observation[:, 0].cpu().numpy(), np.empty_like(beliefs)
+            for action in range(len(model.transition)):
+                rows = np.flatnonzero(actions == action)
+                likely = model.observation[action][:, np.minimum(seen[rows], observations - 1)].T  # (rows, S')
+                after[rows] = (beliefs[rows] @ model.transition[action]) * likely
+            mass = after.sum(1, keepdims=True)  # impossible for ended episodes alone, and nobody asks for those
+            beliefs = np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)
         actions = bounds.actions[(beliefs @ bounds.vectors.T).argmax(1)]
         return torch.from_numpy(actions).to(observation.device)
 
     return act
-
-
-def updated(model: Model, beliefs: Floats, actions: Integers, seen: Integers) -> Floats:
-    """Update beliefs (N, S) after actions (N,) and observations (N,); one that has become impossible starts anew.
-
-    Only the beliefs of ended episodes become impossible, and nobody asks for those.
-    """
-    after = np.empty_like(beliefs)
-    observations = model.observation.shape[2]
-    for action in range(len(model.transition)):
-        rows = np.flatnonzero(actions == action)
-        likely = model.observation[action][:, np.minimum(seen[rows], observations - 1)].T  # (rows, S')
-        after[rows] = (beliefs[rows] @ model.transition[action]) * likely
-    mass = after.sum(1, keepdims=True)
-    return np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)

@@ -89,8 +89,14 @@ class Scattered(Layout):
         self.first, self.stride, segments = openings.view(-1, 3).unbind(1)  # each (O,): opens at first + stride * k
         self.objects, self.beacons = 1 + beacons + exits, beacons
         self.fixed, self.walls = len(self.floor), len(openings)
-        _check_scattered(beacons, exits, self.fixed + self.walls, colours)
-        left = self.fixed + self.walls - torch.arange(self.objects, device=device)
+        total = self.fixed + self.walls
+        if beacons < 0 or exits < 1:
+            raise UserError(f"There must be at least 1 exit and no negative number of beacons, not {exits}, {beacons}.")
+        if exits > len(colours):
+            raise UserError(f"{exits} exits need as many different colours, but there are {len(colours)}.")
+        if self.objects > total:
+            raise UserError(f"An agent, {beacons} beacons and {exits} exits do not fit on {total} cells of floor.")
+        left = total - torch.arange(self.objects, device=device)
         hues = list(itertools.permutations(colours, exits))
         self.counts = torch.cat([segments, left, torch.tensor([4, len(hues)], device=device)])  # (draws,)
         self.draws = len(self.counts)
@@ -203,15 +209,6 @@ def _segments(height: int, width: int, plan: Sequence[int]) -> list[tuple[int, i
     across = [(y * width + x + 1, 1, end - x - 1) for y in ys[1:-1] for x, end in itertools.pairwise(xs)]
     down = [((y + 1) * width + x, width, end - y - 1) for y, end in itertools.pairwise(ys) for x in xs[1:-1]]
     return across + down
-
-
-def _check_scattered(beacons: int, exits: int, floor: int, colours: Sequence[int]) -> None:
-    if beacons < 0 or exits < 1:
-        raise UserError(f"There must be at least 1 exit and no negative number of beacons, not {exits} and {beacons}.")
-    if exits > len(colours):
-        raise UserError(f"{exits} exits need as many different colours, but there are {len(colours)}.")
-    if 1 + beacons + exits > floor:
-        raise UserError(f"An agent, {beacons} beacons and {exits} exits do not fit on {floor} cells of floor.")
 
 
 def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], list[int]]:

@@ -234,21 +234,17 @@ class StochasticRaytracing(Rays):
 
 
 def _stretches(rows: int, columns: int, agent: Cell) -> Iterator[Stretch]:
-    """Cut every ray at each of its cells."""
+    """Cut every ray at each of its cells (row * columns + column), until it leaves the window."""
     for row, column in itertools.product(range(rows + 1), range(columns + 1)):
-        ray = _ray(rows, columns, agent, math.atan2(row - 0.5 - agent[0], column - 0.5 - agent[1]))
-        yield from ((frozenset(ray[:length]), cell) for length, cell in enumerate(ray))
-
-
-def _ray(rows: int, columns: int, agent: Cell, angle: float) -> list[int]:
-    """List the cells (row * columns + column) of a ray in order, each once, until it leaves the window."""
-    (y, x), down, right = agent, STEP * math.sin(angle), STEP * math.cos(angle)
-    at_y, at_x = float(y), float(x)
-    cells: dict[int, None] = {}
-    while 0 <= round(at_y) < rows and 0 <= round(at_x) < columns:
-        cells[round(at_y) * columns + round(at_x)] = None
-        at_y, at_x = at_y + down, at_x + right
-    return list(cells)
+        angle = math.atan2(row - 0.5 - agent[0], column - 0.5 - agent[1])
+        y, x, down, right = float(agent[0]), float(agent[1]), STEP * math.sin(angle), STEP * math.cos(angle)
+        crossed: set[int] = set()
+        while 0 <= round(y) < rows and 0 <= round(x) < columns:
+            cell = round(y) * columns + round(x)
+            if cell not in crossed:
+                yield frozenset(crossed), cell
+                crossed.add(cell)
+            y, x = y + down, x + right
 
 
 # What a phantom cell looks like, in every encoding: a wall, or "nothing", which no real cell ever is.

@@ -157,10 +157,6 @@ class Crossing(Empty):
         present = which.argsort(1) < self.rivers  # (N, Y + X)
         wet = (present[:, :, None] & self.lines).any(1)  # (N, H*W)
         cells = before.cells.masked_fill(wet, self.river)
-        return before._replace(cells=self._open(cells, present, order, along))
-
-    def _open(self, cells: Tensor, present: Tensor, order: Tensor, along: Tensor) -> Tensor:
-        """Put an opening into every river."""
         rows = self._limits(present[:, : len(self.ys)], self.ys, self.height)
         columns = self._limits(present[:, len(self.ys) :], self.xs, self.width)
         vertical = present[:, len(self.ys) :].sum(1, keepdim=True)  # (N, 1)
@@ -171,7 +167,7 @@ class Crossing(Empty):
             x = torch.where(across, columns.gather(1, j + 1), _between(columns, j, draw))
             cells = cells.scatter(1, y * self.width + x, pack(objects.FLOOR))
             i, j = i + ~across, j + across
-        return cells
+        return before._replace(cells=cells)
 
     def _limits(self, present: Tensor, lines: Tensor, size: int) -> Tensor:
         """List where rooms end: the wall, the rivers present in rising order, then the other wall again and again."""
@@ -215,18 +211,14 @@ class MoveObstacles:
         positions = positions.topk(self.draws, 1, largest=False, sorted=True).values
         cells = scene.cells
         for position, draw in zip(positions.unbind(1), u.unbind(1), strict=True):
-            cells = self._move(cells, position, draw)
+            start = torch.where(position < self.size, position, self.inside)
+            around = start[:, None] + self.steps  # (N, 4)
+            free = cells.gather(1, around) == pack(objects.FLOOR)
+            moves = free.any(1) & (position < self.size)
+            target = torch.where(moves, around.gather(1, pick(free, draw)[:, None])[:, 0], start)
+            left = put(cells, start, torch.where(moves, pack(objects.FLOOR), at(cells, start)))
+            cells = put(left, target, torch.where(moves, pack(objects.OBSTACLE), at(left, target)))
         return scene._replace(cells=cells)
-
-    def _move(self, cells: Tensor, position: Tensor, u: Tensor) -> Tensor:
-        """Move the obstacle at each position (N,)."""
-        start = torch.where(position < self.size, position, self.inside)
-        around = start[:, None] + self.steps  # (N, 4)
-        free = cells.gather(1, around) == pack(objects.FLOOR)
-        moves = free.any(1) & (position < self.size)
-        target = torch.where(moves, around.gather(1, pick(free, u)[:, None])[:, 0], start)
-        left = put(cells, start, torch.where(moves, pack(objects.FLOOR), at(cells, start)))
-        return put(left, target, torch.where(moves, pack(objects.OBSTACLE), at(left, target)))
 
 
 class Teleport:

@@ -141,13 +141,10 @@ VISIBILITIES: dict[str, Callable[..., Callable[..., Visibility]]] = {
     ),
     "stochastic_raytracing": lambda: StochasticRaytracing,
 }
-REWARD_CASES = ("bad", "close", "closer", "drop", "further", "good", "off", "on", "open", "pick")
-PARAMETERS: dict[str, Check] = {
+PARAMETERS: dict[str, Check] = {  # all others are numbers
     **dict.fromkeys(("absolute_counts", "random_agent", "random_exit"), switch),
     **dict.fromkeys(("num_beacons", "num_exits", "num_obstacles", "num_rivers"), whole),
     **dict.fromkeys(("layout", "shape"), pair),
-    **dict.fromkeys(("reward", "reward_per_unit_distance", "threshold"), number),
-    **dict.fromkeys([f"reward_{case}" for case in REWARD_CASES], number),
     "area": area,
     "colors": colours,
     "distance_function": named({name: name for name in NORMS}),
@@ -179,7 +176,7 @@ def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location,
         if key.endswith("_functions"):
             arguments[key] = build_all(table, value[key], location.at(key), *context)
         else:
-            arguments[key] = PARAMETERS[key](value[key], location.at(key))
+            arguments[key] = PARAMETERS.get(key, number)(value[key], location.at(key))
     try:
         return row(*context, **arguments)
     except LocatedError:
