@@ -33,15 +33,8 @@ from envs.gridverse.yaml import parts, schema
 from envs.gridverse.yaml.schema import ACTIONS, COLOURS, KIND_NAMES, VISIBILITIES, Location, Pair, build, build_all
 
 STOCK = Path(__file__).parents[1] / "files"
-
-
-FUNCTIONS = (
-    "reset_function",
-    "transition_functions",
-    "reward_functions",
-    "observation_function",
-    "terminating_function",
-)
+FUNCTIONS = [f"{name}_function" for name in ("reset", "observation", "terminating")]
+REQUIRED = ["state_space", "observation_space", *FUNCTIONS, "transition_functions", "reward_functions"]
 
 
 class Yaml(GridWorld):
@@ -74,7 +67,7 @@ class Yaml(GridWorld):
 def load(path: str | Path, device: torch.device) -> tuple[Task, View]:
     """Read and check a file; returns the task and the view that it describes, with tables on `device`."""
     top, data = Location(str(path)), read(path)
-    schema.check_keys(data, top, ["state_space", "observation_space", *FUNCTIONS], ["action_space"])
+    schema.check_keys(data, top, REQUIRED, ["action_space"])
     done = schema.actions(data.get("action_space", list(ACTIONS)), top.at("action_space"))
     ground = build(RESETS, data["reset_function"], top.at("reset_function"), device)
     _space(data["state_space"], top.at("state_space"), ground)
