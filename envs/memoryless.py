@@ -96,11 +96,10 @@ class Args:
         """Refuse in one sentence what cannot work."""
         check_id(self.env, self.plugin)
         keywords(self.options)
-        for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least 1.")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative.")
+        for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh", "seed"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            if value < least:
+                raise UserError(f"--{name} {value} must be at least {least}.")
 
 
 # Games: a game scores many tables at once. Where only the initial state is random, and initial states are few, scores
@@ -332,22 +331,16 @@ def search_tables(game: Game, measure: int, args: Args, before: Found | None = N
     for _ in range(args.sweeps):
         last = values.clone()
         for seen in torch.randperm(game.observations, generator=generator).tolist():
-            values = _improve(game, measure, tables, seen, generator)
+            tried = tables.repeat_interleave(game.actions, 0)  # (R A, O)
+            tried[:, seen] = torch.arange(game.actions).repeat(len(tables))
+            scores = game.score(tried)[measure].unflatten(0, (-1, game.actions))  # (R, A)
+            values = scores.amax(1)
+            among = torch.rand(scores.shape, generator=generator) * (scores >= values[:, None] - SAME)
+            tables[:, seen] = among.argmax(1)
         idle = 0 if bool((values > last + SAME).any()) else idle + 1
         if idle == args.patience:
             break
     return tables, values
-
-
-def _improve(game: Game, measure: int, tables: Tensor, seen: int, generator: torch.Generator) -> Tensor:
-    """Put the best action for one observation into each of R tables; returns their scores (R,)."""
-    tried = tables.repeat_interleave(game.actions, 0)  # (R A, O)
-    tried[:, seen] = torch.arange(game.actions).repeat(len(tables))
-    scores = game.score(tried)[measure].unflatten(0, (-1, game.actions))  # (R, A)
-    best = scores.amax(1)
-    among = torch.rand(scores.shape, generator=generator) * (scores >= best[:, None] - SAME)
-    tables[:, seen] = among.argmax(1)
-    return best
 
 
 def as_policy(table: Tensor, actions: int) -> Tensor:

@@ -11,7 +11,7 @@ from envs.baselines import cards, players, search, tabular
 from envs.baselines.known import Level
 from envs.baselines.maps import keydoor_maps, room_maps
 from envs.baselines.players import Opener, Seeker
-from envs.baselines.playing import crowd, exactly, level, play, random_player
+from envs.baselines.playing import crowd, exactly, level, play
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -46,12 +46,6 @@ class Best:
     lower: Level
     upper: Level
     discounted: dict[str, float] | None = None
-
-
-def random_level(world: World[Any], budget: Budget) -> Level:
-    """Measure a uniformly random policy."""
-    player = random_player(world.num_actions, budget.seed + 1, world.device)
-    return level(play(world, player, budget.episodes, budget.seed), "measured")
 
 
 def best(world: World[Any], budget: Budget) -> Best:

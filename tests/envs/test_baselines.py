@@ -169,7 +169,7 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
         (["--only", "POMDP/CarFlags-v0"], "did you mean 'POMDP/CarFlag-v0'"),
         (["--episodes", "1"], "--episodes 1 must be at least 2"),
         (["--gap", "0"], "--gap 0.0 must be above 0"),
-        (["--seed", "-1"], "--seed -1 must not be negative"),
+        (["--seed", "-1"], "--seed -1 must be at least 0"),
         (["--only", "POMDP/CarFlag-v0"], "is no table of baselines"),
         (["--only", "POMDP/CarFlag-v0", "--folder", "FOLDER/baselines.json/results"], "choose another --folder"),
     ],
