@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -26,12 +26,13 @@ class Corridor(Layout):
     """
 
     draws = 2
+    makes: Mapping[int, int] = {objects.EXIT: 2, objects.BEACON: 2}
 
     def __init__(self, height: int, width: int, device: torch.device, colours: Sequence[int] = objects.COLOURS) -> None:
         check_size("A memory corridor", (height, width), (5, 5))
         if width % 2 == 0:
             raise UserError(f"A memory corridor needs an odd width, not {width}.")
-        self.height, self.width = height, width
+        self.height, self.width, self.colours = height, width, tuple(colours)
         pairs = list(itertools.permutations(colours, 2))
         grids = [_corridor(height, width, *pair, right) for pair in pairs for right in (False, True)]
         self.grids = torch.stack(grids).flatten(1).to(device)  # (2*pairs, H*W)
@@ -80,7 +81,8 @@ class Scattered(Layout):
         colours: Sequence[int] = objects.COLOURS,
         walls: bool = True,
     ) -> None:
-        self.height, self.width = height, width
+        self.height, self.width, self.colours = height, width, tuple(colours)
+        self.makes = {objects.EXIT: exits, objects.BEACON: beacons} if beacons else {objects.EXIT: exits}
         ground = bordered(height, width)
         parted = ground.masked_fill(lines(height, width, plan), pack(objects.WALL))
         self.base = (parted if walls else ground).flatten().to(device)  # (H*W,) codes before openings and objects
@@ -139,6 +141,8 @@ class LockedRoom(Layout):
     """
 
     draws = 7
+    makes: Mapping[int, int] = {objects.EXIT: 1, objects.DOOR: 1, objects.KEY: 1}
+    colours = (objects.YELLOW,)
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
         check_size("A keydoor grid", (height, width), (4, 5))  # with room beside the key

@@ -6,7 +6,7 @@ table look-up. A box packs an index into a list of contents where others have st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
@@ -103,6 +103,8 @@ class Layout(Protocol):
     height: int
     width: int
     draws: int
+    makes: Mapping[int, int]  # how many objects of each kind there are besides floor and wall
+    colours: tuple[int, ...] = ()  # of these objects
 
     def __call__(self, u: Tensor) -> Scene:
         """Draw N scenes from uniforms u (N, draws) float64."""

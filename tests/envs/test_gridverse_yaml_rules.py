@@ -20,7 +20,7 @@ from envs.gridverse import objects
 from envs.gridverse.objects import Scene, Transition, blocks_movement, kinds, pack
 from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml.parts import MoveObstacles, Teleport, WalkingDistance, pick, pick_distinct
+from envs.gridverse.yaml.parts import Teleport, WalkingDistance, pick, pick_distinct
 from envs.gridverse.yaml.world import ENDINGS, RESETS, REWARDS, RULES, Ground, stock_files
 from envs.registry import make_world
 
@@ -65,8 +65,8 @@ def grid(*lines):
 
 
 def ground(*lines, **counts):
-    kind = {"exit": objects.EXIT, "key": objects.KEY, "obstacle": objects.OBSTACLE, "beacon": objects.BEACON}
-    return Ground(SimpleNamespace(height=len(lines), width=len(lines[0])), {kind[k]: v for k, v in counts.items()}, CPU)
+    makes = {getattr(objects, name.upper()): count for name, count in counts.items()}
+    return Ground(SimpleNamespace(height=len(lines), width=len(lines[0]), makes=makes), CPU)
 
 
 def many(scene, count):
@@ -144,13 +144,13 @@ def test_a_batch_of_n_is_n_batches_of_one(name):
 )
 def test_obstacles_move_one_after_the_other_to_floor_only(lines, found):
     before = many(grid(*lines), COUNT)
-    after = MoveObstacles(4, 5, 2, CPU)(before, before.position, uniforms(COUNT, 2))
+    after = RULES["move_obstacles"](ground(*lines, obstacle=2))(before, before.position, uniforms(COUNT, 2))
     check(places(after, objects.OBSTACLE), found)
 
 
 def test_fewer_obstacles_than_declared_and_none():
     lines = ("#####", "#.O.#", "#####")
-    after = MoveObstacles(3, 5, 3, CPU)(grid(*lines), torch.zeros(1), uniforms(1, 3))
+    after = RULES["move_obstacles"](ground(*lines, obstacle=3))(grid(*lines), torch.zeros(1), uniforms(1, 3))
     assert (kinds(after.cells) == objects.OBSTACLE).sum() == 1 and (kinds(after.cells[0, [5, 9]]) == objects.WALL).all()
     rule, scene = RULES["move_obstacles"](ground(*lines)), grid(*lines)
     assert rule.draws == 0 and rule(scene, torch.zeros(1), uniforms(1, 0)) is scene
@@ -198,8 +198,8 @@ def test_a_chain_is_its_rules_one_by_one():
 
 
 def resets(name, count=COUNT, **parameters):
-    ground = RESETS[name](CPU, **parameters)
-    return ground, ground.layout(uniforms(count, ground.layout.draws))
+    layout = RESETS[name](CPU, **parameters)
+    return layout, layout(uniforms(count, layout.draws))
 
 
 def places(scene, kind):
@@ -224,8 +224,8 @@ def test_picks_are_uniform_over_what_is_allowed():
 
 
 def test_empty_has_one_state_or_all():
-    ground, scene = resets("empty", 3, shape=(4, 6))
-    assert places(scene, objects.EXIT) == [(2 * 6 + 4,)] * 3 and ground.layout.initial_draws().shape == (1, 0)
+    layout, scene = resets("empty", 3, shape=(4, 6))
+    assert places(scene, objects.EXIT) == [(2 * 6 + 4,)] * 3 and layout.initial_draws().shape == (1, 0)
     assert scene.position.tolist() == [7] * 3 and scene.heading.tolist() == [objects.EAST] * 3
     _, scene = resets("empty", shape=(4, 4), random_agent=True, random_exit=True)
     found = zip(places(scene, objects.EXIT), scene.position.tolist(), scene.heading.tolist(), strict=True)
@@ -288,10 +288,10 @@ def openings(order, ys, xs, i=0, j=0):
 
 @pytest.mark.parametrize(("shape", "rivers"), [((5, 5), 1), ((5, 5), 9), ((7, 7), 2), ((5, 9), 3)])
 def test_crossings(shape, rivers):
-    ground, scene = resets("crossing", shape=shape, num_rivers=rivers, object_type=objects.OBSTACLE)
+    layout, scene = resets("crossing", shape=shape, num_rivers=rivers, object_type=objects.OBSTACLE)
     check(places(scene, objects.OBSTACLE), crossings(*shape, rivers))
     assert set(scene.position.tolist()) == {shape[1] + 1} and set(scene.heading.tolist()) == {objects.EAST}
-    assert (kinds(scene.cells) == objects.OBSTACLE).sum(1).max() <= ground.counts[objects.OBSTACLE]
+    assert (kinds(scene.cells) == objects.OBSTACLE).sum(1).max() <= layout.makes[objects.OBSTACLE]
 
 
 @pytest.mark.parametrize(("shape", "rivers"), [((5, 5), 1), ((7, 7), 2), ((9, 9), 6), ((11, 7), 4), ((9, 13), 99)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -53,8 +53,10 @@ class Empty(Layout):
     Draws: the exit's cell, the agent's cell, the agent's heading, as far as they are random.
     """
 
+    makes: Mapping[int, int] = {objects.EXIT: 1}
+
     def __init__(
-        self, shape: Shape, device: torch.device, random_agent: bool = False, random_exit: bool = False
+        self, device: torch.device, shape: Shape, random_agent: bool = False, random_exit: bool = False
     ) -> None:
         check_size("An empty grid", shape, (4, 4))
         self.height, self.width = shape
@@ -87,9 +89,9 @@ class DynamicObstacles(Empty):
     Draws: those of the empty grid, then one for every obstacle.
     """
 
-    def __init__(self, shape: Shape, num_obstacles: int, device: torch.device, random_agent: bool = False) -> None:
-        super().__init__(shape, device, random_agent)
-        self.obstacles = num_obstacles
+    def __init__(self, device: torch.device, shape: Shape, num_obstacles: int, random_agent: bool = False) -> None:
+        super().__init__(device, shape, random_agent)
+        self.obstacles, self.makes = num_obstacles, {objects.EXIT: 1, objects.OBSTACLE: num_obstacles}
         self.draws += num_obstacles
         free = len(self.interior) - 2
         if not 0 <= num_obstacles <= free:
@@ -108,8 +110,11 @@ class Telepods(Empty):
     Draws: the cells of the two telepods, the heading.
     """
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
-        super().__init__(shape, device)
+    makes: Mapping[int, int] = {objects.EXIT: 1, objects.TELEPOD: 2}
+    colours = (objects.RED,)
+
+    def __init__(self, device: torch.device, shape: Shape) -> None:
+        super().__init__(device, shape)
         self.draws = 3
         self.headings = torch.tensor([objects.EAST, objects.SOUTH], device=device)
 
@@ -130,9 +135,9 @@ class Crossing(Empty):
     Draws: which rivers, the order of crossing, and the openings.
     """
 
-    def __init__(self, shape: Shape, num_rivers: int, object_type: int, device: torch.device) -> None:
+    def __init__(self, device: torch.device, shape: Shape, num_rivers: int, object_type: int) -> None:
         check_size("A crossing", shape, (5, 5))
-        super().__init__(shape, device)
+        super().__init__(device, shape)
         if self.height % 2 == 0 or self.width % 2 == 0:
             raise UserError(f"A crossing needs an odd height and an odd width, not {list(shape)}.")
         if num_rivers < 1:
@@ -149,7 +154,9 @@ class Crossing(Empty):
         lines[torch.arange(len(self.ys)), self.ys, 1:-1] = True
         lines[len(self.ys) + torch.arange(len(self.xs)), 1:-1, self.xs] = True
         self.lines = lines.flatten(1)  # (Y + X, H*W)
-        self.most = int(self.lines.any(0).sum())  # cells that can be river
+        if object_type not in (objects.FLOOR, objects.WALL):
+            most = int(self.lines.any(0).sum())  # cells that can be river
+            self.makes = {objects.EXIT: 1} | {object_type: most + (object_type == objects.EXIT)}
 
     def __call__(self, u: Tensor) -> Scene:
         which, order, along = u.split([self.candidates, self.rivers, self.rivers], 1)
@@ -197,11 +204,11 @@ class MoveObstacles:
     ones before it have left. The agent is no obstacle to them: the floor it stands on is floor.
     """
 
-    def __init__(self, height: int, width: int, count: int, device: torch.device) -> None:
-        self.draws = count
-        self.size, self.inside = height * width, width + 1
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.draws = layout.makes.get(objects.OBSTACLE, 0)
+        self.size, self.inside = layout.height * layout.width, layout.width + 1
         self.cell = torch.arange(self.size, device=device)
-        self.steps = Front(width, device).ahead
+        self.steps = Front(layout.width, device).ahead
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         if not self.draws:

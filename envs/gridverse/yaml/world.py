@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -69,27 +69,28 @@ def load(path: str | Path, device: torch.device) -> tuple[Task, View]:
     top, data = Location(str(path)), read(path)
     schema.check_keys(data, top, REQUIRED, ["action_space"])
     done = schema.actions(data.get("action_space", list(ACTIONS)), top.at("action_space"))
-    ground = build(RESETS, data["reset_function"], top.at("reset_function"), device)
-    _space(data["state_space"], top.at("state_space"), ground)
-    seen = _space(data["observation_space"], top.at("observation_space"), ground)
+    layout = build(RESETS, data["reset_function"], top.at("reset_function"), device)
+    _space(data["state_space"], top.at("state_space"), layout)
+    seen = _space(data["observation_space"], top.at("observation_space"), layout)
+    ground = Ground(layout, device)
     rules = build_all(RULES, data["transition_functions"], top.at("transition_functions"), ground)
     ground = dataclasses.replace(ground, carried=_carries(rules) and ACTIONS.index("PICK_N_DROP") in done)
     rewards = build_all(REWARDS, data["reward_functions"], top.at("reward_functions"), ground)
     ending = build(ENDINGS, data["terminating_function"], top.at("terminating_function"), ground)
     view = build(OBSERVATIONS, data["observation_function"], top.at("observation_function"), ground)
-    return Task(ground.layout, done, rules, rewards, (ending,), seen), view
+    return Task(layout, done, rules, rewards, (ending,), seen), view
 
 
-def _space(space: Any, location: Location, ground: Ground) -> Objects:
+def _space(space: Any, location: Location, layout: Layout) -> Objects:
     """Return the objects and colours that a space lists, once they are known to hold what the layout makes."""
     schema.check_keys(space, location, ["objects", "colors"], [])
     listed = schema.kinds(space["objects"], location.at("objects"))
     hues = schema.colours(space["colors"], location.at("colors"))
-    for kind in (FLOOR, WALL, *ground.counts):
+    for kind in (FLOOR, WALL, *layout.makes):
         if kind not in listed:
             raise location.at("objects").error(f"{KIND_NAMES[kind]} is missing, and the reset function makes it.")
     for name, colour in COLOURS.items():
-        if colour in ground.colours and colour not in hues:
+        if colour in layout.colours and colour not in hues:
             raise location.at("colors").error(f"{name} is missing, and the reset function uses it.")
     return Objects(listed, tuple(hue for hue in hues if hue))
 
@@ -150,23 +151,14 @@ def read(path: str | Path) -> Any:
 
 @dataclass(frozen=True)
 class Ground:
-    """What the other functions of a file have to know about its reset function.
+    """What the other functions of a file have to know: the layout, and where all tables are.
 
-    Attributes:
-        counts: how many objects of each kind the layout makes besides floor and wall.
-        colours: those of these objects.
-        carried: whether the agent can lift things, so that the grid may be without a key.
+    `carried` says whether the agent can lift things, so that the grid may be without a key.
     """
 
     layout: Layout
-    counts: Mapping[int, int]
     device: torch.device
-    colours: tuple[int, ...] = ()
     carried: bool = False
-
-    @property
-    def height(self) -> int:
-        return self.layout.height
 
     @property
     def width(self) -> int:
@@ -178,7 +170,7 @@ class Ground:
         Raises:
             UserError: the reset function makes none or several, or the agent can take it out of the grid.
         """
-        made = "many" if kind in (FLOOR, WALL) else self.counts.get(kind, 0)
+        made = "many" if kind in (FLOOR, WALL) else self.layout.makes.get(kind, 0)
         if made != 1:
             raise UserError(f"there must be exactly one {KIND_NAMES[kind]}, and the reset function makes {made}.")
         if kind == KEY and self.carried:
@@ -189,25 +181,16 @@ class Ground:
 # ---- reset functions: a layout, and what it puts into the grid -------------------------------------------------------
 
 
-def _crossing(device: torch.device, shape: Pair, num_rivers: int, object_type: int) -> Ground:
-    layout = parts.Crossing(shape, num_rivers, object_type, device)
-    counts = {EXIT: 1}
-    if object_type not in (FLOOR, WALL):
-        counts[object_type] = counts.get(object_type, 0) + layout.most
-    return Ground(layout, counts, device)
-
-
-def _memory(device: torch.device, shape: Pair, colors: tuple[int, ...]) -> Ground:
-    return Ground(Corridor(*shape, device, _exit_colours(colors, 2)), {EXIT: 2, objects.BEACON: 2}, device, colors)
+def _memory(device: torch.device, shape: Pair, colors: tuple[int, ...]) -> Layout:
+    return Corridor(*shape, device, _exit_colours(colors, 2))
 
 
 def _memory_rooms(
     device: torch.device, shape: Pair, layout: Pair, colors: tuple[int, ...], num_beacons: int, num_exits: int
-) -> Ground:
+) -> Layout:
     if num_beacons < 1 or num_exits < 2:
         raise UserError(f"There must be at least 1 beacon and 2 exits, not {num_beacons} and {num_exits}.")
-    placed = Scattered(*shape, layout, num_beacons, num_exits, device, _exit_colours(colors, num_exits))
-    return Ground(placed, {EXIT: num_exits, objects.BEACON: num_beacons}, device, colors)
+    return Scattered(*shape, layout, num_beacons, num_exits, device, _exit_colours(colors, num_exits))
 
 
 def _exit_colours(colors: tuple[int, ...], fewest: int) -> tuple[int, ...]:
@@ -216,25 +199,15 @@ def _exit_colours(colors: tuple[int, ...], fewest: int) -> tuple[int, ...]:
     return colors
 
 
-RESETS: dict[str, Callable[..., Ground]] = {
-    "crossing": _crossing,
-    "dynamic_obstacles": lambda device, shape, num_obstacles, random_agent=False: Ground(
-        parts.DynamicObstacles(shape, num_obstacles, device, random_agent), {EXIT: 1, OBSTACLE: num_obstacles}, device
-    ),
-    "empty": lambda device, shape, random_agent=False, random_exit=False: Ground(
-        parts.Empty(shape, device, random_agent, random_exit), {EXIT: 1}, device
-    ),
-    "keydoor": lambda device, shape: Ground(
-        LockedRoom(shape[0], shape[1], device), {EXIT: 1, objects.DOOR: 1, KEY: 1}, device, (objects.YELLOW,)
-    ),
+RESETS: dict[str, Callable[..., Layout]] = {
+    "crossing": parts.Crossing,
+    "dynamic_obstacles": parts.DynamicObstacles,
+    "empty": parts.Empty,
+    "keydoor": lambda device, shape: LockedRoom(shape[0], shape[1], device),
     "memory": _memory,
     "memory_rooms": _memory_rooms,
-    "rooms": lambda device, shape, layout: Ground(
-        Scattered(shape[0], shape[1], layout, 0, 1, device, (0,)), {EXIT: 1}, device
-    ),
-    "teleport": lambda device, shape: Ground(
-        parts.Telepods(shape, device), {EXIT: 1, objects.TELEPOD: 2}, device, (objects.RED,)
-    ),
+    "rooms": lambda device, shape, layout: Scattered(shape[0], shape[1], layout, 0, 1, device, (0,)),
+    "teleport": parts.Telepods,
 }
 
 # ---- transition functions --------------------------------------------------------------------------------------------
@@ -244,11 +217,9 @@ RULES: dict[str, Callable[..., Rule]] = {
     "actuate_door": lambda ground: ActuateDoor(ground.width, ground.device),
     "chain": lambda ground, transition_functions: parts.Chain(transition_functions),
     "move_agent": lambda ground: Motion(ground.width, ground.device, moves=True, turns=False),
-    "move_obstacles": lambda ground: parts.MoveObstacles(
-        ground.height, ground.width, ground.counts.get(OBSTACLE, 0), ground.device
-    ),
+    "move_obstacles": lambda ground: parts.MoveObstacles(ground.layout, ground.device),
     "pickndrop": lambda ground: PickAndDrop(ground.width, ground.device),
-    "teleport": lambda ground: parts.Teleport(ground.height, ground.width, ground.device),
+    "teleport": lambda ground: parts.Teleport(ground.layout.height, ground.width, ground.device),
     "turn_agent": lambda ground: Motion(ground.width, ground.device, moves=False, turns=True),
 }
 
@@ -262,7 +233,7 @@ def _into_wall(ground: Ground, reward: float = -1.0) -> Reward:
 
 
 def _memory_exit(ground: Ground, reward_good: float = 1.0, reward_bad: float = -1.0) -> Reward:
-    if not ground.counts.get(objects.BEACON):
+    if not ground.layout.makes.get(objects.BEACON):
         raise UserError("reach_exit_memory needs a Beacon in the grid, and the reset function makes none.")
     return MemoryPay(reward_good, reward_bad, 0.0, ground.device)
 
@@ -281,7 +252,7 @@ def _closer(
 def _closer_on_foot(
     ground: Ground, object_type: int, reward_closer: float = 1.0, reward_further: float = -1.0
 ) -> Reward:
-    distance = parts.WalkingDistance(ground.height, ground.width, ground.one(object_type), ground.device)
+    distance = parts.WalkingDistance(ground.layout.height, ground.width, ground.one(object_type), ground.device)
     return parts.change(distance, reward_closer, reward_further, ground.device)
 
 
@@ -334,7 +305,7 @@ ENDINGS: dict[str, Callable[..., Ending]] = {
 
 
 def _view(ground: Ground, area: Area, visibility: Callable[..., Visibility]) -> View:
-    return View(ground.height, ground.width, area, visibility, ground.device)
+    return View(ground.layout.height, ground.width, area, visibility, ground.device)
 
 
 OBSERVATIONS: dict[str, Callable[..., View]] = {
