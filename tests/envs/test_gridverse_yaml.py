@@ -85,10 +85,6 @@ def test_encodings_are_those_of_the_objects_that_the_file_lists(encoding):
     assert torch.equal(ours.reset(u).observation, theirs.reset(u).observation)
 
 
-def test_there_are_25_stock_files():
-    assert len(stock_files()) == 25
-
-
 @pytest.mark.parametrize("name", sorted(stock_files()))
 def test_gymnasium_makes_every_stock_file(name):
     env = gymnasium.make("Gridverse/Yaml-v0", path=name, time_limit=30)

@@ -9,7 +9,7 @@ import torch
 from catch_rules import memoryless
 from torch import Tensor
 
-from envs.baselines.playing import finish, play, random_player
+from envs.baselines.playing import finish
 from envs.baselines.search import explore
 from envs.core import State, World
 from envs.errors import UserError
@@ -138,18 +138,8 @@ def test_a_success_that_depends_on_the_way_there_is_that_of_every_way():
     assert late.tolist() == pytest.approx([1 - 0.7**2, 0.3 * 2.5 + 0.7 * (-1 + 0.3 * 2.5 - 0.7)])
 
 
-def test_random_actions_are_judged_as_they_play():
-    world = make_world("Gridverse/Memory-5x5-v0")  # an exit after the hundredth step is no success any more
-    game = make_game(world, 1, 0, 1)
-    uniform = torch.full((game.observations, game.actions), 1 / game.actions, dtype=torch.float64)
-    outcomes = play(world, random_player(world.num_actions, 1), 20_000, 0)
-    judged = game.judge(uniform)
-    assert judged[SUCCESS].item() == pytest.approx(float(outcomes.success.double().mean()), abs=0.014)
-    assert judged[RETURN].item() == pytest.approx(float(outcomes.returns.mean()), abs=0.2)
-
-
 def test_tables_win_where_the_world_says_so():
-    world = make_world("Gridverse/Memory-5x5-v0")
+    world = make_world("Gridverse/Memory-5x5-v0")  # an exit after the hundredth step is no success any more
     graph = explore(world)
     tables = make_game(world, 1, 0, 1).first_tables(100, torch.Generator().manual_seed(0))
     draws = world.initial_draws()
