@@ -83,26 +83,16 @@ def without(table: Table, row: int, column: int) -> Table:
     return rows - 1, tuple(c & low | c >> 1 & ~low for c in kept)
 
 
-def ruled_out(table: Table, row: int, column: int) -> Table:
-    """Note a wrong guess."""
-    rows, columns = table
-    return rows, (*columns[:column], columns[column] | 1 << row, *columns[column + 1 :])
-
-
-def shown(table: Table, column: int) -> Table:
-    """Turn an unseen card, which has a new value, into the last of the seen ones."""
-    rows, columns = table
-    return rows + 1, columns[:column] + columns[column + 1 :]
-
-
 @cache
 def options(table: Table, row: int) -> Options:
     """List all guesses at the partner of a seen card that may be right."""
     found: dict[int, tuple[int, float, Table, Table]] = {}
-    for j, column in enumerate(table[1]):
+    rows, columns = table
+    for j, column in enumerate(columns):
         chance = partner(table, row, j)
         if chance > 0.0 and column not in found:
-            found[column] = (j, chance, tidy(without(table, row, j)), tidy(ruled_out(table, row, j)))
+            wrong = (rows, (*columns[:j], column | 1 << row, *columns[j + 1 :]))  # the guess is noted
+            found[column] = (j, chance, tidy(without(table, row, j)), tidy(wrong))
     return Options(*zip(*found.values(), strict=True))
 
 
@@ -124,7 +114,7 @@ def turns(table: Table) -> Iterator[tuple[float, Table, int | None]]:
         yield from ((each * p, tidy(without(table, row, j)), None) for row, p in enumerate(known) if p > 0.0)
         fresh = 1.0 - sum(known)
         if fresh > 1e-12:
-            yield each * fresh, shown(table, j), rows
+            yield each * fresh, (rows + 1, columns[:j] + columns[j + 1 :]), rows  # the last of the seen ones
 
 
 def solve(pairs: int, horizon: int) -> Solution:

@@ -68,11 +68,6 @@ def blocks_vision(code: Tensor) -> Tensor:
     return (kind == WALL) | (kind == HIDDEN) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
-def holdable(code: Tensor) -> Tensor:
-    """Tell what can be picked up: keys."""
-    return kinds(code) == KEY
-
-
 def is_kind(kind: int) -> Callable[[Tensor], Tensor]:
     """Make the property of having this type."""
     return lambda code: kinds(code) == kind

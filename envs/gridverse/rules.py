@@ -91,16 +91,16 @@ class ActuateDoor:
 
 
 class PickAndDrop:
-    """Exchanges what is in the hand with what is in front, where that is floor or can be held."""
+    """Exchanges what is in the hand with what is in front, where that is floor or a key."""
 
     draws = 0
     runs_on_numpy = True
 
     def __init__(self, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
-        holdable, code = table(objects.holdable, device), torch.arange(SEEN, device=device)
-        self.open = table(is_kind(objects.FLOOR), device) | holdable  # (SEEN,)
-        self.taken = torch.where(holdable, code, pack(objects.NONE))  # (SEEN,), what the hand gets
+        key, code = table(is_kind(objects.KEY), device), torch.arange(SEEN, device=device)
+        self.open = table(is_kind(objects.FLOOR), device) | key  # (SEEN,)
+        self.taken = torch.where(key, code, pack(objects.NONE))  # (SEEN,), what the hand gets
         self.left = torch.where(code == pack(objects.NONE), pack(objects.FLOOR), code)  # (SEEN,), what the hand leaves
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,17 +22,8 @@ Cell = tuple[int, int]  # (row, column) of the window
 Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a cell, and that cell
 
 
-class Visibility(Protocol):
-    """Which cells of a window are lit; made with its rows and columns and the agent's (row, column) in it."""
-
-    draws: int
-
-    def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
-        """Light cells by see-through cells `clear`, both (N, rows, columns) bool, and uniforms u (N, draws)."""
-
-
-class Transparent:
-    """Everything is lit."""
+class Visibility:
+    """Which cells of a window are lit, made with its rows and columns and the agent's (row, column) in it: here all."""
 
     draws = 0
 
@@ -40,10 +31,11 @@ class Transparent:
         self.column = agent[1]
 
     def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
+        """Light cells by see-through cells `clear`, both (N, rows, columns) bool, and uniforms u (N, draws)."""
         return torch.ones_like(clear)
 
 
-class Occluded(Transparent):
+class Occluded(Visibility):
     """Two floods start at an agent in the last row, one to the left and one to the right, never back.
 
     Each goes on from a clear cell ahead, sideways and diagonally ahead. Opaque cells are lit themselves.
@@ -92,7 +84,7 @@ class View:
         # The agent never stands on the border and never inside something opaque, so the cells that touch it
         # are always inside the grid and always lit.
         touching = top >= -1 and bottom <= 0 and left >= -1 and right <= 1
-        self.close = touching and isinstance(self.visibility, Transparent)
+        self.close = touching and type(self.visibility) in (Visibility, Occluded)
         self.runs_on_numpy = self.close
 
     def __call__(
@@ -170,16 +162,15 @@ def _window(heading: int, area: Area) -> list[tuple[int, int]]:
 STEP = 0.01  # of a cell, the stride at which a ray is walked
 
 
-class Rays:
+class Rays(Visibility):
     """One ray from the centre of the agent's cell towards every corner of every cell of a window.
 
     The rays are fixed by the window, so they are walked once. What remains for a step is to ask, for every stretch of
     a ray, whether an opaque cell lies on it, and to add up the rays that reach each cell: two products of matrices.
     """
 
-    draws = 0
-
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
+        super().__init__(rows, columns, agent, device)
         stretches = Counter(_stretches(rows, columns, agent))
         before = torch.zeros(rows * columns, len(stretches))
         reached = torch.zeros(len(stretches), rows * columns)
@@ -217,7 +208,6 @@ class Raytracing(Rays):
         self.measure, self.threshold = self.counts if absolute_counts else self.shares, threshold
 
     def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
-        """Light cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, 0)."""
         return (self.measure(clear.flatten(1)) >= self.threshold).view_as(clear)
 
 
@@ -229,7 +219,6 @@ class StochasticRaytracing(Rays):
         self.draws = rows * columns
 
     def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
-        """Light cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, cells)."""
         return (u < self.shares(clear.flatten(1))).view_as(clear)
 
 

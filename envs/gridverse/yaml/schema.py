@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from envs.errors import UserError
 from envs.gridverse import objects
-from envs.gridverse.view import Occluded, Raytracing, StochasticRaytracing, Transparent, Visibility
+from envs.gridverse.view import Occluded, Raytracing, StochasticRaytracing, Visibility
 from envs.gridverse.yaml.parts import NORMS
 
 T = TypeVar("T")
@@ -134,7 +134,7 @@ actions = different(named({name: number for number, name in enumerate(ACTIONS)})
 
 # Each waits for the window that it belongs to, see `View`.
 VISIBILITIES: dict[str, Callable[..., Callable[..., Visibility]]] = {
-    "fully_transparent": lambda: Transparent,
+    "fully_transparent": lambda: Visibility,
     "partially_occluded": lambda: Occluded,
     "raytracing": lambda absolute_counts=True, threshold=1.0: partial(
         Raytracing, absolute_counts=absolute_counts, threshold=threshold
