@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import gymnasium
 import numpy as np
@@ -28,7 +28,7 @@ import tyro
 from torch import Tensor
 
 from envs.baselines.playing import draws, finish
-from envs.baselines.search import PAID, WON, Array, Graph, explore
+from envs.baselines.search import PAID, WON, Graph, explore
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import State, World, where
@@ -52,16 +52,15 @@ not show that an agent remembers; there, only the number of steps or another env
 ORIGINS_NOTE = """\
 `exact`: judged on every initial state, else on `episodes`. Seconds on the wall of machines that had other work. A +
 after a revision: with uncommitted changes."""
-FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in ("success", "return")}
-
 MEASURES = ("success", "return")  # rows of a score
+FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in MEASURES}
+
 SAME = 1e-9  # difference of two scores that is taken for rounding
 SURE = 3.0  # logit of a table's own action where a stochastic policy begins; all others begin at 0
-Row = dict[str, Any]  # of a table of results
 BINS = 8  # of each component of a continuous observation
-
-Identify = Callable[[Tensor], Tensor]
-"""From observations (N, ...) to their numbers (N,)."""
+Row = dict[str, Any]  # of a table of results
+Found = tuple[Tensor, Tensor]  # the tables (R, O) that all restarts ended with, and their scores (R,)
+Identify = Callable[[Tensor], Tensor]  # from observations (N, ...) to their numbers (N,)
 
 
 @dataclass(frozen=True)
@@ -97,11 +96,10 @@ class Args:
         """Refuse in one sentence what cannot work."""
         check_id(self.env, self.plugin)
         keywords(self.options)
-        for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name} {getattr(self, name)} must be at least 1.")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative.")
+        for name in ("restarts", "sweeps", "patience", "updates", "episodes", "fresh", "seed"):
+            value, least = getattr(self, name), 0 if name == "seed" else 1
+            if value < least:
+                raise UserError(f"--{name} {value} must be at least {least}.")
 
 
 # Games: a game scores many tables at once. Where only the initial state is random, and initial states are few, scores
@@ -124,7 +122,12 @@ class ExactGame:
         endings, number = np.unique(kinds, axis=0, return_inverse=True)  # (E, 2)
         follower = graph.follower.copy()
         follower[ended] = self.states + number.ravel()
-        self.wins = torch.from_numpy(successes(endings, step_reward(graph), self.limit)).double()  # (E, limit)
+        # What is a success with the first, second ... step. Rewards are added in the order in which a world adds them,
+        # so that a return of nearly 0 has the world's own sign.
+        verdict, last = endings.T[:, :, None]  # (E, 1) each
+        before = np.cumsum(np.r_[0.0, np.full(self.limit - 1, step_reward(graph) or 0.0)])  # (limit,)
+        won = (verdict == WON) | ((verdict == PAID) & (before + last > 0.0))
+        self.wins = torch.from_numpy(won).double()  # (E, limit)
         self.follower, self.reward = torch.from_numpy(follower), torch.from_numpy(graph.reward)  # (S, A)
         self.observation, self.initial = torch.from_numpy(graph.observation), torch.from_numpy(graph.initial)
 
@@ -192,7 +195,6 @@ class SampledGame:
         """Play all tables at once, from the same initial states; see `ExactGame.score`."""
         count = len(tables)
         row = torch.arange(count).repeat_interleave(len(self.start))
-
         chance = (u.repeat(count, 1) for u in self.chance)
         outcome = self._play(self.start.repeat(count, 1), lambda seen: tables[row, seen], chance.__next__)
         return outcome.unflatten(1, (count, -1)).mean(2)
@@ -256,16 +258,6 @@ def step_reward(graph: Graph) -> float | None:
     return None if len(rewards) > 1 else float(rewards.sum())
 
 
-def successes(endings: Array, reward: float | None, limit: int) -> Array:
-    """Tell which of these (verdict, reward) endings (E, 2) are a success with the first, second ... step: (E, limit).
-
-    Rewards are added in the order in which a world adds them, so that a return of nearly 0 has the world's own sign.
-    """
-    verdict, last = endings.T[:, :, None]  # (E, 1) each
-    before = np.cumsum(np.r_[0.0, np.full(limit - 1, reward or 0.0)])  # (limit,)
-    return (verdict == WON) | ((verdict == PAID) & (before + last > 0.0))
-
-
 # Observations: how they are told apart
 
 
@@ -323,18 +315,6 @@ def visited(world: World[Any], key: Identify, generator: torch.Generator, episod
 # The search
 
 
-class Found(NamedTuple):
-    """The tables that all restarts ended with, and their scores on what they were chosen by."""
-
-    tables: Tensor  # (R, O)
-    values: Tensor  # (R,)
-
-    @property
-    def best(self) -> Tensor:
-        """The best table (O,)."""
-        return self.tables[int(self.values.argmax())]
-
-
 @torch.no_grad()
 def search_tables(game: Game, measure: int, args: Args, before: Found | None = None) -> Found:
     """Coordinate ascent of all restarts: for one observation after another, in random order, the best action.
@@ -345,28 +325,22 @@ def search_tables(game: Game, measure: int, args: Args, before: Found | None = N
     generator = torch.Generator().manual_seed(args.seed)
     tables = game.first_tables(args.restarts, generator)
     if before is not None:
-        best = before.values.argsort(descending=True)[: (args.restarts + 1) // 2]
-        tables[: len(best)] = before.tables[best]
+        best = before[1].argsort(descending=True)[: (args.restarts + 1) // 2]
+        tables[: len(best)] = before[0][best]
     values, idle = game.score(tables)[measure], 0
     for _ in range(args.sweeps):
         last = values.clone()
         for seen in torch.randperm(game.observations, generator=generator).tolist():
-            values = _improve(game, measure, tables, seen, generator)
+            tried = tables.repeat_interleave(game.actions, 0)  # (R A, O)
+            tried[:, seen] = torch.arange(game.actions).repeat(len(tables))
+            scores = game.score(tried)[measure].unflatten(0, (-1, game.actions))  # (R, A)
+            values = scores.amax(1)
+            among = torch.rand(scores.shape, generator=generator) * (scores >= values[:, None] - SAME)
+            tables[:, seen] = among.argmax(1)
         idle = 0 if bool((values > last + SAME).any()) else idle + 1
         if idle == args.patience:
             break
-    return Found(tables, values)
-
-
-def _improve(game: Game, measure: int, tables: Tensor, seen: int, generator: torch.Generator) -> Tensor:
-    """Put the best action for one observation into each of R tables; returns their scores (R,)."""
-    tried = tables.repeat_interleave(game.actions, 0)  # (R A, O)
-    tried[:, seen] = torch.arange(game.actions).repeat(len(tables))
-    scores = game.score(tried)[measure].unflatten(0, (-1, game.actions))  # (R, A)
-    best = scores.amax(1)
-    among = torch.rand(scores.shape, generator=generator) * (scores >= best[:, None] - SAME)
-    tables[:, seen] = among.argmax(1)
-    return best
+    return tables, values
 
 
 def as_policy(table: Tensor, actions: int) -> Tensor:
@@ -400,16 +374,16 @@ def search(game: Game, args: Args) -> list[Row]:
     Returns:
         A row for each search: the success and the return of the best table and of the best stochastic policy.
     """
-    rows, found = [], None
+    rows: list[Row] = []
+    found: Found | None = None
     for measure, searched in enumerate(MEASURES):
-        found = search_tables(game, measure, args, found)
-        table = game.judge(as_policy(found.best, game.actions))
-        policy = game.judge(search_policy(game, measure, found.best, args.updates))
-        row: Row = {"searched": searched}
-        row |= {f"table_{name}": float(value) for name, value in zip(MEASURES, table, strict=True)}
-        row |= {f"stochastic_{name}": float(value) for name, value in zip(MEASURES, policy, strict=True)}
-        reached = int((found.values >= found.values.max() - SAME).sum())
-        rows.append(row | {"reached": reached, "restarts": args.restarts})
+        tables, values = found = search_tables(game, measure, args, found)
+        best = tables[int(values.argmax())]
+        table = game.judge(as_policy(best, game.actions))
+        policy = game.judge(search_policy(game, measure, best, args.updates))
+        scores = dict(zip(FORMATS, torch.cat((table, policy)).tolist(), strict=True))
+        reached = int((values >= values.max() - SAME).sum())
+        rows.append({"searched": searched, **scores, "reached": reached, "restarts": args.restarts})
     return rows
 
 
@@ -425,12 +399,10 @@ def compute(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
     game = make_game(world, args.episodes, args.seed, args.fresh)
     name: Row = {"env": named(args.env, options)}
     rows = [name | row for row in search(game, args)]
-    made: Row = {
-        "observations": game.observations, "exact": game.exact, "episodes": None if game.exact else args.fresh,
-        "time_limit": world.time_limit, "seed": args.seed, "revision": revision(),
-        "seconds": round(time.perf_counter() - begin, 1), "cpu": cpu(),
-    }  # fmt: skip
-    return rows, name | made | origin("envs.memoryless", argv)
+    made = name | {"observations": game.observations, "exact": game.exact}
+    made |= {"episodes": None if game.exact else args.fresh, "time_limit": world.time_limit, "seed": args.seed}
+    made |= {"revision": revision(), "seconds": round(time.perf_counter() - begin, 1), "cpu": cpu()}
+    return rows, made | origin("envs.memoryless", argv)
 
 
 def in_words(rows: Sequence[Row]) -> str:
@@ -451,13 +423,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     torch.set_num_threads(1)
     folder = Path(args.folder)
-    if args.write:
-        read_tables(folder / "memoryless.json")  # before the search, whose result would be lost with it
+    if args.write:  # before the search, whose result would be lost with it
+        tables = read_tables(folder / "memoryless.json")
         make_folder(folder)
     rows, made = compute(args, argv)
     print(in_words(rows))
     if args.write:
-        tables = read_tables(folder / "memoryless.json")
         policies = tables.get(POLICIES, Table((), (), POLICIES, POLICIES_NOTE, FORMATS)).replace_rows("env", rows)
         origins = tables.get(ORIGINS, Table((), (), ORIGINS, ORIGINS_NOTE)).replace_rows("env", [made])
         write_page(folder, "memoryless", TITLE, {}, [policies, origins])

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 import torch
 
 from world_models.unizero.networks import Expansion, Window
-from world_models.unizero.search import SearchNumbers
+from world_models.unizero.search import Functions, SearchNumbers, outcome, search
 
 BACKENDS = ["torch", "compiled"]
 INTEGERS = ("parent", "action", "depth", "path", "child", "visits", "remembered")
@@ -103,11 +104,11 @@ class Oracle:
             at = at.parent
 
 
-def oracle_of(model, row, numbers, config):
+def oracle_of(model, row, numbers, config, forced=None):
     prior = model.root_logits[row].softmax(0)
-    if numbers.noise is not None:
+    if numbers.noise is not None and config.root == "puct":
         prior = (1 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise[row]
-    oracle = Oracle(prior.tolist(), numbers.ties[row].tolist(), config.tree)
+    oracle = Oracle(prior.tolist(), numbers.ties[row].tolist(), config.tree, forced)
     for s in range(config.simulations):
         node, action = oracle.select(s)
         policy = model.logits[s, row].softmax(0).tolist()
@@ -118,10 +119,9 @@ def oracle_of(model, row, numbers, config):
 def check_against(oracle, tree, row):
     nodes = oracle.nodes
     assert tree.parent[row].tolist() == [0] + [node.parent.number for node in nodes[1:]]
-    assert tree.action[row].tolist() == [node.action for node in nodes]
     assert tree.depth[row].tolist() == [node.depth() for node in nodes]
-    assert tree.visits[row].tolist() == [node.visits for node in nodes]
-    assert tree.total[row].tolist() == pytest.approx([node.total for node in nodes], abs=1e-12)
+    for name in ("action", "visits", "total"):
+        assert getattr(tree, name)[row].tolist() == pytest.approx([getattr(n, name) for n in nodes], abs=1e-12)
     assert tree.low[row].item() == pytest.approx(oracle.low, abs=1e-12)
     assert tree.high[row].item() == pytest.approx(oracle.high, abs=1e-12)
 
@@ -166,12 +166,13 @@ def random_model(batch, actions, simulations, seed, coarse=False, scale=1.0, jit
     return Recorded(numbers(batch, actions), numbers(*size), numbers(*size), numbers(*size, actions))
 
 
-def no_history(batch, pairs=3, width=WIDTH):
-    return Window.empty(batch, pairs, width, "cpu", DOUBLE)
-
-
-def latents(batch, width=WIDTH):
-    return torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)[:, :width]
+def searched(model, numbers, config, history=None):
+    """Search with a recorded model, by default without a history of three steps; a root's latent is (0, its row)."""
+    batch = len(numbers.action)
+    none = torch.zeros(batch, dtype=torch.int64)
+    history = history or Window(torch.zeros(batch, 3, WIDTH, dtype=DOUBLE), none[:, None].repeat(1, 3), none)
+    latent = torch.stack((torch.zeros(batch), torch.arange(batch)), 1).to(DOUBLE)
+    return search(Functions(None, model.root, partial(outcome, model), False), history, latent, numbers, config)
 
 
 def silent(batch, simulations, noise=None):

@@ -223,7 +223,7 @@ def world_scale(id: str, success: bool = True) -> Scale | None:
     """Give the success, or the return, of random actions and of the best player known with default options.
 
     Where the optimum is only bounded the best known player stands at the lower bound, so that a score may exceed 1.
-    None: `envs/baselines/lines.toml` has no lines of this environment.
+    None: `envs/baselines/lines.json` has no lines of this environment.
     """
     lines = baselines.lines(id)
     if lines is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,9 @@ import torch
 import tyro
 
 from envs.baselines import known
-from envs.baselines.bounds import SCRIPTED, Best, Budget, best, random_level
-from envs.baselines.known import SHIPPED, UNKNOWN, Lines, as_toml
+from envs.baselines.bounds import SCRIPTED, Best, Budget, best
+from envs.baselines.known import SHIPPED, UNKNOWN, Lines
+from envs.baselines.playing import level, play, random_player
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
@@ -54,7 +55,7 @@ class Args:
     write: bool = True
     """Write the three files."""
     ship: bool = False
-    """Also write lines.toml in the package, which scripts read to print the two lines beside their scores."""
+    """Also write lines.json in the package, which scripts read to print the two lines beside their scores."""
 
     def check(self) -> None:
         """Refuse what cannot work.
@@ -62,13 +63,12 @@ class Args:
         Raises:
             UserError: one sentence that names the flag.
         """
-        for flag, value in (("episodes", self.episodes), ("scripted-episodes", self.scripted_episodes)):
-            if value < 2:
-                raise UserError(f"--{flag} {value} must be at least 2, for a standard error.")
-        if self.seed < 0:
-            raise UserError(f"--seed {self.seed} must not be negative.")
-        if not self.gap > 0.0 or self.size < 1:
-            raise UserError(f"--gap {self.gap} must be above 0 and --size {self.size} at least 1.")
+        for name, least in (("episodes", 2), ("scripted_episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
+            if getattr(self, name) < least:
+                flag = name.replace("_", "-")
+                raise UserError(f"--{flag} {getattr(self, name)} must be at least {least}.")
+        if not self.gap > 0.0:
+            raise UserError(f"--gap {self.gap} must be above 0.")
         for id in self.only:
             check_id(id, self.plugin)
         if self.options and len(self.ids()) != 1:
@@ -94,7 +94,8 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
     """Compute one row; without bounds, and with a printed reason, where nobody has a player for the environment."""
     begin = time.perf_counter()
     budget = Budget(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
-    random = random_level(world, budget)
+    player = random_player(world.num_actions, args.seed + 1, world.device)
+    random = level(play(world, player, args.episodes, args.seed), "measured")
     try:
         found = best(world, budget)
     except UserError as error:
@@ -106,13 +107,11 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
         id=id,
         time_limit=world.time_limit,
         random=random,
-        lower=found.lower,
-        upper=found.upper,
+        **vars(found),
         episodes=args.episodes,
         scripted_episodes=args.scripted_episodes if SCRIPTED in found.lower.kind else 0,
         seed=args.seed,
         revision=revision(),
-        discounted=found.discounted,
         command=command,
         machine=cpu(),
         seconds=round(time.perf_counter() - begin, 1),
@@ -136,22 +135,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         rows[id] = lines = compute(id, world, args, command)
         print(f"{id:<48} random {known.show(lines.random.success):<16} best {known.best(lines)}", flush=True)
         if args.write:
-            write(folder, ordered(rows), args.ship)
-
-
-def ordered(rows: Mapping[str, Lines]) -> dict[str, Lines]:
-    """Sort rows as the registry does; rows with options, and of environments not registered now, come last."""
-    return {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
-
-
-def write(folder: Path, rows: dict[str, Lines], ship: bool) -> None:
-    """Write the three files, and with `ship` the one in the package."""
-    write_text(folder / "baselines.json", known.as_json(rows))
-    write_text(folder / "baselines.csv", known.as_csv(rows))
-    write_text(folder / "baselines.md", known.markdown(rows))
-    if ship:
-        own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
-        write_text(SHIPPED, as_toml(own))
+            # As the registry sorts them; rows with options, and of environments not registered now, come last.
+            rows = {id: rows[id] for id in [*(id for id in WORLDS if id in rows), *sorted(set(rows) - set(WORLDS))]}
+            write_text(folder / "baselines.json", known.as_json(rows))
+            write_text(folder / "baselines.csv", known.as_csv(rows))
+            write_text(folder / "baselines.md", known.markdown(rows))
+        if args.write and args.ship:
+            own = {id: lines for id, lines in rows.items() if id in WORLDS and lines.bounded}
+            write_text(SHIPPED, known.as_json(own, without=known.ORIGIN))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from envs.baselines import cards, maps, players, search, tabular
+from envs.baselines import cards, players, search, tabular
 from envs.baselines.known import Level
-from envs.baselines.playing import crowd, exactly, level, play, random_player
+from envs.baselines.maps import keydoor_maps, room_maps
+from envs.baselines.players import Opener, Seeker
+from envs.baselines.playing import crowd, exactly, level, play
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
@@ -44,12 +46,6 @@ class Best:
     lower: Level
     upper: Level
     discounted: dict[str, float] | None = None
-
-
-def random_level(world: World[Any], budget: Budget) -> Level:
-    """Measure a uniformly random policy."""
-    player = random_player(world.num_actions, budget.seed + 1, world.device)
-    return level(play(world, player, budget.episodes, budget.seed), "measured")
 
 
 def best(world: World[Any], budget: Budget) -> Best:
@@ -120,9 +116,15 @@ def grid_bounds(world: GridWorld, budget: Budget) -> Best:
         raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
     if world.encoding != "summed" or world.dictionary or (world.view.rows, world.view.columns) != (2, 3):
         raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
-    if isinstance(layout, Scattered):
-        return _rooms_bounds(world, layout, budget)
-    return _keydoor_bounds(world, layout, budget)
+    if isinstance(layout, LockedRoom):
+        outcomes = play(world, crowd(partial(Opener, keydoor_maps(layout))), budget.scripted, budget.seed)
+        return Best(level(outcomes, SCRIPTED), exactly(*players.keydoor(world.height), FULL_STATE))
+    drawn = room_maps(layout, world.phantoms)
+    gambler, patient = (  # the one for the success, the other for the return
+        play(world, crowd(partial(Seeker, drawn, bold)), budget.scripted, budget.seed) for bold in (True, False)
+    )
+    lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
+    return Best(lower, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
 def searched_bounds(world: World[Any]) -> Best:
@@ -137,22 +139,6 @@ def searched_bounds(world: World[Any]) -> Best:
         raise RuntimeError(f"The plan promises a return of {found.value} and gets {returns}.")
     upper = exactly(1.0, returns, BELIEF_OPTIMAL if success == 1.0 else RETURN_OPTIMAL)
     return Best(exactly(success, returns, BELIEF_OPTIMAL), upper)
-
-
-def _rooms_bounds(world: GridWorld, layout: Scattered, budget: Budget) -> Best:
-    """Play a gambler for the success, a patient seeker for the return."""
-    drawn = maps.room_maps(layout, world.phantoms)
-    gambler, patient = (
-        play(world, crowd(partial(players.Seeker, drawn, bold)), budget.scripted, budget.seed) for bold in (True, False)
-    )
-    lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
-    return Best(lower, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
-
-
-def _keydoor_bounds(world: GridWorld, layout: LockedRoom, budget: Budget) -> Best:
-    drawn = maps.keydoor_maps(layout)
-    outcomes = play(world, crowd(partial(players.Opener, drawn)), budget.scripted, budget.seed)
-    return Best(level(outcomes, SCRIPTED), exactly(*players.keydoor(world.height), FULL_STATE))
 
 
 BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {

@@ -23,6 +23,8 @@ import numpy as np
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Table = tuple[int, tuple[int, ...]]  # seen cards that lie there; for every unseen card the bits of those it is not for
 EMPTY: Table = (0, ())
+Sum = tuple[int, float, bool, int]  # of a turn: table, chance, whether it leads to a decision, and to which, or table
+Choice = tuple[float, int, int]  # of a guess: chance, right, wrong
 
 
 @dataclass(frozen=True)
@@ -81,26 +83,16 @@ def without(table: Table, row: int, column: int) -> Table:
     return rows - 1, tuple(c & low | c >> 1 & ~low for c in kept)
 
 
-def ruled_out(table: Table, row: int, column: int) -> Table:
-    """Note a wrong guess."""
-    rows, columns = table
-    return rows, (*columns[:column], columns[column] | 1 << row, *columns[column + 1 :])
-
-
-def shown(table: Table, column: int) -> Table:
-    """Turn an unseen card, which has a new value, into the last of the seen ones."""
-    rows, columns = table
-    return rows + 1, columns[:column] + columns[column + 1 :]
-
-
 @cache
 def options(table: Table, row: int) -> Options:
     """List all guesses at the partner of a seen card that may be right."""
     found: dict[int, tuple[int, float, Table, Table]] = {}
-    for j, column in enumerate(table[1]):
+    rows, columns = table
+    for j, column in enumerate(columns):
         chance = partner(table, row, j)
         if chance > 0.0 and column not in found:
-            found[column] = (j, chance, tidy(without(table, row, j)), tidy(ruled_out(table, row, j)))
+            wrong = (rows, (*columns[:j], column | 1 << row, *columns[j + 1 :]))  # the guess is noted
+            found[column] = (j, chance, tidy(without(table, row, j)), tidy(wrong))
     return Options(*zip(*found.values(), strict=True))
 
 
@@ -122,21 +114,64 @@ def turns(table: Table) -> Iterator[tuple[float, Table, int | None]]:
         yield from ((each * p, tidy(without(table, row, j)), None) for row, p in enumerate(known) if p > 0.0)
         fresh = 1.0 - sum(known)
         if fresh > 1e-12:
-            yield each * fresh, shown(table, j), rows
+            yield each * fresh, (rows + 1, columns[:j] + columns[j + 1 :]), rows  # the last of the seen ones
 
 
 def solve(pairs: int, horizon: int) -> Solution:
     """Run value iteration over every table that a player can come to; pairs up to 5 take seconds."""
-    number = _tables(pairs)
-    sums, maxima = _arrays(number)
+    number, sums, choices, starts = _program(pairs)
+    chance, right, wrong = (np.array(column) for column in zip(*choices, strict=True))
+    table, weight, decides, target = (np.array(column) for column in zip(*sums, strict=True))
+    target = target + len(number) * decides  # in the values of the tables, then of the decisions
+
+    def swept(values: Floats, cost: float) -> Floats:
+        """Compute the values (tables,) with one step more to go."""
+        decisions = np.maximum.reduceat(chance * values[right] + (1.0 - chance) * (values[wrong] - cost), starts)
+        worth = np.concatenate([values, decisions])[target]
+        return np.asarray(np.bincount(table, weight * worth, minlength=len(values)), np.float64)
+
     empty = number[EMPTY]
     returns, success = np.zeros((2, horizon + 1, len(number)))
     success[:, empty] = 1.0
     for k in range(horizon):
-        returns[k + 1] = _swept(returns[k], sums, maxima, cost=1.0)
-        success[k + 1] = _swept(success[k], sums, maxima, cost=0.0)
+        returns[k + 1] = swept(returns[k], cost=1.0)
+        success[k + 1] = swept(success[k], cost=0.0)
         success[k + 1, empty] = 1.0
     return Solution(number, returns, success)
+
+
+def _program(pairs: int) -> tuple[dict[Table, int], list[Sum], list[Choice], list[int]]:
+    """Write the dynamic program: a number for every table that can come up, what it sums, and all choices.
+
+    The last list says where the choices of each decision begin.
+    """
+    number: dict[Table, int] = {}
+    sums: list[Sum] = []
+    choices: list[Choice] = []
+    starts: list[int] = []
+    decided: dict[tuple[Table, int], int] = {}
+    tables: list[Table] = []
+
+    def named(table: Table) -> int:
+        if table not in number:
+            number[table] = len(number)
+            tables.append(table)
+        return number[table]
+
+    named(full(pairs))
+    for table in tables:  # which grows meanwhile
+        for chance, then, row in turns(table):
+            if row is None:
+                sums.append((number[table], chance, False, named(then)))
+                continue
+            if (then, row) not in decided:
+                decided[then, row] = len(starts)
+                starts.append(len(choices))
+                guess = options(then, row)
+                each = zip(guess.chance, guess.right, guess.wrong, strict=True)
+                choices += [(p, named(right), named(wrong) if p < 1.0 else 0) for p, right, wrong in each]
+            sums.append((number[table], chance, True, decided[then, row]))
+    return number, sums, choices, starts
 
 
 def _alike(rows: int, columns: tuple[int, ...]) -> list[list[int]]:
@@ -148,54 +183,3 @@ def _alike(rows: int, columns: tuple[int, ...]) -> list[list[int]]:
 
 def _renamed(column: int, order: list[int]) -> int:
     return sum((column >> row & 1) << digit for digit, row in enumerate(order))
-
-
-def _tables(pairs: int) -> dict[Table, int]:
-    """Give a number to every table that can come up."""
-    number: dict[Table, int] = {}
-    waiting = [full(pairs)]
-    while waiting:
-        table = waiting.pop()
-        if table in number:
-            continue
-        number[table] = len(number)
-        for _, then, row in turns(table):
-            if row is None:
-                waiting.append(then)
-            else:
-                choices = options(then, row)
-                waiting.extend(choices.right)
-                waiting.extend(t for t, p in zip(choices.wrong, choices.chance, strict=True) if p < 1.0)
-    return number
-
-
-Sums = tuple[Any, Any, Any]  # of a turn: table, chance, and the value that it leads to: a table or a decision
-Maxima = tuple[Any, Any, Any, Any]  # of an option: first of its decision, chance, right, wrong
-
-
-def _arrays(number: dict[Table, int]) -> tuple[Sums, Maxima]:
-    """Write the dynamic program as flat arrays; a decision's number counts on from the tables'."""
-    sums: list[tuple[int, float, int]] = []
-    choices: list[tuple[float, int, int]] = []
-    starts: list[int] = []
-    decided: dict[tuple[Table, int], int] = {}
-    for table, name in number.items():
-        for chance, then, row in turns(table):
-            if row is not None and (then, row) not in decided:
-                decided[then, row] = len(number) + len(decided)
-                starts.append(len(choices))
-                guess = options(then, row)
-                each = zip(guess.chance, guess.right, guess.wrong, strict=True)
-                choices += [(p, number[right], number.get(wrong, 0)) for p, right, wrong in each]
-            sums.append((name, chance, number[then] if row is None else decided[then, row]))
-    columns = (np.array(column) for column in zip(*sums, strict=True))
-    return tuple(columns), (np.array(starts), *(np.array(column) for column in zip(*choices, strict=True)))  # type: ignore[return-value]
-
-
-def _swept(values: Floats, sums: Sums, maxima: Maxima, cost: float) -> Floats:
-    """Compute the values (tables,) with one step more to go."""
-    starts, chance, right, wrong = maxima
-    decisions = np.maximum.reduceat(chance * values[right] + (1.0 - chance) * (values[wrong] - cost), starts)
-    table, weight, target = sums
-    worth = np.concatenate([values, decisions])[target]
-    return np.asarray(np.bincount(table, weight * worth, minlength=len(values)), np.float64)

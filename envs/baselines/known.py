@@ -1,6 +1,6 @@
 """The two lines that a score is read against: a uniformly random policy, and the best that is known.
 
-The numbers were computed by `python -m envs.baselines` and are shipped in `lines.toml`; reading them computes nothing.
+The numbers were computed by `python -m envs.baselines` and are shipped in `lines.json`; reading them computes nothing.
 All rows that were ever computed, with their origin, make a page, a CSV table, and the JSON file that keeps them.
 """
 
@@ -10,19 +10,16 @@ import csv
 import dataclasses
 import json
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from envs.files import read_entries
 from envs.tables import Table, Value
 
-SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.toml", "published.csv"))
+SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
 Scores = Mapping[str, float | None]  # by architecture; None where the text has no value
 LEVELS = ("random", "lower", "upper")
 ORIGIN = ("command", "machine", "seconds")  # how the numbers came about; not shipped
@@ -94,7 +91,7 @@ def lines(id: str) -> Lines | None:
 @cache
 def shipped() -> Mapping[str, Lines]:
     """Return all shipped lines by id."""
-    return parse(SHIPPED.read_text(encoding="utf-8"))
+    return read(SHIPPED)
 
 
 def relative(score: float, lines: Lines) -> str:
@@ -111,17 +108,6 @@ def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = 
     """Return " (random 0.45, best known 1.00)" for a score; empty where no lines are known for such options."""
     known = None if options else lines(id)
     return "" if known is None else f" ({relative(score, known)})"
-
-
-def as_toml(all_lines: Mapping[str, Lines]) -> str:
-    """Write the text of `lines.toml`."""
-    entries = {id: plain(lines) for id, lines in all_lines.items()}
-    return tomli_w.dumps({id: {k: v for k, v in entry.items() if k not in ORIGIN} for id, entry in entries.items()})
-
-
-def parse(text: str) -> dict[str, Lines]:
-    """Read the text of `lines.toml`."""
-    return {id: from_plain(id, entry) for id, entry in tomllib.loads(text).items()}
 
 
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
@@ -186,9 +172,11 @@ def read(path: Path) -> dict[str, Lines]:
     return read_entries(path, from_plain, "baselines")
 
 
-def as_json(all_lines: Mapping[str, Lines]) -> str:
-    """Write the text that `read` reads."""
-    return json.dumps({id: plain(lines) for id, lines in all_lines.items()}, indent=1) + "\n"
+def as_json(all_lines: Mapping[str, Lines], without: Sequence[str] = ()) -> str:
+    """Write the text that `read` reads, without the facts of these names."""
+    entries = {id: plain(lines) for id, lines in all_lines.items()}
+    kept = {id: {name: entry[name] for name in entry if name not in without} for id, entry in entries.items()}
+    return json.dumps(kept, indent=1) + "\n"
 
 
 def as_csv(all_lines: Mapping[str, Lines]) -> str:
@@ -199,15 +187,13 @@ def as_csv(all_lines: Mapping[str, Lines]) -> str:
 def _flat(lines: Lines) -> dict[str, Value]:
     row: dict[str, Value] = {"id": lines.id, "time_limit": lines.time_limit}
     for name in LEVELS:
-        level = getattr(lines, name)
+        level: Level = getattr(lines, name)
         for measured, value in (("success", level.success), ("returns", level.returns)):
-            known = not math.isnan(value.mean)
-            row |= {f"{name}_{measured}": value.mean if known else None}
-            row |= {f"{name}_{measured}_error": value.error if known else None}
+            known = {f"{name}_{measured}": value.mean, f"{name}_{measured}_error": value.error}
+            row |= dict.fromkeys(known) if math.isnan(value.mean) else known
         row[f"{name}_kind"] = level.kind
     found = lines.discounted or {}
-    row |= {"discount": found.get("discount")}
-    row |= {f"discounted_{name}": found.get(name) for name in ("lower", "upper")}
+    row |= {"discount": found.get("discount")} | {f"discounted_{name}": found.get(name) for name in ("lower", "upper")}
     names = ("episodes", "scripted_episodes", "seed", "revision", "command", "machine")
     return row | {name: getattr(lines, name) for name in names}
 
@@ -229,10 +215,9 @@ def markdown(by_id: Mapping[str, Lines]) -> str:
 
 
 def _level_row(lines: Lines) -> tuple[str, ...]:
-    kinds = dict.fromkeys((lines.lower.kind, lines.upper.kind))
-    returns = _range(lines.lower.returns, lines.upper.returns)
-    shown = (show(lines.random.success), best(lines), show(lines.random.returns), returns)
-    return lines.id, *shown, "; ".join(kinds), str(lines.time_limit)
+    kinds = "; ".join(dict.fromkeys((lines.lower.kind, lines.upper.kind)))
+    shown = (show(lines.random.success), best(lines), show(lines.random.returns))
+    return lines.id, *shown, _range(lines.lower.returns, lines.upper.returns), kinds, str(lines.time_limit)
 
 
 def _origin(all_lines: Sequence[Lines]) -> list[str]:
@@ -240,14 +225,20 @@ def _origin(all_lines: Sequence[Lines]) -> list[str]:
     commands = list(dict.fromkeys(lines.command for lines in all_lines))
     machines = "; ".join(sorted({lines.machine for lines in all_lines}))
     columns = ("environment", "episodes", "of scripted players", "seed", "revision", "minutes", "command")
-    rows = []
-    for lines in all_lines:
-        minutes, number = f"{lines.seconds / 60:.1f}", commands.index(lines.command) + 1
-        sampled = (lines.episodes, lines.scripted_episodes or None, lines.seed)
-        rows.append((lines.id, *sampled, lines.revision, minutes, number))
-    text = ["", "## How the rows were made", ""]
-    text += [f"{number}. `{command}`" for number, command in enumerate(commands, 1)]
-    text += ["", f"Machine: {machines}; other work ran on it. A + after a revision: with uncommitted changes.", ""]
+    rows = [
+        (
+            each.id,
+            each.episodes,
+            each.scripted_episodes or None,
+            each.seed,
+            each.revision,
+            f"{each.seconds / 60:.1f}",
+            commands.index(each.command) + 1,
+        )
+        for each in all_lines
+    ]
+    text = ["", "## How the rows were made", "", *(f"{n}. `{command}`" for n, command in enumerate(commands, 1)), ""]
+    text += [f"Machine: {machines}; other work ran on it. A + after a revision: with uncommitted changes.", ""]
     return [*text, Table(columns, rows).markdown()]
 
 

@@ -30,15 +30,14 @@ CUE_VALUE = 0  # observed value of a floor that is marked by nothing at all
 KEY_VALUE = 10  # and of a key; beacons are greater, and all of them can be walked on
 ON_THE_WAY = 0.1  # worth of seeing a cell that holds nothing and leads on
 NEVER, ALWAYS, PERHAPS = 0, 1, 2  # whether a cell looks like a wall
+AXES = tuple(zip(STEPS, (*STEPS[1:], STEPS[0]), strict=True))  # by heading: the steps ahead and to the right
 CHANGES = tuple(
     {FORWARD: (ahead, h), LEFT: (-right, h), RIGHT: (right, h), BACKWARD: (-ahead, h)}
     | {LEFT_TURN: (0, (h - 1) % 4), RIGHT_TURN: (0, (h + 1) % 4)}
-    for h, (ahead, right) in enumerate(zip(STEPS, (*STEPS[1:], STEPS[0]), strict=True))
+    for h, (ahead, right) in enumerate(AXES)
 )  # by heading and action: change of cell, new heading
-WINDOWS = tuple(
-    (ahead - right, ahead, ahead + right, -right, 0, right)
-    for ahead, right in zip(STEPS, (*STEPS[1:], STEPS[0]), strict=True)
-)  # by heading: offsets of the six cells of a window, in the order of the observation
+# By heading: offsets of the six cells of a window, in the order of the observation.
+WINDOWS = tuple((ahead - right, ahead, ahead + right, -right, 0, right) for ahead, right in AXES)
 
 
 def moved(pose: Pose, action: int) -> Pose:
@@ -88,24 +87,20 @@ def room_maps(layout: Scattered, phantoms: Phantoms | None) -> Maps:
     base, floor = layout.base.cpu().numpy(), layout.floor.cpu().numpy()
     lines = np.zeros(len(base), bool) if phantoms is None else phantoms.flags.cpu().numpy() > 0
     real = base >> 5 == WALL
-    wall = np.where(real | (lines & porous_walls(phantoms)), ALWAYS, NEVER)
+    wall_like = phantoms is not None and phantoms.appearance >> 5 == WALL  # some floor looks like a wall
+    wall = np.where(real | (lines & wall_like), ALWAYS, NEVER)
     worth = np.where(real, 0.0, ON_THE_WAY)
     worth[floor] = 1.0
     segments = zip(layout.first.tolist(), layout.stride.tolist(), layout.counts.tolist(), strict=False)
     for first, stride, count in segments:  # the wall segments that have an opening
         opening = first + stride * np.arange(count)
         wall[opening], worth[opening] = PERHAPS, 1.0 / count
-    if len(layout.first) and porous_walls(phantoms):
+    if len(layout.first) and wall_like:
         raise UserError("Nobody has written a player for phantom walls that are laid over walls with openings.")
     start = np.isin(np.arange(len(base)), floor) | (wall == PERHAPS)
     porous = ~real & (wall == ALWAYS)
     wall, start, porous, worth = (each.reshape(1, *shape) for each in (wall, start, porous, worth))
     return Maps(wall, start, porous, {"object": worth})
-
-
-def porous_walls(phantoms: Phantoms | None) -> bool:
-    """Tell whether some floor looks like a wall."""
-    return phantoms is not None and phantoms.appearance >> 5 == WALL
 
 
 def keydoor_maps(layout: LockedRoom) -> Maps:
@@ -170,10 +165,10 @@ class Whereabouts:
 
 
 class Chart:
-    """What has been seen so far, and ways through it."""
+    """What has been seen so far, where on which map that may be, and ways through it."""
 
-    def __init__(self, whereabouts: Whereabouts) -> None:
-        self.whereabouts = whereabouts
+    def __init__(self, maps: Maps) -> None:
+        self.whereabouts = Whereabouts(maps)
         self.seen: dict[int, int] = {}  # observed value of each cell
         self.pose: Pose = (0, 0)
         self.open: set[int] = set()  # cells to walk on
@@ -186,6 +181,8 @@ class Chart:
         new = [(cell, value) for cell, value in shown if self.seen.get(cell) != value]
         self.seen.update(new)
         self.open.update(cell for cell, value in new if value in (CUE_VALUE, FLOOR) or value >= KEY_VALUE)
+        for cell, value in new:
+            self.whereabouts.saw(cell, value)
         return new
 
     def move(self, action: int) -> None:
@@ -217,7 +214,23 @@ class Chart:
                 last = min(last, distance + slack)
                 found = max(found, (best[0] / max(distance, 1), best[1]), key=lambda pair: pair[0])
             level, distance = self._next(level, before, also), distance + 1
-        return _back(before, found[1]) if found[0] > 0.0 else None
+        if found[0] <= 0.0:
+            return None
+        actions = []
+        pose, action = before[found[1]]
+        while action >= 0:
+            actions.append(action)
+            pose, action = before[pose]
+        return actions[::-1]
+
+    def way_to(self, cell: int) -> Route | None:
+        """Find the shortest way to a cell, which need not be floor."""
+        return self.route(lambda pose: float(pose[0] == cell), also=cell)
+
+    def worth(self, pose: Pose, mark: str) -> float:
+        """Rate what the window of a pose may show of a mark in cells never seen."""
+        cells = [pose[0] + offset for offset in WINDOWS[pose[1]]]
+        return sum(self.whereabouts.worth(mark, cell) for cell in cells if cell not in self.seen)
 
     def _next(self, level: list[Pose], before: dict[Pose, tuple[Pose, int]], also: int | None) -> list[Pose]:
         """List poses one action away from those of the level, not met before."""
@@ -229,12 +242,3 @@ class Chart:
                     before[new] = (pose, action)
                     ahead.append(new)
         return ahead
-
-
-def _back(before: dict[Pose, tuple[Pose, int]], pose: Pose) -> Route:
-    """List the actions from the start to a pose."""
-    route: Route = []
-    while before[pose][1] >= 0:
-        pose, action = before[pose]
-        route.append(action)
-    return route[::-1]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.maps import WINDOWS, Chart, Maps, Pose, Route, Whereabouts, moved
+from envs.baselines.maps import WINDOWS, Chart, Maps, Pose, Route, moved
 from envs.baselines.playing import Outcomes, Player, draws, finish
 from envs.core import World
 from envs.gridverse.objects import EXIT, WALL, blocks_movement, colours, kinds
@@ -73,24 +73,7 @@ def catcher(world: BlinkingCatch) -> Player:
     return act
 
 
-class Explorer:
-    """A player that knows every map there may be, and keeps those that fit what it has seen."""
-
-    def __init__(self, maps: Maps) -> None:
-        self.whereabouts = Whereabouts(maps)
-        self.chart = Chart(self.whereabouts)
-
-    def worth(self, pose: Pose, mark: str) -> float:
-        """Rate what the window of a pose may show of a mark in cells never seen."""
-        cell, seen, worth = pose[0], self.chart.seen, self.whereabouts.worth
-        return sum(worth(mark, cell + offset) for offset in WINDOWS[pose[1]] if cell + offset not in seen)
-
-    def way_to(self, cell: int) -> Route | None:
-        """Find the shortest way to a cell, which need not be floor."""
-        return self.chart.route(lambda pose: float(pose[0] == cell), also=cell)
-
-
-class Seeker(Explorer):
+class Seeker(Chart):
     """In memory rooms: look for exits and a beacon, then leave by the exit of the beacon's colour.
 
     It knows the map, but not where on it it stands. It goes to the cell near by that shows most of what may hold
@@ -104,7 +87,7 @@ class Seeker(Explorer):
         self.gambler = gambler
         self.good: int | None = None  # the beacons' colour
         self.exits: dict[int, int] = {}  # cell by colour
-        self.route: Route = []
+        self.plan: Route = []
         self.goal: Pose = (0, 0)  # where the route ends
         self.leaving: Route = []  # the way to the good exit
         self.fresh = True  # whether the last observation showed anything new
@@ -115,10 +98,11 @@ class Seeker(Explorer):
         """Choose the next action."""
         self._arrive(observation)
         self._look(observation)
-        action = (self._way_out() or self._news() or self._resign())[0]
-        before, self.steps = self.chart.pose, self.steps + 1
-        self.chart.move(action)
-        if self.chart.seen.get(self.chart.pose[0]) == WALL:
+        # Where nothing is left to look at, any exit ends the costs.
+        action = (self._way_out() or self._news() or self._nearest_exit() or [LEFT_TURN])[0]
+        before, self.steps = self.pose, self.steps + 1
+        self.move(action)
+        if self.seen.get(self.pose[0]) == WALL:
             self.tried = before
         return action
 
@@ -127,30 +111,25 @@ class Seeker(Explorer):
         if self.tried is None:
             return
         through = observation[WINDOWS[0].index(0)] == WALL
-        self.whereabouts.passed(self.chart.pose[0], through)
+        self.whereabouts.passed(self.pose[0], through)
         if not through:
-            self.chart.pose, self.route = self.tried, []
+            self.pose, self.plan = self.tried, []
         self.tried = None
 
     def _look(self, observation: Sequence[int]) -> None:
-        """Note what is new: walls, exits, the beacons' colour."""
-        new = self.chart.add(observation)
+        """Note what is new: walls, those that may let pass among them, exits, the beacons' colour."""
+        new = self.add(observation)
         self.fresh = bool(new)
         for cell, value in new:
-            self.whereabouts.saw(cell, value)
             if EXIT_VALUE < value < BEACON_VALUE:
                 self.exits[value - EXIT_VALUE] = cell
             elif value > BEACON_VALUE:
                 self.good = value - BEACON_VALUE
         if self.whereabouts.maps.porous.any():
-            self._try_walls()
-
-    def _try_walls(self) -> None:
-        """Walk through walls that are known to let pass, and try those that may."""
-        seen, worth = self.chart.seen.items(), self.whereabouts.worth
-        walls = {cell: worth("porous", cell) for cell, value in seen if value == WALL}
-        self.chart.open.update(cell for cell, porous in walls.items() if porous == 1.0)
-        self.chart.doubtful = {cell for cell, porous in walls.items() if 0.0 < porous < 1.0}
+            seen, worth = self.seen.items(), self.whereabouts.worth
+            walls = {cell: worth("porous", cell) for cell, value in seen if value == WALL}
+            self.open.update(cell for cell, porous in walls.items() if porous == 1.0)
+            self.doubtful = {cell for cell, porous in walls.items() if 0.0 < porous < 1.0}
 
     def _way_out(self) -> Route | None:
         """Go to the good exit, or at the last moment to one that may be it."""
@@ -178,21 +157,17 @@ class Seeker(Explorer):
 
     def _news(self) -> Route | None:
         """Go on along the last route while its end still shows something new, else along a new one."""
-        self.route = self.route[1:]
-        if not self.route or not self._new(self.goal) or not self.chart.possible(self.chart.pose, self.route[0]):
-            self.route = self.chart.route(self._new, slack=SEEKER_SLACK) or []
-            self.goal = reduce(moved, self.route, self.chart.pose)
-        return self.route
+        self.plan = self.plan[1:]
+        if not self.plan or not self._new(self.goal) or not self.possible(self.pose, self.plan[0]):
+            self.plan = self.route(self._new, slack=SEEKER_SLACK) or []
+            self.goal = reduce(moved, self.plan, self.pose)
+        return self.plan
 
     def _new(self, pose: Pose) -> float:
         return self.worth(pose, "object")
 
-    def _resign(self) -> Route:
-        """Take any exit, which ends the costs, or stay: nothing is left to look at."""
-        return self._nearest_exit() or [LEFT_TURN]
 
-
-class Opener(Explorer):
+class Opener(Chart):
     """In Keydoor: find the key, find the door, leave by the corner behind it.
 
     It looks where the thing that it needs next is likely: the key, then the door, then the exit.
@@ -205,8 +180,7 @@ class Opener(Explorer):
 
     def __call__(self, observation: Sequence[int]) -> int:
         """Choose the next action."""
-        for cell, value in self.chart.add(observation):
-            self.whereabouts.saw(cell, value)
+        for cell, value in self.add(observation):
             if value in MARKS:
                 self.found[MARKS[value]] = cell
                 self.whereabouts.found(MARKS[value], cell)
@@ -222,20 +196,20 @@ class Opener(Explorer):
         cell = self.found.get(mark)
         if cell is None:
             return self._go(self._search(mark))
-        if moved(self.chart.pose, FORWARD)[0] != cell:
-            return self._go(self.chart.route(lambda pose: float(moved(pose, FORWARD)[0] == cell)))
+        if moved(self.pose, FORWARD)[0] != cell:
+            return self._go(self.route(lambda pose: float(moved(pose, FORWARD)[0] == cell)))
         if mark == "door":
             self.opened = True
-            self.chart.open.add(cell)
+            self.open.add(cell)
         self.holding = True
         return action
 
     def _search(self, mark: str) -> Route | None:
-        return self.chart.route(lambda pose: self.worth(pose, mark), slack=OPENER_SLACK)
+        return self.route(lambda pose: self.worth(pose, mark), slack=OPENER_SLACK)
 
     def _go(self, route: Route | None) -> int:
         action = route[0] if route else LEFT_TURN
-        self.chart.move(action)
+        self.move(action)
         return action
 
 
@@ -273,13 +247,10 @@ def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
         steps = torch.where((steps < 0) & (reached & goal).flatten(1).any(1), step, steps)
         if torch.equal(reached, before):
             break
-        reached, before = (reached | _neighbours(reached)) & (free | start), reached
+        # No walk leaves through the border of a grid, so it does not matter that `roll` would let it.
+        ahead = reached.roll(1, 1) | reached.roll(-1, 1) | reached.roll(1, 2) | reached.roll(-1, 2)
+        reached, before = (reached | ahead) & (free | start), reached
     return steps
-
-
-def _neighbours(cells: Tensor) -> Tensor:
-    """Return cells (N, H, W) next to the given ones; the border of a grid is never left."""
-    return cells.roll(1, 1) | cells.roll(-1, 1) | cells.roll(1, 2) | cells.roll(-1, 2)
 
 
 def keydoor(size: int) -> tuple[float, float]:
@@ -293,16 +264,15 @@ def keydoor(size: int) -> tuple[float, float]:
         y, x, room = np.arange(1, size - 1), np.arange(1, wall), (size - 2) * (wall - 1)
         grid = np.meshgrid(y, y, x, y, x, range(4), indexing="ij")  # door, key, agent, heading
         door, key_y, key_x, agent_y, agent_x, heading = (each.ravel() for each in grid)
-        lengths = _to_key(size, wall, (door, key_y, key_x), (agent_y, agent_x, heading))
+        lengths = _way(size, wall, (door, key_y, key_x), (agent_y, agent_x, heading))
         distance = 2 * (size - 2) - agent_y - agent_x
-        gains = GOOD + PICKED + UNLOCKED + CLOSER * distance + LIVING * lengths
-        returns.append(gains)
-        weights.append(np.full(len(gains), 1.0 / ((size - 4) * (size - 2) * 4 * room * room)))
+        returns.append(GOOD + PICKED + UNLOCKED + CLOSER * distance + LIVING * lengths)
+        weights.append(np.full(len(door), 1.0 / ((size - 4) * (size - 2) * 4 * room * room)))
     gains, weight = np.concatenate(returns), np.concatenate(weights)
     return float(weight @ (gains > 0.0)), float(weight @ gains)
 
 
-def _to_key(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, Any, Any]) -> Any:
+def _way(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, Any, Any]) -> Any:
     """Measure the whole way (M,), by the best of the four sides of the key."""
     door, key_y, key_x = plan
     best = np.full(len(door), np.inf)

@@ -7,6 +7,7 @@ of states that fit everything seen so far, and the best expected return is a fin
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -106,15 +107,12 @@ def planned_player(plan: Plan) -> Player:
     """Act by the plan; every row keeps the set of states that fit what it has seen (N rows)."""
     beliefs: list[Belief] = []
     actions: list[int] = []
-    left = plan.horizon + 1
+    steps_left = itertools.count(plan.horizon, -1)
 
     def act(observation: Tensor, running: Tensor) -> Tensor:
-        nonlocal left
-        left -= 1
-        best = plan.best[min(left, len(plan.best) - 1)]
-        if not beliefs:
-            beliefs.extend([()] * len(observation))
-            actions.extend([0] * len(observation))
+        best = plan.best[min(next(steps_left), len(plan.best) - 1)]
+        beliefs.extend([()] * (len(observation) - len(beliefs)))
+        actions.extend([0] * (len(observation) - len(actions)))
         rows = np.ascontiguousarray(observation.cpu().numpy())
         for row in np.flatnonzero(running.cpu().numpy()).tolist():
             seen = plan.graph.observation_ids[rows[row].tobytes()]
@@ -161,8 +159,8 @@ def _verdict(world: World[Any], state: State, action: Tensor, reward: Tensor) ->
 
 def _number(rows: Array, numbers: dict[bytes, int], wanted: Array | None = None) -> Array:
     """Give the rows (M, ...) their numbers (M,), those not met before new ones; -1 where a row is not wanted."""
-    chosen = np.ones(len(rows), bool) if wanted is None else wanted
-    keyed = zip(np.ascontiguousarray(rows), chosen.tolist(), strict=True)
+    chosen = [True] * len(rows) if wanted is None else wanted.tolist()
+    keyed = zip(np.ascontiguousarray(rows), chosen, strict=True)
     return np.array([numbers.setdefault(row.tobytes(), len(numbers)) if keep else -1 for row, keep in keyed], np.int64)
 
 

@@ -44,7 +44,9 @@ class Model:
         """
         if not 0.0 < tables.discount < 1.0:
             raise UserError(f"Bounds need a discount above 0 and below 1, not {tables.discount}.")
-        T, O, start = (_normalised(rows) for rows in (tables.T, tables.O, tables.start))  # noqa: E741
+        chances = (np.asarray(rows, np.float64) for rows in (tables.T, tables.O, tables.start))
+        # A sum of 1, as worlds draw them: what rounding in a file took from them would be lost in every step.
+        T, O, start = (each / each.sum(-1, keepdims=True) for each in chances)  # noqa: E741
         gain = np.einsum("apz,aspz->asp", O, tables.R)  # expected over observations
         move = np.where(np.asarray(tables.reset)[:, :, None], 0.0, T)
         return cls(move, O, np.einsum("asp,asp->as", T, gain), start, float(tables.discount))
@@ -57,12 +59,6 @@ class Model:
         """Back up linear values (A, S), one for each action, from vectors (A, Z, S') after each observation."""
         after = np.einsum("apz,azp->ap", self.observation, vectors)
         return self.reward + self.discount * np.einsum("asp,ap->as", self.transition, after)
-
-
-def _normalised(rows: Any) -> Floats:
-    """Scale chances to a sum of 1, as worlds draw them: what rounding took from them would be lost in every step."""
-    chances = np.asarray(rows, np.float64)
-    return chances / chances.sum(-1, keepdims=True)
 
 
 def blind(model: Model) -> Floats:
@@ -106,10 +102,6 @@ class Bounds:
     upper: float
     vectors: Floats  # (K, S), the lower bound's linear functions
     actions: np.ndarray  # (K,) int64, the first action of the plan that each stands for
-
-    @property
-    def gap(self) -> float:
-        return self.upper - self.lower
 
 
 def solve(model: Model, gap: float = 0.01, size: int = 1_500) -> Bounds:
@@ -155,12 +147,10 @@ def _trial(model: Model, lower: Lower, upper: Upper, gap: float) -> bool:
 
 def _worth(model: Model, belief: Floats, after: Floats, bound: Upper) -> Floats:
     """Compute the upper bound of every action (A,)."""
-    actions, observations, states = after.shape
-    flat = after.reshape(-1, states)
-    possible = flat.sum(1) > TINY
-    values = np.zeros(len(flat))
-    values[possible] = bound(flat[possible])
-    return model.reward @ belief + model.discount * values.reshape(actions, observations).sum(1)
+    values = np.zeros(after.shape[:2])
+    possible = after.sum(2) > TINY
+    values[possible] = bound(after[possible])
+    return model.reward @ belief + model.discount * values.sum(1)
 
 
 class Lower:
@@ -193,8 +183,7 @@ class Lower:
         for values in self.vectors.T:
             below &= values[:, None] <= values
         keep = _kept(below)
-        self.vectors, self.actions = self.vectors[keep], self.actions[keep]
-        self.pruned = len(self.vectors)
+        self.vectors, self.actions, self.pruned = self.vectors[keep], self.actions[keep], int(keep.sum())
 
 
 class Upper:
@@ -225,8 +214,7 @@ class Upper:
     def _prune(self) -> None:
         """Drop points that the others already pull down as far."""
         keep = _kept(_shares(self.points, self.points) * self.depths >= self.depths[:, None] - TINY)
-        self.points, self.depths = self.points[keep], self.depths[keep]
-        self.pruned = len(self.depths)
+        self.points, self.depths, self.pruned = self.points[keep], self.depths[keep], int(keep.sum())
 
 
 def _shares(beliefs: Floats, points: Floats) -> Floats:
@@ -255,6 +243,7 @@ def belief_player(model: Model, bounds: Bounds) -> Player:
 
     The first observation of an episode says nothing. Observations (N, 1) are numbers below Z after that.
     """
+    observations = model.observation.shape[2]
     beliefs: Floats | None = None  # (N, S)
     actions: Integers = np.empty(0, np.int64)
 
@@ -263,23 +252,14 @@ def belief_player(model: Model, bounds: Bounds) -> Player:
         if beliefs is None:
             beliefs = np.repeat(model.start[None], len(observation), 0)
         else:
-            beliefs = updated(model, beliefs, actions, observation[:, 0].cpu().numpy())
+            seen, after = observation[:, 0].cpu().numpy(), np.empty_like(beliefs)
+            for action in range(len(model.transition)):
+                rows = np.flatnonzero(actions == action)
+                likely = model.observation[action][:, np.minimum(seen[rows], observations - 1)].T  # (rows, S')
+                after[rows] = (beliefs[rows] @ model.transition[action]) * likely
+            mass = after.sum(1, keepdims=True)  # impossible for ended episodes alone, and nobody asks for those
+            beliefs = np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)
         actions = bounds.actions[(beliefs @ bounds.vectors.T).argmax(1)]
         return torch.from_numpy(actions).to(observation.device)
 
     return act
-
-
-def updated(model: Model, beliefs: Floats, actions: Integers, seen: Integers) -> Floats:
-    """Update beliefs (N, S) after actions (N,) and observations (N,); one that has become impossible starts anew.
-
-    Only the beliefs of ended episodes become impossible, and nobody asks for those.
-    """
-    after = np.empty_like(beliefs)
-    observations = model.observation.shape[2]
-    for action in range(len(model.transition)):
-        rows = np.flatnonzero(actions == action)
-        likely = model.observation[action][:, np.minimum(seen[rows], observations - 1)].T  # (rows, S')
-        after[rows] = (beliefs[rows] @ model.transition[action]) * likely
-    mass = after.sum(1, keepdims=True)
-    return np.where(mass > TINY, after / np.maximum(mass, TINY), model.start)

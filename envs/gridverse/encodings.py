@@ -4,30 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from envs.errors import UserError, near_names
-from envs.gridverse.objects import (
-    BOX,
-    CODES,
-    COLOURS,
-    DIRECTIONS,
-    DOOR,
-    FLOOR,
-    HIDDEN,
-    KINDS,
-    LOCKED,
-    NONE,
-    PHANTOM,
-    SEEN,
-    Scene,
-    colours,
-    kinds,
-    pack,
-    statuses,
-)
+from envs.gridverse import objects
+from envs.gridverse.objects import COLOURS, DIRECTIONS, SEEN, Scene, colours, kinds, pack, statuses
 from envs.gridverse.rules import heading_axes
 from envs.numpy_backend import concatenate, gather, integers, take
 from envs.spaces import MultiDiscrete
@@ -43,7 +27,7 @@ class Objects:
     @property
     def types(self) -> list[int]:
         """List all types in their order."""
-        return sorted({NONE, HIDDEN, *self.kinds})
+        return sorted({objects.NONE, objects.HIDDEN, *self.kinds})
 
     @property
     def hues(self) -> list[int]:
@@ -53,7 +37,7 @@ class Objects:
     @property
     def statuses(self) -> list[tuple[int, int]]:
         """List all pairs of a type and its status in their order."""
-        return [(kind, status) for kind in self.types for status in range(states(kind))]
+        return [(kind, status) for kind in self.types for status in range(_states(kind))]
 
 
 @dataclass(frozen=True)
@@ -64,43 +48,39 @@ class Encoding:
     sizes: tuple[int, ...]
 
 
-def default(objects: Objects) -> Encoding:
+def default(declared: Objects) -> Encoding:
     """Use the usual numbers of type, status and colour; the channels share numbers."""
-    return Encoding(_raw(), tuple(high + 1 for high in _highest(objects)))
+    return Encoding(_raw(), tuple(high + 1 for high in _highest(declared)))
 
 
-def no_overlap(objects: Objects) -> Encoding:
+def no_overlap(declared: Objects) -> Encoding:
     """Do as `default`, each channel moved past the highest number of the one before it."""
-    kind, status, hue = _highest(objects)
-    first = (0, kind + 1, kind + status + 2)
-    sizes = (kind + 1, kind + status + 2, kind + status + hue + 3)
-    return Encoding(_raw() + torch.tensor(first), sizes)
+    sizes = tuple(accumulate(default(declared).sizes))
+    return Encoding(_raw() + torch.tensor((0, *sizes[:2])), sizes)
 
 
-def compact(objects: Objects) -> Encoding:
+def compact(declared: Objects) -> Encoding:
     """Assign numbers to types, then pairs of type and status, then colours, one after the other without a gap.
 
     Objects that the task does not declare have the numbers of a hidden cell.
     """
-    types, pairs, hues = objects.types, objects.statuses, objects.hues
-    first = (len(types), len(types) + len(pairs))
-    numbers = torch.tensor([types.index(HIDDEN), first[0] + pairs.index((HIDDEN, 0)), first[1]]).repeat(SEEN, 1)
-    raw = _raw().tolist()
-    for code, (kind, status, hue) in enumerate(raw):
-        if (kind, status) in pairs and hue in hues:
-            numbers[code] = torch.tensor(
-                [types.index(kind), first[0] + pairs.index((kind, status)), first[1] + hues.index(hue)]
-            )
-    return Encoding(numbers, (first[0], first[1], first[1] + len(hues)))
+    types, pairs, hues = declared.types, declared.statuses, declared.hues
+    sizes = tuple(accumulate((len(types), len(pairs), len(hues))))
+    numbers = []
+    for kind, status, hue in _raw().tolist():
+        known = (kind, status) in pairs and hue in hues
+        pair, shown = ((kind, status), hue) if known else ((objects.HIDDEN, 0), 0)
+        numbers.append([types.index(pair[0]), sizes[0] + pairs.index(pair), sizes[1] + hues.index(shown)])
+    return Encoding(torch.tensor(numbers), sizes)
 
 
-def summed(objects: Objects) -> Encoding:
+def summed(declared: Objects) -> Encoding:
     """Add type and colour, the published vector: one number a cell; the status is not seen.
 
     Its space is as wide as the released code declares it: twice the highest number of any channel, and one.
     """
     raw = _raw()
-    return Encoding((raw[:, 0] + raw[:, 2])[:, None], (2 * max(_highest(objects)) + 1,))
+    return Encoding((raw[:, 0] + raw[:, 2])[:, None], (2 * max(_highest(declared)) + 1,))
 
 
 ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
@@ -111,7 +91,7 @@ ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
 }
 
 
-def encode(name: str, objects: Objects, phantom: int, device: torch.device) -> Encoding:
+def encode(name: str, declared: Objects, phantom: int, device: torch.device) -> Encoding:
     """Make an encoding by name, in which a floor on a phantom line looks like the object `phantom` (a code).
 
     Raises:
@@ -119,27 +99,27 @@ def encode(name: str, objects: Objects, phantom: int, device: torch.device) -> E
     """
     if name not in ENCODINGS:
         raise UserError(near_names("grid encoding", name, ENCODINGS))
-    encoding = ENCODINGS[name](objects)
+    encoding = ENCODINGS[name](declared)
     numbers = encoding.numbers.clone()
-    numbers[PHANTOM | pack(FLOOR)] = numbers[phantom]
+    numbers[objects.PHANTOM | pack(objects.FLOOR)] = numbers[phantom]
     return Encoding(numbers.to(device), encoding.sizes)
 
 
 def _raw() -> Tensor:
     """Return type, status and colour (SEEN, 3) by code; a box shows nothing of its contents."""
     code = torch.arange(SEEN)
-    plain = torch.where(kinds(code) == BOX, pack(BOX), code)
+    plain = torch.where(kinds(code) == objects.BOX, pack(objects.BOX), code)
     return torch.stack([kinds(plain), statuses(plain), colours(plain)], -1)
 
 
-def states(kind: int) -> int:
+def _states(kind: int) -> int:
     """Count the statuses that a type has."""
-    return LOCKED + 1 if kind == DOOR else 1
+    return objects.LOCKED + 1 if kind == objects.DOOR else 1
 
 
-def _highest(objects: Objects) -> tuple[int, int, int]:
+def _highest(declared: Objects) -> tuple[int, int, int]:
     """Bound the three channels from above; the originals take a type's number of statuses for the highest one."""
-    return objects.types[-1], max(states(kind) for kind in objects.types), objects.hues[-1]
+    return declared.types[-1], max(_states(kind) for kind in declared.types), declared.hues[-1]
 
 
 class FullState:
@@ -155,15 +135,15 @@ class FullState:
     runs_on_numpy = True
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
-        codes = [pack(kind, status, hue) for kind in KINDS if kind != BOX for status in range(states(kind))
-                 for hue in (0, *COLOURS)]  # fmt: skip
-        codes += range(pack(BOX), pack(BOX + 1))  # a box is told by its contents
-        numbers = torch.zeros(CODES, dtype=torch.int64)
+        every = Objects(tuple(kind for kind in objects.KINDS if kind != objects.BOX), COLOURS)
+        codes = [pack(*pair, hue) for pair in every.statuses for hue in every.hues]
+        codes += range(pack(objects.BOX), pack(objects.BOX + 1))  # a box is told by its contents
+        numbers = torch.zeros(objects.CODES, dtype=torch.int64)
         numbers[codes] = torch.arange(len(codes))
         side, self.cells = max(height, width), height * width
         self.numbers = numbers.to(device)
         self.order = _order(height, width).to(device)  # (H*W * 4, S*S), by position and heading
-        self.outside = numbers[pack(HIDDEN)].to(device)  # fills the shorter side
+        self.outside = numbers[pack(objects.HIDDEN)].to(device)  # fills the shorter side
         self.width, self.headings = torch.tensor([width, len(DIRECTIONS)], device=device).unbind()
         sizes = [height, width, len(DIRECTIONS), len(codes), len(COLOURS) + 1]
         self.space = MultiDiscrete([len(codes)] * side**2 + sizes)

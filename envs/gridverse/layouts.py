@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from envs.core import choose
 from envs.errors import UserError
-from envs.gridverse.objects import (
-    BEACON,
-    COLOURS,
-    DOOR,
-    EXIT,
-    FLOOR,
-    KEY,
-    LOCKED,
-    NONE,
-    NORTH,
-    WALL,
-    YELLOW,
-    Layout,
-    Scene,
-    pack,
-)
+from envs.gridverse import objects
+from envs.gridverse.objects import Layout, Scene, pack
 from envs.gridverse.rules import put
 
 
@@ -41,13 +26,13 @@ class Corridor(Layout):
     """
 
     draws = 2
+    makes: Mapping[int, int] = {objects.EXIT: 2, objects.BEACON: 2}
 
-    def __init__(self, height: int, width: int, device: torch.device, colours: Sequence[int] = COLOURS) -> None:
-        if min(height, width) < 5 or width % 2 == 0:
-            raise UserError(
-                f"A memory corridor needs at least 5 x 5 cells and an odd width, not a size of {height} x {width}."
-            )
-        self.height, self.width = height, width
+    def __init__(self, height: int, width: int, device: torch.device, colours: Sequence[int] = objects.COLOURS) -> None:
+        check_size("A memory corridor", (height, width), (5, 5))
+        if width % 2 == 0:
+            raise UserError(f"A memory corridor needs an odd width, not {width}.")
+        self.height, self.width, self.colours = height, width, tuple(colours)
         pairs = list(itertools.permutations(colours, 2))
         grids = [_corridor(height, width, *pair, right) for pair in pairs for right in (False, True)]
         self.grids = torch.stack(grids).flatten(1).to(device)  # (2*pairs, H*W)
@@ -62,7 +47,7 @@ class Corridor(Layout):
     def __call__(self, u: Tensor) -> Scene:
         grid = 2 * choose(u[:, 0], self.pairs) + choose(u[:, 1], 2)  # (N,)
         position = torch.full_like(grid, self.height // 2 * self.width + self.width // 2)
-        heading, held = torch.full_like(grid, NORTH), torch.full_like(grid, pack(NONE))
+        heading, held = torch.full_like(grid, objects.NORTH), torch.full_like(grid, pack(objects.NONE))
         return Scene(self.grids.index_select(0, grid), position, heading, held, self.goods.index_select(0, grid))
 
 
@@ -74,36 +59,54 @@ class Scattered(Layout):
     rank among those still free, so neither sorting nor a list of the free cells is needed.
 
     Args:
-        base: grid (H, W) of packed codes before openings and objects.
-        floor: flat positions (F,) where objects and the agent may be.
-        openings: rows (first, stride, count), (O, 3): segment o opens at first + stride * k, k < count.
+        height, width: cells of the grid.
+        plan: number of rooms (down, across), with one opening in the wall between each two neighbours.
+        beacons, exits: how many of each.
+        device: where all tables are.
+        colours: those of the exits.
+        walls: without them the ground is open, and everything starts off the lines that would cut it into rooms.
 
     Raises:
-        UserError: there are more objects than floor, or more exits than colours.
+        UserError: the rooms, or what is put into them, do not fit, or there are more exits than colours.
     """
 
     def __init__(
         self,
-        base: Tensor,
-        floor: Tensor,
-        openings: Tensor,
+        height: int,
+        width: int,
+        plan: Sequence[int],
         beacons: int,
         exits: int,
         device: torch.device,
-        colours: Sequence[int] = COLOURS,
+        colours: Sequence[int] = objects.COLOURS,
+        walls: bool = True,
     ) -> None:
-        self.height, self.width = base.shape
+        self.height, self.width, self.colours = height, width, tuple(colours)
+        self.makes = {objects.EXIT: exits, objects.BEACON: beacons} if beacons else {objects.EXIT: exits}
+        ground = bordered(height, width)
+        parted = ground.masked_fill(lines(height, width, plan), pack(objects.WALL))
+        self.base = (parted if walls else ground).flatten().to(device)  # (H*W,) codes before openings and objects
+        self.floor = (parted.flatten() == pack(objects.FLOOR)).nonzero()[:, 0].to(device)  # (F,)
+        openings = torch.tensor(_segments(height, width, plan) if walls else [], dtype=torch.int64, device=device)
+        self.first, self.stride, segments = openings.view(-1, 3).unbind(1)  # each (O,): opens at first + stride * k
         self.objects, self.beacons = 1 + beacons + exits, beacons
-        self.fixed, self.walls = len(floor), len(openings)
-        _check_scattered(beacons, exits, len(floor) + len(openings), colours)
+        self.fixed, self.walls = len(self.floor), len(openings)
+        total = self.fixed + self.walls
+        if beacons < 0 or exits < 1:
+            raise UserError(f"There must be at least 1 exit and no negative number of beacons, not {exits}, {beacons}.")
+        if exits > len(colours):
+            raise UserError(f"{exits} exits need as many different colours, but there are {len(colours)}.")
+        if self.objects > total:
+            raise UserError(f"An agent, {beacons} beacons and {exits} exits do not fit on {total} cells of floor.")
+        left = total - torch.arange(self.objects, device=device)
         hues = list(itertools.permutations(colours, exits))
-        self.base, self.floor = base.flatten().to(device), floor.to(device)
-        self.first, self.stride, segments = openings.to(device).unbind(1)  # each (O,)
-        left = len(floor) + len(openings) - torch.arange(self.objects, device=device)
         self.counts = torch.cat([segments, left, torch.tensor([4, len(hues)], device=device)])  # (draws,)
         self.draws = len(self.counts)
         self.hues = torch.tensor(hues, device=device)  # (permutations, exits), colours of the exits
-        codes = [[pack(BEACON, colour=hue[0])] * beacons + [pack(EXIT, colour=c) for c in hue] for hue in hues]
+        codes = [
+            [pack(objects.BEACON, colour=hue[0])] * beacons + [pack(objects.EXIT, colour=c) for c in hue]
+            for hue in hues
+        ]
         self.codes = torch.tensor(codes, dtype=torch.int16, device=device)  # (permutations, beacons + exits)
 
     def __call__(self, u: Tensor) -> Scene:
@@ -114,9 +117,9 @@ class Scattered(Layout):
         palette = drawn[:, -1]
         cells = self.base.expand(len(u), -1)
         if self.walls:
-            cells = cells.scatter(1, opened, pack(FLOOR))
+            cells = cells.scatter(1, opened, pack(objects.FLOOR))
         cells = cells.scatter(1, positions[:, 1:], self.codes.index_select(0, palette))
-        held = torch.full_like(palette, pack(NONE))
+        held = torch.full_like(palette, pack(objects.NONE))
         return Scene(cells, positions[:, 0], drawn[:, -2], held, self.hues.index_select(0, palette)[:, 0])
 
     def _positions(self, ranks: Tensor, opened: Tensor) -> Tensor:
@@ -127,30 +130,6 @@ class Scattered(Layout):
         return torch.where(ranks < self.fixed, self.floor[ranks.clamp(max=self.fixed - 1)], among)
 
 
-def rooms(
-    height: int,
-    width: int,
-    plan: Sequence[int],
-    beacons: int,
-    exits: int,
-    device: torch.device,
-    colours: Sequence[int] = COLOURS,
-    walls: bool = True,
-) -> Scattered:
-    """Lay out rooms (down, across) with one opening in the wall between each two neighbours.
-
-    Without walls the ground is open, and everything starts off the lines that would cut it into rooms.
-
-    Raises:
-        UserError: the rooms, or what is put into them, do not fit.
-    """
-    ground = _bordered(height, width)
-    parted = ground.masked_fill(lines(height, width, plan), pack(WALL))
-    floor = (parted.flatten() == pack(FLOOR)).nonzero()[:, 0]  # (F,)
-    openings = torch.tensor(_segments(height, width, plan) if walls else [], dtype=torch.int64).view(-1, 3)
-    return Scattered(parted if walls else ground, floor, openings, beacons, exits, device, colours)
-
-
 class LockedRoom(Layout):
     """Keydoor: a wall with one locked yellow door; the agent and the key left of it, the exit in the far corner.
 
@@ -158,14 +137,15 @@ class LockedRoom(Layout):
     stand on the key), heading.
 
     Raises:
-        UserError: the grid is smaller than 3 x 5.
+        UserError: the grid is smaller than 4 x 5.
     """
 
     draws = 7
+    makes: Mapping[int, int] = {objects.EXIT: 1, objects.DOOR: 1, objects.KEY: 1}
+    colours = (objects.YELLOW,)
 
     def __init__(self, height: int, width: int, device: torch.device) -> None:
-        if height < 3 or width < 5:
-            raise UserError(f"A keydoor grid needs at least 3 x 5 cells, not a size of {height} x {width}.")
+        check_size("A keydoor grid", (height, width), (4, 5))  # with room beside the key
         self.height, self.width, self.rows, self.columns = height, width, height - 2, width - 4
         grids = [_locked(height, width, x, y) for x in range(2, width - 2) for y in range(1, height - 1)]
         self.grids = torch.stack(grids).flatten(1).to(device)  # (columns*rows, H*W)
@@ -175,9 +155,9 @@ class LockedRoom(Layout):
         wall, door = choose(u[:, 0], self.columns), choose(u[:, 1], self.rows)  # (N,)
         cells = self.grids.index_select(0, wall * self.rows + door)
         key, position = (self._left(u[:, i], u[:, i + 1], wall + 1) for i in (2, 4))
-        cells = put(cells, key, torch.full_like(key, pack(KEY, colour=YELLOW)))
+        cells = put(cells, key, torch.full_like(key, pack(objects.KEY, colour=objects.YELLOW)))
         none = torch.zeros_like(key)
-        return Scene(cells, position, choose(u[:, 6], 4), none + pack(NONE), none)
+        return Scene(cells, position, choose(u[:, 6], 4), none + pack(objects.NONE), none)
 
     def _left(self, y: Tensor, x: Tensor, columns: Tensor) -> Tensor:
         """Choose a cell (N,) of the left room, which has `columns` (N,) columns, by two uniforms (N,)."""
@@ -188,47 +168,42 @@ class LockedRoom(Layout):
 def distinct(ranks: Tensor) -> Tensor:
     """Turn ranks (N, M) into different numbers; the m-th rank counts among the numbers not taken before it.
 
-    Rank r among the numbers that are not in an ascending list is r, raised by one for each entry it reaches.
+    From the last one back: the numbers found so far are ranks among what the number before them leaves over.
     """
-    taken: list[Tensor] = []  # ascending, each (N,)
-    found = []
-    for rank in ranks.unbind(1):
-        number = rank
-        for entry in taken:
-            number = number + (number >= entry)
-        found.append(number)
-        taken = _insert(taken, number)
+    found: list[Tensor] = []
+    for rank in reversed(ranks.unbind(1)):
+        found = [rank, *(number + (number >= rank) for number in found)]
     return torch.stack(found, 1)
 
 
-def _insert(ascending: list[Tensor], number: Tensor) -> list[Tensor]:
-    merged = []
-    for entry in ascending:
-        merged.append(torch.minimum(entry, number))
-        number = torch.maximum(entry, number)
-    return [*merged, number]
+def check_size(what: str, shape: tuple[int, int], smallest: tuple[int, int]) -> None:
+    """Refuse a grid with a side that is too short."""
+    if shape[0] < smallest[0] or shape[1] < smallest[1]:
+        least, given = (f"{height} x {width}" for height, width in (smallest, shape))
+        raise UserError(f"{what} needs at least {least} cells, not {given}.")
 
 
-def _bordered(height: int, width: int) -> Tensor:
-    grid = torch.full((height, width), pack(WALL), dtype=torch.int16)
-    grid[1:-1, 1:-1] = pack(FLOOR)
+def bordered(height: int, width: int) -> Tensor:
+    """Make a floor within walls."""
+    grid = torch.full((height, width), pack(objects.WALL), dtype=torch.int16)
+    grid[1:-1, 1:-1] = pack(objects.FLOOR)
     return grid  # (H, W)
 
 
 def _corridor(height: int, width: int, good: int, bad: int, right: bool) -> Tensor:
-    grid = torch.full((height, width), pack(WALL), dtype=torch.int16)
-    grid[1, 2:-2] = grid[-2, 2:-2] = grid[2:-2, width // 2] = pack(FLOOR)
-    grid[1, -2 if right else 1] = pack(EXIT, colour=good)
-    grid[1, 1 if right else -2] = pack(EXIT, colour=bad)
-    grid[-2, 1] = grid[-2, -2] = pack(BEACON, colour=good)
+    grid = torch.full((height, width), pack(objects.WALL), dtype=torch.int16)
+    grid[1, 2:-2] = grid[-2, 2:-2] = grid[2:-2, width // 2] = pack(objects.FLOOR)
+    grid[1, -2 if right else 1] = pack(objects.EXIT, colour=good)
+    grid[1, 1 if right else -2] = pack(objects.EXIT, colour=bad)
+    grid[-2, 1] = grid[-2, -2] = pack(objects.BEACON, colour=good)
     return grid  # (H, W)
 
 
 def _locked(height: int, width: int, x: int, y: int) -> Tensor:
-    grid = _bordered(height, width)
-    grid[1:-1, x] = pack(WALL)
-    grid[y, x] = pack(DOOR, LOCKED, YELLOW)
-    grid[-2, -2] = pack(EXIT)
+    grid = bordered(height, width)
+    grid[1:-1, x] = pack(objects.WALL)
+    grid[y, x] = pack(objects.DOOR, objects.LOCKED, objects.YELLOW)
+    grid[-2, -2] = pack(objects.EXIT)
     return grid  # (H, W)
 
 
@@ -238,15 +213,6 @@ def _segments(height: int, width: int, plan: Sequence[int]) -> list[tuple[int, i
     across = [(y * width + x + 1, 1, end - x - 1) for y in ys[1:-1] for x, end in itertools.pairwise(xs)]
     down = [((y + 1) * width + x, width, end - y - 1) for y, end in itertools.pairwise(ys) for x in xs[1:-1]]
     return across + down
-
-
-def _check_scattered(beacons: int, exits: int, floor: int, colours: Sequence[int]) -> None:
-    if beacons < 0 or exits < 1:
-        raise UserError(f"There must be at least 1 exit and no negative number of beacons, not {exits} and {beacons}.")
-    if exits > len(colours):
-        raise UserError(f"{exits} exits need as many different colours, but there are {len(colours)}.")
-    if 1 + beacons + exits > floor:
-        raise UserError(f"An agent, {beacons} beacons and {exits} exits do not fit on {floor} cells of floor.")
 
 
 def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -260,7 +226,7 @@ def splits(shape: tuple[int, int], rooms: Sequence[int]) -> tuple[list[int], lis
     cuts = [
         [index * (side - 1) // count for index in range(count + 1)] for side, count in zip(shape, rooms, strict=True)
     ]
-    if any(after - before < 2 for line in cuts for before, after in pairwise(line)):
+    if any(after - before < 2 for line in cuts for before, after in itertools.pairwise(line)):
         smallest = " x ".join(str(2 * count + 1) for count in rooms)
         grid, plan = (" x ".join(map(str, each)) for each in (shape, rooms))
         raise UserError(f"{plan} rooms do not fit into a grid of {grid} cells; they need at least {smallest}.")

@@ -6,25 +6,20 @@ table look-up. A box packs an index into a list of contents where others have st
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 # Types, as they are numbered in the default encoding.
-NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = range(11)
-KINDS = (NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON)
-
+NONE, HIDDEN, FLOOR, WALL, EXIT, DOOR, KEY, OBSTACLE, BOX, TELEPOD, BEACON = KINDS = range(11)
 
 # Statuses of a door.
 OPEN, CLOSED, LOCKED = 0, 1, 2
 
-
 # Colours; 0 is none.
-RED, GREEN, BLUE, YELLOW = 1, 2, 3, 4
-COLOURS = (RED, GREEN, BLUE, YELLOW)
-
+RED, GREEN, BLUE, YELLOW = COLOURS = (1, 2, 3, 4)
 
 # Headings, and the unit vector (y, x) of each; y points down.
 NORTH, SOUTH, WEST, EAST = 0, 1, 2, 3
@@ -73,11 +68,6 @@ def blocks_vision(code: Tensor) -> Tensor:
     return (kind == WALL) | (kind == HIDDEN) | (kind == DOOR) & (statuses(code) != OPEN)
 
 
-def holdable(code: Tensor) -> Tensor:
-    """Tell what can be picked up: keys."""
-    return kinds(code) == KEY
-
-
 def is_kind(kind: int) -> Callable[[Tensor], Tensor]:
     """Make the property of having this type."""
     return lambda code: kinds(code) == kind
@@ -108,6 +98,8 @@ class Layout(Protocol):
     height: int
     width: int
     draws: int
+    makes: Mapping[int, int]  # how many objects of each kind there are besides floor and wall
+    colours: tuple[int, ...] = ()  # of these objects
 
     def __call__(self, u: Tensor) -> Scene:
         """Draw N scenes from uniforms u (N, draws) float64."""

@@ -7,25 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from envs.gridverse.objects import (
-    BEACON,
-    BOX,
-    CODES,
-    DOOR,
-    EXIT,
-    FLOOR,
-    HIDDEN,
-    KEY,
-    NONE,
-    NORTH,
-    OBSTACLE,
-    PHANTOM,
-    SOUTH,
-    TELEPOD,
-    WALL,
-    WEST,
-    pack,
-)
+from envs.gridverse import objects
+from envs.gridverse.objects import pack
 
 CELL = 24  # pixels
 PALETTE = np.array([[120, 120, 120], [214, 66, 61], [70, 160, 80], [62, 108, 205], [232, 190, 50]], np.uint8)
@@ -33,6 +16,9 @@ FLOOR_COLOUR, AGENT_COLOUR = (236, 234, 228), (24, 24, 28)
 WALL_COLOUR, PHANTOM_COLOUR = (64, 68, 76), (150, 154, 162)
 BOX_COLOUR, OBSTACLE_COLOUR = (150, 105, 60), (90, 60, 120)
 HEADINGS = "^v<>"
+QUARTER_TURNS = (0, 2, 1, 3)  # of a picture that looks north, by heading
+Y, X = np.ogrid[:CELL, :CELL]
+GLYPHS = ("??", "  ", ". ", "##", "E", "", "K", "()", "[]", "T", "B")  # by type; one letter is followed by its colour's
 COLOUR_LETTERS = " rgby"
 DOORS = "/+L"  # open, closed, locked
 Picture = np.ndarray[Any, np.dtype[np.uint8]]
@@ -55,15 +41,13 @@ def draw(drawing: Drawing) -> Picture:
     """Draw an RGB picture (H*CELL, W*CELL, 3); unlit cells are darker, and phantom walls lighter than walls."""
     height, width = drawing.grid.shape
     picture = np.zeros((height * CELL, width * CELL, 3), np.uint8)
-    for y in range(height):
-        for x in range(width):
-            tile = _tile(picture, y, x)
-            tile[:] = _object(int(drawing.grid[y, x]))
-            if (y, x) not in drawing.seen:
-                tile[:] = tile // 4 * 3
+    for cell, code in np.ndenumerate(drawing.grid):
+        tile = _object(int(code))
+        _tile(picture, *cell)[:] = tile if cell in drawing.seen else tile // 4 * 3
     agent = _tile(picture, *drawing.position)
-    agent[_triangle(drawing.heading)] = AGENT_COLOUR
-    if drawing.held != pack(NONE):
+    north = (Y >= 5) & (Y < CELL - 4) & (2 * np.abs(X - CELL / 2 + 0.5) <= Y - 4)  # a triangle whose tip is ahead
+    agent[np.rot90(north, QUARTER_TURNS[drawing.heading])] = AGENT_COLOUR
+    if drawing.held != pack(objects.NONE):
         agent[-9:, -9:] = _object(drawing.held)[1 : -1 : (CELL - 2) // 8, 1 : -1 : (CELL - 2) // 8][:9, :9]
     return picture
 
@@ -73,28 +57,26 @@ def text(drawing: Drawing) -> str:
     lines = [[_glyph(int(code)) for code in row] for row in drawing.grid]
     y, x = drawing.position
     lines[y][x] = HEADINGS[drawing.heading] + " "
-    shown = [[_glyph(_appearance(int(code), drawing.phantom)) for code in row] for row in drawing.window]
-    held = "nothing" if drawing.held == pack(NONE) else _glyph(drawing.held).strip()
+    shown = [[_glyph(drawing.phantom if is_phantom(code) else int(code)) for code in row] for row in drawing.window]
+    held = "nothing" if drawing.held == pack(objects.NONE) else _glyph(drawing.held).strip()
     return "\n".join([*map("".join, lines), "", "sees", *map("".join, shown), f"holds {held}"])
 
 
 def is_phantom(code: int) -> bool:
     """Tell whether a flagged code is one of a floor that looks like something else."""
-    return code == PHANTOM | pack(FLOOR)
+    return code == objects.PHANTOM | pack(objects.FLOOR)
 
 
-def _appearance(code: int, phantom: int) -> int:
-    return phantom if is_phantom(code) else code
+def _parts(code: int) -> tuple[int, int, int]:
+    """Return type, status and colour."""
+    return code % objects.CODES >> 5, min(code >> 3 & 3, objects.LOCKED), code & 7
 
 
 def _glyph(code: int) -> str:
     """Write two characters for an object: what it is, and its colour's first letter; phantom cells are `::`."""
-    if is_phantom(code):
-        return "::"
-    kind, status, colour = code % CODES >> 5, code >> 3 & 3, COLOUR_LETTERS[code & 7]
-    plain = {FLOOR: ". ", WALL: "##", HIDDEN: "  ", BOX: "[]", OBSTACLE: "()", NONE: "??"}
-    letters = {EXIT: "E", KEY: "K", BEACON: "B", TELEPOD: "T", DOOR: DOORS[min(status, 2)]}
-    return plain[kind] if kind in plain else letters[kind] + colour
+    kind, status, colour = _parts(code)
+    glyph = "::" if is_phantom(code) else DOORS[status] if kind == objects.DOOR else GLYPHS[kind]
+    return glyph if len(glyph) == 2 else glyph + COLOUR_LETTERS[colour]
 
 
 def _tile(picture: Picture, y: int, x: int) -> Picture:
@@ -103,35 +85,17 @@ def _tile(picture: Picture, y: int, x: int) -> Picture:
 
 def _object(code: int) -> Picture:
     """Draw one cell's picture (CELL, CELL, 3)."""
-    kind, status, colour = code % CODES >> 5, code >> 3 & 3, PALETTE[code & 7]
+    kind, status, colour = _parts(code)
     tile = np.empty((CELL, CELL, 3), np.uint8)
-    tile[:] = PHANTOM_COLOUR if is_phantom(code) else WALL_COLOUR if kind == WALL else FLOOR_COLOUR
-    if kind in (EXIT, DOOR):
-        tile[2:-2, 2:-2] = colour
-    if kind == DOOR:
-        tile[_inside(status)] = FLOOR_COLOUR if status == 0 else WALL_COLOUR
-    if kind == BOX:
+    tile[:] = PHANTOM_COLOUR if is_phantom(code) else WALL_COLOUR if kind == objects.WALL else FLOOR_COLOUR
+    if kind in (objects.EXIT, objects.DOOR):
+        tile[2:-2, 2:-2] = PALETTE[colour]
+    if kind == objects.DOOR:
+        edge = (5, 10, 8)[status]  # an opening, a handle, or the large lock of a locked door
+        tile[edge:-edge, edge:-edge] = FLOOR_COLOUR if status == objects.OPEN else WALL_COLOUR
+    if kind == objects.BOX:
         tile[4:-4, 4:-4] = BOX_COLOUR
-    if kind in (BEACON, KEY, TELEPOD, OBSTACLE):
-        tile[_disc()] = OBSTACLE_COLOUR if kind == OBSTACLE else colour
+    if kind in (objects.BEACON, objects.KEY, objects.TELEPOD, objects.OBSTACLE):
+        disc = np.hypot(Y - CELL / 2 + 0.5, X - CELL / 2 + 0.5) < CELL / 3
+        tile[disc] = OBSTACLE_COLOUR if kind == objects.OBSTACLE else PALETTE[colour]
     return tile
-
-
-def _inside(status: int) -> tuple[slice, slice]:
-    """Say what marks a door's status: an opening, a handle, or the large lock of a locked door."""
-    edge = (5, 10, 8)[min(status, 2)]
-    return slice(edge, -edge), slice(edge, -edge)
-
-
-def _disc() -> np.ndarray[Any, np.dtype[np.bool_]]:
-    y, x = np.ogrid[:CELL, :CELL]
-    inside: np.ndarray[Any, np.dtype[np.bool_]] = np.hypot(y - CELL / 2 + 0.5, x - CELL / 2 + 0.5) < CELL / 3
-    return inside
-
-
-def _triangle(heading: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Mark the pixels of a triangle whose tip shows the heading."""
-    y, x = np.ogrid[:CELL, :CELL]
-    north = (y >= 5) & (y < CELL - 4) & (2 * np.abs(x - CELL / 2 + 0.5) <= y - 4)
-    turns = {NORTH: 0, WEST: 1, SOUTH: 2}.get(heading, 3)
-    return np.rot90(north, turns)

@@ -5,53 +5,43 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from envs.gridverse.objects import DOOR, EXIT, OPEN, SEEN, Transition, colours, is_kind, statuses, table
 from envs.gridverse.rules import Front, at
 from envs.numpy_backend import take
 
 
-class Living:
-    """The same for every step."""
+class ByCell:
+    """What a table (SEEN,) has for the object that the agent stands on: a reward, or whether the episode ends."""
 
     runs_on_numpy = True
 
-    def __init__(self, reward: float, device: torch.device) -> None:
-        self.rewards = torch.full((SEEN,), reward, dtype=torch.float64, device=device)  # whatever the agent stands on
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
 
     def __call__(self, step: Transition) -> Any:
-        return take(self.rewards, step.under)
+        return take(self.table, step.under)
 
 
-class Standing:
-    """`on` where the agent stands on an object of this type, else `off`."""
-
-    runs_on_numpy = True
-
-    def __init__(self, kind: int, on: float, off: float, device: torch.device) -> None:
-        outcomes = torch.tensor([off, on], dtype=torch.float64, device=device)
-        self.rewards = outcomes[table(is_kind(kind), device).long()]  # (SEEN,)
-
-    def __call__(self, step: Transition) -> Any:
-        return take(self.rewards, step.under)
+def living(reward: float, device: torch.device) -> ByCell:
+    """Pay the same for every step."""
+    return ByCell(torch.full((SEEN,), reward, dtype=torch.float64, device=device))
 
 
-class MemoryExit:
-    """`right` on the exit of the good colour, `wrong` on any other exit, else 0."""
+def standing(kind: int, on: float, off: float, device: torch.device) -> ByCell:
+    """Pay `on` where the agent stands on an object of this type, else `off`."""
+    outcomes = torch.tensor([off, on], dtype=torch.float64, device=device)
+    return ByCell(outcomes[table(is_kind(kind), device).long()])
 
-    runs_on_numpy = True
 
-    def __init__(self, right: float, wrong: float, device: torch.device) -> None:
-        self.rewards = torch.tensor([0.0, right, wrong], dtype=torch.float64, device=device)
-        self.exit = table(is_kind(EXIT), device).long()  # (SEEN,)
-
-    def __call__(self, step: Transition) -> Any:
-        wrong = (colours(step.under) != step.after.good) + 1  # (N,), 1 or 2
-        return take(self.rewards, take(self.exit, step.under) * wrong)
+def on_kind(kind: int, device: torch.device) -> ByCell:
+    """End the episode where the agent stands on an object of this type."""
+    return ByCell(table(is_kind(kind), device))
 
 
 class MemoryPay:
-    """MemoryExit and Living added up beforehand: one look-up by good colour and by what the agent stands on."""
+    """`right` on the exit of the good colour, `wrong` on any other exit, else 0; and `living` in every step."""
 
     runs_on_numpy = True
 
@@ -112,15 +102,3 @@ class Closer:
     def __call__(self, step: Transition) -> Any:
         before, after = (take(self.distance, each.position) for each in (step.before, step.after))
         return take(self.rewards, (after - before).clip(-1, 1) + 1)
-
-
-class OnKind:
-    """The ending: the agent stands on an object of this type."""
-
-    runs_on_numpy = True
-
-    def __init__(self, kind: int, device: torch.device) -> None:
-        self.ends = table(is_kind(kind), device)  # (SEEN,)
-
-    def __call__(self, step: Transition) -> Any:
-        return take(self.ends, step.under)

@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
-from envs.gridverse.objects import (
-    CLOSED,
-    DIRECTIONS,
-    DOOR,
-    FLOOR,
-    KEY,
-    LOCKED,
-    NONE,
-    OPEN,
-    SEEN,
-    TURN_LEFT,
-    TURN_RIGHT,
-    Scene,
-    blocks_movement,
-    holdable,
-    is_kind,
-    pack,
-    statuses,
-    table,
-)
+from envs.gridverse import objects
+from envs.gridverse.objects import DIRECTIONS, SEEN, Rule, Scene, is_kind, pack, statuses, table
 from envs.numpy_backend import copied, integers, pick, take, where, write
 
 # The canonical actions; a task lists those it has.
@@ -34,7 +18,7 @@ ACTION_NAMES = ("forward", "backward", "left", "right", "turn left", "turn right
 
 def heading_axes(heading: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Return the unit vectors (y, x) ahead of and to the right of an agent with this heading."""
-    return DIRECTIONS[heading], DIRECTIONS[TURN_RIGHT[heading]]
+    return DIRECTIONS[heading], DIRECTIONS[objects.TURN_RIGHT[heading]]
 
 
 def at(cells: Tensor, position: Tensor) -> Tensor:
@@ -72,10 +56,10 @@ class Motion:
         headings = range(len(DIRECTIONS))
         self.actions = len(ACTION_NAMES)
         self.offset = torch.tensor([_offsets(h, width) for h in headings], device=device).flatten() * moves  # (4*8,)
-        turned = [[h, h, h, h, TURN_LEFT[h], TURN_RIGHT[h], h, h] for h in headings]
+        turned = [[h, h, h, h, objects.TURN_LEFT[h], objects.TURN_RIGHT[h], h, h] for h in headings]
         kept = [[h] * self.actions for h in headings]
         self.turned = torch.tensor(turned if turns else kept, device=device).flatten()  # (4*8,)
-        self.blocked = table(blocks_movement, device)  # (SEEN,)
+        self.blocked = table(objects.blocks_movement, device)  # (SEEN,)
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         entry = scene.heading * self.actions + action  # (N,)
@@ -93,12 +77,10 @@ class ActuateDoor:
 
     def __init__(self, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
-        closed = table(lambda code: is_kind(DOOR)(code) & (statuses(code) == CLOSED), device)
-        locked = table(lambda code: is_kind(DOOR)(code) & (statuses(code) == LOCKED), device)
-        code = torch.arange(SEEN, device=device)
-        self.opened = torch.where(closed | locked, _with_status(code, OPEN), code)  # (SEEN,)
-        self.locked = locked  # (SEEN,)
-        self.key = pack(KEY) + (code & 7)  # (SEEN,), the key that opens this door
+        door, code = table(is_kind(objects.DOOR), device), torch.arange(SEEN, device=device)
+        self.opened = torch.where(door, pack(objects.DOOR, objects.OPEN) + (code & 7), code)  # (SEEN,)
+        self.locked = door & (statuses(code) == objects.LOCKED)  # (SEEN,)
+        self.key = pack(objects.KEY) + (code & 7)  # (SEEN,), the key that opens this door
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         position = self.front(scene)
@@ -109,17 +91,17 @@ class ActuateDoor:
 
 
 class PickAndDrop:
-    """Exchanges what is in the hand with what is in front, where that is floor or can be held."""
+    """Exchanges what is in the hand with what is in front, where that is floor or a key."""
 
     draws = 0
     runs_on_numpy = True
 
     def __init__(self, width: int, device: torch.device) -> None:
         self.front = Front(width, device)
-        self.open = table(lambda code: is_kind(FLOOR)(code) | holdable(code), device)  # (SEEN,)
-        code = torch.arange(SEEN, device=device)
-        self.taken = torch.where(table(holdable, device), code, pack(NONE))  # (SEEN,), what the hand gets
-        self.left = torch.where(code == pack(NONE), pack(FLOOR), code)  # (SEEN,), what the hand leaves
+        key, code = table(is_kind(objects.KEY), device), torch.arange(SEEN, device=device)
+        self.open = table(is_kind(objects.FLOOR), device) | key  # (SEEN,)
+        self.taken = torch.where(key, code, pack(objects.NONE))  # (SEEN,), what the hand gets
+        self.left = torch.where(code == pack(objects.NONE), pack(objects.FLOOR), code)  # (SEEN,), what the hand leaves
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         position = self.front(scene)
@@ -130,8 +112,12 @@ class PickAndDrop:
         return scene._replace(cells=put(scene.cells, position, left), held=held)
 
 
-def _with_status(code: Tensor, status: int) -> Tensor:
-    return (code & ~(3 << 3)) | status << 3
+def changed(rules: Iterable[Rule], scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
+    """Apply rules one after the other, each with its share of the uniforms; returns the scene and what they left."""
+    for rule in rules:
+        scene = rule(scene, action, u[:, : rule.draws] if rule.draws else u)
+        u = u[:, rule.draws :] if rule.draws else u
+    return scene, u
 
 
 def _offsets(heading: int, width: int) -> list[int]:

@@ -11,38 +11,35 @@ from envs.errors import UserError
 from envs.gridverse import layouts
 from envs.gridverse.encodings import Objects
 from envs.gridverse.objects import BEACON, COLOURS, DOOR, EXIT, FLOOR, KEY, WALL, YELLOW, Layout
-from envs.gridverse.rewards import Closer, Living, MemoryPay, OnKind, OpenDoor, PickDrop, Standing
+from envs.gridverse.rewards import Closer, MemoryPay, OpenDoor, PickDrop, living, on_kind, standing
 from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
 from envs.gridverse.world import GridState, GridWorld, Task
 
 __all__ = ["GridState", "Keydoor", "Memory", "MemoryEmpty", "MemoryRooms"]
 
-Device = str | torch.device
 GOOD_EXIT, BAD_EXIT, LIVING = 5.0, -5.0, -0.05
 MEMORY = Objects((FLOOR, WALL, EXIT, BEACON), COLOURS)
 KEYDOOR = Objects((FLOOR, WALL, EXIT, DOOR, KEY), (YELLOW,))
 
 
-def memory(layout: Layout, device: Device) -> Task:
+def memory(layout: Layout, device: torch.device) -> Task:
     """Pay 5 on the exit of the beacons' colour and -5 on another one, which ends the episode; less 0.05 every step."""
-    device = torch.device(device)
-    pay = MemoryPay(GOOD_EXIT, BAD_EXIT, LIVING, device)
-    rules = (Motion(layout.width, device),)
-    return Task(layout, tuple(range(6)), rules, (pay,), (OnKind(EXIT, device),), MEMORY)
+    rules, rewards = (Motion(layout.width, device),), (MemoryPay(GOOD_EXIT, BAD_EXIT, LIVING, device),)
+    return Task(layout, tuple(range(6)), rules, rewards, (on_kind(EXIT, device),), MEMORY)
 
 
-def keydoor(layout: layouts.LockedRoom, device: Device) -> Task:
+def keydoor(layout: layouts.LockedRoom, device: torch.device) -> Task:
     """Pay 5 on the exit, the end; 1 for the key, 1 for the door; 0.2 for getting closer; less 0.05 every step."""
-    device, width = torch.device(device), layout.width
+    width = layout.width
     rewards = (
-        Standing(EXIT, GOOD_EXIT, 0.0, device),
+        standing(EXIT, GOOD_EXIT, 0.0, device),
         PickDrop(KEY, 1.0, -1.0, device),
         OpenDoor(1.0, -1.0, width, device),
         Closer(layout.height, width, layout.goal, 0.2, -0.2, device),
-        Living(LIVING, device),
+        living(LIVING, device),
     )
     rules = (Motion(width, device), ActuateDoor(width, device), PickAndDrop(width, device))
-    return Task(layout, tuple(range(8)), rules, rewards, (OnKind(EXIT, device),), KEYDOOR)
+    return Task(layout, tuple(range(8)), rules, rewards, (on_kind(EXIT, device),), KEYDOOR)
 
 
 class Memory(GridWorld):
@@ -59,8 +56,7 @@ class Memory(GridWorld):
         if size < 5 or size % 2 == 0:
             raise UserError(f"size of a Gridverse memory world must be odd and at least 5, not {size}.")
         device = torch.device(options.get("device", "cpu"))
-        task = memory(layouts.Corridor(size, size, device), device)
-        super().__init__(task, **options)
+        super().__init__(memory(layouts.Corridor(size, size, device), device), **options)
 
 
 class MemoryRooms(GridWorld):
@@ -77,7 +73,7 @@ class MemoryRooms(GridWorld):
 
     def __init__(self, size: int, rooms: Sequence[int], beacons: int = 1, exits: int = 2, **options: Any) -> None:
         device = torch.device(options.get("device", "cpu"))
-        layout = layouts.rooms(size, size, rooms, beacons, exits, device, walls=self.walls)
+        layout = layouts.Scattered(size, size, rooms, beacons, exits, device, walls=self.walls)
         super().__init__(memory(layout, device), **options)
 
 
@@ -99,5 +95,4 @@ class Keydoor(GridWorld):
 
     def __init__(self, size: int, **options: Any) -> None:
         device = torch.device(options.get("device", "cpu"))
-        task = keydoor(layouts.LockedRoom(size, size, device), device)
-        super().__init__(task, **options)
+        super().__init__(keydoor(layouts.LockedRoom(size, size, device), device), **options)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,39 +18,37 @@ from envs.gridverse.rules import heading_axes
 from envs.numpy_backend import gather, integers, take
 
 Area = tuple[tuple[int, int], tuple[int, int]]  # ((first row, last row), (first column, last column)) from the agent
+Cell = tuple[int, int]  # (row, column) of the window
+Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a cell, and that cell
 
 
-class Visibility(Protocol):
-    """Which cells of a window are lit."""
-
-    draws: int
-
-    def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
-        """Light cells by see-through cells `clear`, both (N, rows, columns) bool, for an agent at (row, column)."""
-
-
-class Transparent:
-    """Everything is lit."""
+class Visibility:
+    """Which cells of a window are lit, made with its rows and columns and the agent's (row, column) in it: here all."""
 
     draws = 0
 
-    def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
+    def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
+        self.column = agent[1]
+
+    def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
+        """Light cells by see-through cells `clear`, both (N, rows, columns) bool, and uniforms u (N, draws)."""
         return torch.ones_like(clear)
 
 
-class Occluded:
+class Occluded(Visibility):
     """Two floods start at an agent in the last row, one to the left and one to the right, never back.
 
     Each goes on from a clear cell ahead, sideways and diagonally ahead. Opaque cells are lit themselves.
     """
 
-    draws = 0
+    def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
+        super().__init__(rows, columns, agent, device)
+        if agent[0] != rows - 1:
+            raise UserError("partially_occluded needs the agent in the last row of its window.")
 
-    def __call__(self, clear: Tensor, agent: tuple[int, int], u: Tensor) -> Tensor:
-        if agent[0] != clear.shape[1] - 1:
-            raise UserError("The view 'partially_occluded' needs the agent in the last row of its window.")
-        left = _flood(clear[..., : agent[1] + 1].flip(-1)).flip(-1)
-        right = _flood(clear[..., agent[1] :])
+    def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
+        left = _flood(clear[..., : self.column + 1].flip(-1)).flip(-1)
+        right = _flood(clear[..., self.column :])
         return torch.cat([left, right[..., 1:]], -1)
 
 
@@ -59,7 +57,7 @@ class View:
 
     Args:
         area: rows and columns that are seen, relative to the agent; negative rows lie ahead of it.
-        visibility: which cells of the window are lit.
+        visibility: says which cells of the window are lit, once it knows the window.
 
     Raises:
         UserError: the area does not hold the agent.
@@ -70,14 +68,15 @@ class View:
         height: int,
         width: int,
         area: Area = ((-1, 0), (-1, 1)),
-        visibility: Visibility | None = None,
+        visibility: Callable[[int, int, Cell, torch.device], Visibility] = Occluded,
         device: str | torch.device = "cpu",
     ) -> None:
         (top, bottom), (left, right) = area
         if not (top <= 0 <= bottom and left <= 0 <= right):
             raise UserError(f"The view's area must hold the agent's own cell (0, 0), but it is {area}.")
-        self.height, self.width, self.visibility = height, width, visibility or Occluded()
-        self.rows, self.columns, self.agent = bottom - top + 1, right - left + 1, (-top, -left)
+        self.height, self.width, self.agent = height, width, (-top, -left)
+        self.rows, self.columns = bottom - top + 1, right - left + 1
+        self.visibility = visibility(self.rows, self.columns, self.agent, torch.device(device))
         self.draws = self.visibility.draws
         self.offset = torch.tensor([_window(h, area) for h in range(len(DIRECTIONS))], device=device)
         self.flat = self.offset[..., 0] * width + self.offset[..., 1]  # (4, rows*columns)
@@ -85,7 +84,7 @@ class View:
         # The agent never stands on the border and never inside something opaque, so the cells that touch it
         # are always inside the grid and always lit.
         touching = top >= -1 and bottom <= 0 and left >= -1 and right <= 1
-        self.close = touching and isinstance(self.visibility, Occluded | Transparent)
+        self.close = touching and type(self.visibility) in (Visibility, Occluded)
         self.runs_on_numpy = self.close
 
     def __call__(
@@ -101,7 +100,7 @@ class View:
         index, inside = self._index(position, heading)
         codes = _codes(cells, index, flags).masked_fill(~inside, pack(HIDDEN))
         clear = self.transparent[codes].view(-1, self.rows, self.columns)
-        return codes.masked_fill(~self.visibility(clear, self.agent, u).flatten(1), pack(HIDDEN))
+        return codes.masked_fill(~self.visibility(clear, u).flatten(1), pack(HIDDEN))
 
     def _index(self, position: Tensor, heading: Tensor) -> tuple[Tensor, Tensor]:
         """Return the window's flat positions, moved into the grid, and which of them were there, (N, rows*columns)."""
@@ -161,46 +160,9 @@ def _window(heading: int, area: Area) -> list[tuple[int, int]]:
 
 
 STEP = 0.01  # of a cell, the stride at which a ray is walked
-Cell = tuple[int, int]  # (row, column) of the window
-Stretch = tuple[frozenset[int], int]  # the cells that a ray crosses before a cell, and that cell
 
 
-class Raytracing:
-    """Cells that enough rays reach: at least `threshold` of them, or that share of all rays through the cell."""
-
-    draws = 0
-
-    def __init__(
-        self,
-        rows: int,
-        columns: int,
-        agent: Cell,
-        absolute_counts: bool = True,
-        threshold: float = 1,
-        device: str | torch.device = "cpu",
-    ) -> None:
-        self.rays = Rays(rows, columns, agent, device)
-        self.absolute, self.threshold = absolute_counts, threshold
-
-    def __call__(self, clear: Tensor, agent: Cell, u: Tensor) -> Tensor:
-        """Light cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, 0)."""
-        counts = self.rays.counts(clear.flatten(1)) if self.absolute else self.rays.shares(clear.flatten(1))
-        return (counts >= self.threshold).view_as(clear)
-
-
-class StochasticRaytracing:
-    """Every cell is lit with a probability of its own: the share of the rays through it that reach it."""
-
-    def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
-        self.draws = rows * columns
-        self.rays = Rays(rows, columns, agent, device)
-
-    def __call__(self, clear: Tensor, agent: Cell, u: Tensor) -> Tensor:
-        """Light cells of windows whose see-through cells are `clear`, both (N, rows, columns) bool; u (N, cells)."""
-        return (u < self.rays.shares(clear.flatten(1))).view_as(clear)
-
-
-class Rays:
+class Rays(Visibility):
     """One ray from the centre of the agent's cell towards every corner of every cell of a window.
 
     The rays are fixed by the window, so they are walked once. What remains for a step is to ask, for every stretch of
@@ -208,6 +170,7 @@ class Rays:
     """
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
+        super().__init__(rows, columns, agent, device)
         stretches = Counter(_stretches(rows, columns, agent))
         before = torch.zeros(rows * columns, len(stretches))
         reached = torch.zeros(len(stretches), rows * columns)
@@ -229,33 +192,55 @@ class Rays:
         return self.counts(clear) / self.total.clamp(min=1.0)
 
 
-def _stretches(rows: int, columns: int, agent: Cell) -> list[Stretch]:
-    """Cut every ray at each of its cells."""
-    corners = [(row - 0.5, column - 0.5) for row in range(rows + 1) for column in range(columns + 1)]
-    found = []
-    for y, x in corners:
-        ray = _ray(rows, columns, agent, math.atan2(y - agent[0], x - agent[1]))
-        found += [(frozenset(ray[:length]), cell) for length, cell in enumerate(ray)]
-    return found
+class Raytracing(Rays):
+    """Cells that enough rays reach: at least `threshold` of them, or that share of all rays through the cell."""
+
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        agent: Cell,
+        device: str | torch.device = "cpu",
+        absolute_counts: bool = True,
+        threshold: float = 1,
+    ) -> None:
+        super().__init__(rows, columns, agent, device)
+        self.measure, self.threshold = self.counts if absolute_counts else self.shares, threshold
+
+    def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
+        return (self.measure(clear.flatten(1)) >= self.threshold).view_as(clear)
 
 
-def _ray(rows: int, columns: int, agent: Cell, angle: float) -> list[int]:
-    """List the cells (row * columns + column) of a ray in order, each once, until it leaves the window."""
-    (y, x), down, right = agent, STEP * math.sin(angle), STEP * math.cos(angle)
-    at_y, at_x = float(y), float(x)
-    cells: dict[int, None] = {}
-    while 0 <= round(at_y) < rows and 0 <= round(at_x) < columns:
-        cells[round(at_y) * columns + round(at_x)] = None
-        at_y, at_x = at_y + down, at_x + right
-    return list(cells)
+class StochasticRaytracing(Rays):
+    """Every cell is lit with a probability of its own: the share of the rays through it that reach it."""
+
+    def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
+        super().__init__(rows, columns, agent, device)
+        self.draws = rows * columns
+
+    def __call__(self, clear: Tensor, u: Tensor) -> Tensor:
+        return (u < self.shares(clear.flatten(1))).view_as(clear)
+
+
+def _stretches(rows: int, columns: int, agent: Cell) -> Iterator[Stretch]:
+    """Cut every ray at each of its cells (row * columns + column), until it leaves the window."""
+    for row, column in itertools.product(range(rows + 1), range(columns + 1)):
+        angle = math.atan2(row - 0.5 - agent[0], column - 0.5 - agent[1])
+        y, x, down, right = float(agent[0]), float(agent[1]), STEP * math.sin(angle), STEP * math.cos(angle)
+        crossed: set[int] = set()
+        while 0 <= round(y) < rows and 0 <= round(x) < columns:
+            cell = round(y) * columns + round(x)
+            if cell not in crossed:
+                yield frozenset(crossed), cell
+                crossed.add(cell)
+            y, x = y + down, x + right
 
 
 # What a phantom cell looks like, in every encoding: a wall, or "nothing", which no real cell ever is.
 APPEARANCES = {"walls": pack(WALL), "floor-cue": pack(NONE)}
 
 
-@dataclass(frozen=True)
-class Phantoms:
+class Phantoms(NamedTuple):
     """Cells whose floor is seen as something else. Nothing but the view knows of them."""
 
     flags: Tensor  # (H*W,) int64, PHANTOM on a line and 0 elsewhere

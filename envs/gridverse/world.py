@@ -18,7 +18,7 @@ from envs.core import State, World
 from envs.gridverse import render
 from envs.gridverse.encodings import FullState, Objects, encode
 from envs.gridverse.objects import HIDDEN, WALL, Ending, Layout, Reward, Rule, Scene, Transition, pack
-from envs.gridverse.rules import ACTION_NAMES, at
+from envs.gridverse.rules import ACTION_NAMES, at, changed
 from envs.gridverse.view import View, phantom_walls, window
 from envs.numpy_backend import concatenate, take
 from envs.spaces import MultiDiscrete
@@ -89,22 +89,23 @@ class GridWorld(World[GridState]):
         super().__init__(time_limit, device)
         self.height, self.width = task.layout.height, task.layout.width
         view = view if isinstance(view, View) else View(self.height, self.width, window(view), device=device)
-        phantoms = None
+        self.task, self.view, self.encoding, self.dictionary = task, view, encoding, dictionary
+        self.phantoms, self._flags, self._look = None, None, pack(WALL)
         if phantom_rooms is not None:
-            phantoms = phantom_walls(self.height, self.width, phantom_rooms, phantom_cells, self.device)
-        self.task, self.view, self.encoding = task, view, encoding
-        self.dictionary, self.phantoms = dictionary, phantoms
+            self.phantoms = phantom_walls(self.height, self.width, phantom_rooms, phantom_cells, self.device)
+            self._flags, self._look = self.phantoms.flags, self.phantoms.appearance
         self.num_actions = len(task.actions)
         self.action_names = tuple(ACTION_NAMES[action] for action in task.actions)
         self.reset_draws = task.layout.draws + view.draws
         self.step_draws = sum(rule.draws for rule in task.rules) + view.draws
         plain = task.actions == tuple(range(len(task.actions)))
         self._canonical = None if plain else torch.tensor(task.actions, device=self.device)
-        self._flags = None if phantoms is None else phantoms.flags
-        encoded = encode(encoding, task.objects, pack(WALL) if phantoms is None else phantoms.appearance, self.device)
+        encoded = encode(encoding, task.objects, self._look, self.device)
         self._numbers = encoded.numbers  # (SEEN, C)
         self._shown = view.rows * view.columns * len(encoded.sizes)
-        self._agent = _one_hot(view).to(self.device)[None]  # (1, rows*columns)
+        agent = torch.zeros(1, view.rows, view.columns, dtype=torch.int64, device=self.device)
+        agent[0, view.agent[0], view.agent[1]] = 1
+        self._agent = agent.flatten(1)  # (1, rows*columns), where the agent is in its window
         parts = (view, *task.rules, *task.rewards, *task.endings)
         self.runs_on_numpy = all(getattr(part, "runs_on_numpy", False) for part in parts)
         self.observation_space = _space(view, encoded.sizes, dictionary)
@@ -126,12 +127,11 @@ class GridWorld(World[GridState]):
         """Apply rules, then rewards and endings, then the view."""
         canonical = action if self._canonical is None else take(self._canonical, action)
         before = scene_of(state)
-        after, left = self._changed(before, canonical, u)
+        after, left = changed(self.task.rules, before, canonical, u)
         step = Transition(before, canonical, after, at(after.cells, after.position))
         reward = reduce(operator.add, [pay(step) for pay in self.task.rewards])
         terminated = reduce(operator.or_, [ends(step) for ends in self.task.endings])
-        returns = state.returns + reward
-        observation = self.observe(after, left)
+        returns, observation = state.returns + reward, self.observe(after, left)
         state = GridState(observation, state.steps + self.one, returns, *after)
         return state, observation, reward, terminated, terminated & (returns > self.nothing)
 
@@ -163,28 +163,22 @@ class GridWorld(World[GridState]):
         arrays: list[Any] = [each.numpy() for each in self.task.layout(torch.from_numpy(u))]
         return Scene(*arrays)
 
-    def _changed(self, scene: Scene, action: Tensor, u: Tensor) -> tuple[Scene, Tensor]:
-        """Apply all rules; returns the scene and the uniforms that they left for the view."""
-        for rule in self.task.rules:
-            scene = rule(scene, action, u[:, : rule.draws] if rule.draws else u)
-            u = u[:, rule.draws :] if rule.draws else u
-        return scene, u
-
     def _picture(self, state: GridState, row: int) -> render.Drawing:
         """Describe one row for drawing. A view that draws is shown with all that it could see."""
         one = GridState(*(torch.as_tensor(value[row : row + 1]) for value in vars(state).values()))
         u = torch.zeros(1, self.view.draws, dtype=torch.float64, device=self.device)
         window = self.view(one.cells, one.position, one.heading, u, self._flags)[0]
-        seen = self.view.offset[one.heading[0]][window != pack(HIDDEN)] + _point(one.position[0], self.width)
+        position = divmod(int(one.position[0]), self.width)
+        seen = self.view.offset[one.heading[0]][window != pack(HIDDEN)].cpu() + torch.tensor(position)
         cells = one.cells[0].long() + (0 if self._flags is None else self._flags)
         return render.Drawing(
             grid=cells.view(self.height, self.width).cpu().numpy(),
             window=window.view(self.view.rows, self.view.columns).cpu().numpy(),
-            seen={(y, x) for y, x in seen.tolist()},
-            position=divmod(int(one.position[0]), self.width),
+            seen=set(map(tuple, seen.tolist())),
+            position=position,
             heading=int(one.heading[0]),
             held=int(one.held[0]),
-            phantom=pack(WALL) if self.phantoms is None else self.phantoms.appearance,
+            phantom=self._look,
         )
 
 
@@ -193,24 +187,10 @@ def scene_of(state: GridState) -> Scene:
     return Scene(state.cells, state.position, state.heading, state.held, state.good)
 
 
-def _point(position: Tensor, width: int) -> Tensor:
-    return torch.stack([position // width, position % width])  # (2,)
-
-
-def _one_hot(view: View) -> Tensor:
-    """Mark where the agent is in its window, (rows*columns,) int64."""
-    marked = torch.zeros(view.rows, view.columns, dtype=torch.int64)
-    marked[view.agent] = 1
-    return marked.flatten()
-
-
 def _space(view: View, sizes: tuple[int, ...], dictionary: bool) -> gymnasium.Space[Any]:
     cell = np.array(sizes)  # (C,)
     if not dictionary:
         return MultiDiscrete(np.tile(cell, view.rows * view.columns))
-    parts = {
-        "grid": np.tile(cell, (view.rows, view.columns, 1)),
-        "agent_id_grid": np.full((view.rows, view.columns), 2),
-        "item": cell,
-    }
-    return spaces.Dict({name: MultiDiscrete(part) for name, part in sorted(parts.items())})
+    shape = (view.rows, view.columns)
+    parts = {"agent_id_grid": np.full(shape, 2), "grid": np.tile(cell, (*shape, 1)), "item": cell}
+    return spaces.Dict({name: MultiDiscrete(part) for name, part in parts.items()})

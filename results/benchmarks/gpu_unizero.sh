@@ -26,7 +26,7 @@ mkdir -p "$FOLDER"
 
 tests() {
   if "$PYTHON" -c "import pytest, hypothesis" 2>/dev/null; then
-    timeout 460 "$PYTHON" -m pytest -q tests/unizero/test_unizero_engine.py -k "captured or warm_up" 2>&1
+    timeout 460 "$PYTHON" -m pytest -q tests/unizero/test_unizero_engine.py -k "captured or warm_up or cudagraph" 2>&1
   else
     echo "no pytest and hypothesis here: the tests on CUDA are left out"
   fi | tee "$FOLDER/unizero-tests.txt"

@@ -1,6 +1,7 @@
 """Pictures say what their arrays say: panels, labels, marks, and files that are whole; so do videos."""
 
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -245,8 +246,10 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
     prior, searched, action = RNG.dirichlet(np.ones(3), 7), RNG.dirichlet(np.ones(3), 7), RNG.integers(3, size=7)
 
     def rows(pictures):
-        steps = unizero_plots.Steps(reward, predicted, pictures, prior, searched, action, first=20)
-        return panels(unizero_plots.trajectory(steps, "Title", names=("stay",)))
+        steps = SimpleNamespace(
+            reward=reward, predicted_reward=predicted, frames=pictures, prior=prior, searched=searched, action=action
+        )
+        return panels(unizero_plots.trajectory(steps, "Title", ("stay", "left", "right"), first_step=20))
 
     first, film, before, after = rows(frames(7))
     np.testing.assert_array_equal([line.get_ydata() for line in first.lines], [reward, predicted])
@@ -255,7 +258,7 @@ def test_a_trajectory_has_four_rows_and_frames_the_actions_taken():
         np.testing.assert_array_equal(panel.images[0].get_array(), policy.T)
         corners = [(patch.get_x() + 0.5, patch.get_y() + 0.5) for patch in panel.patches]
         assert corners == [(20 + t, taken) for t, taken in enumerate(action)]
-        assert [label.get_text() for label in panel.get_yticklabels()] == ["stay", "action 1", "action 2"]
+        assert [label.get_text() for label in panel.get_yticklabels()] == ["stay", "left", "right"]
     assert len(rows(())) == 3
 
 

@@ -20,10 +20,9 @@ from dqn_memory.train import make_optimizer, make_update, sample
 from world_models.glam.sequences import SEQUENCES
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import SearchConfig
-from world_models.unizero.engine import make_learn
-from world_models.unizero.learner import make_optimizer as unizero_optimizer
-from world_models.unizero.learner import make_target
 from world_models.unizero.search import draw, play
+from world_models.unizero.train import make_learn, make_target
+from world_models.unizero.train import make_optimizer as unizero_optimizer
 
 NOWHERE = torch.device("meta")
 
@@ -87,7 +86,7 @@ def test_an_update_of_unizero(prior, kind):
 )
 def test_acting_of_unizero(prior, root):
     model = unizero_models.model(prior, unizero_models.VECTOR, noise=0.1, layers=2).to(NOWHERE)
-    planner = Planner(model, 3, NOWHERE, SearchConfig(3, root, backend="torch"))
+    planner = Planner(model, 3, SearchConfig(3, root, backend="torch"))
     numbers = moved(draw(planner.config, 3, unizero_models.ACTIONS, torch.Generator()))
     observation = torch.zeros(3, 4, dtype=torch.float64, device=NOWHERE)
     for _ in range(2):

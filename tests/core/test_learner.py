@@ -157,7 +157,8 @@ def test_shifted_targets_forget_the_first_observation_and_full_ones_do_not(monke
 
     shifted = replace(CONFIG, targets="shifted")
     real = torch.arange(K) < windows.lengths.unsqueeze(1)
-    alive = real & ~windows.terminated
+    alive, ended = real & ~windows.terminated, real & windows.terminated
+    assert ended.any() and torch.allclose(last_value(shifted, cue)[ended].float(), windows.reward[ended])
     assert torch.equal(last_value(shifted, windows.observation)[alive], last_value(shifted, cue)[alive])
     full = (last_value(CONFIG, windows.observation) - last_value(CONFIG, cue)).abs()
     assert (full[alive] > 1e-9).all()

@@ -135,6 +135,12 @@ def test_prefixes_are_what_acting_saw(steps, truncate):
         assert batch.next_previous_action[0, len(later) - 1] == action_of(episode, t + taken - 1)
 
 
+def test_the_end_of_the_next_episode_is_not_that_of_this_one():
+    replay = filled_replay([[5, 3, 9]])
+    replay.cells["terminated"][:5] = False  # the first episode ran out of time
+    assert replay.contexts(cells(replay, [4], 0), 4, 0.9, 4).discount.item() == pytest.approx(0.9)
+
+
 def test_the_ring_forgets_the_oldest_and_keeps_whole_histories():
     replay = filled_replay([[50]], capacity=20)
     assert len(replay) == 20

@@ -11,10 +11,55 @@ from cards_player import memory_player
 from test_baselines import apart
 
 from envs.baselines import cards, maps, players, playing, search, tabular
+from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
 from envs.worlds.memory_cards import MemoryCards
+
+BUDGET = Budget(episodes=200, scripted=20, seed=0, gap=0.01, size=300)
+
+# Waiting pays 1 in every step, cashing pays 10 once: whoever waits till the end and cashes last gets most.
+CASH = """
+discount: 0.9
+values: reward
+states: alive broke
+actions: wait cash
+observations: o
+start: alive
+T: wait identity
+T: cash : * : broke 1
+O: * uniform
+R: wait : alive : * : * 1
+R: cash : alive : * : * 10
+"""
+# The gamble pays more on average, what is safe always pays.
+GAMBLE = """
+discount: 0.9
+values: reward
+states: a b
+actions: gamble safe
+observations: o
+start: uniform
+T: * : * reset
+O: * uniform
+R: gamble : a : * : * 10
+R: gamble : b : * : * -1
+R: safe : * : * : * 1
+"""
+THIRDS = """
+discount: 0.9
+values: reward
+states: 3
+actions: 1
+observations: 3
+T: 0
+0.333333 0.333333 0.333333
+0.333333 0.333333 0.333333
+0.333333 0.333333 0.333333
+O: 0 uniform
+R: 0 : * : * : * 1
+"""
 
 # Car Flag and Memory Cards
 
@@ -115,11 +160,6 @@ def test_the_plan_keeps_its_promise(size, steps):
     assert found.value == pytest.approx(5 - 0.05 * steps, abs=1e-9)
 
 
-def test_only_a_world_with_few_starts_can_be_searched():
-    with pytest.raises(UserError, match="CarFlag is not deterministic with a list of initial states"):
-        search.explore(make_world("POMDP/CarFlag-v0"))
-
-
 # Tabular worlds
 
 
@@ -136,7 +176,7 @@ def tiger():
 def test_the_value_of_tiger():
     found = tabular.solve(tabular.Model.of(tiger()), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4
-    assert 0 <= found.gap <= 0.01
+    assert 0 <= found.upper - found.lower <= 0.01
 
 
 def test_heaven_hell_takes_fifteen_steps():
@@ -158,7 +198,7 @@ def test_the_bounds_of_hallway_enclose_what_its_policy_gets():
     # The goal is reached one step before the end, and pays in that step.
     paid = playing.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
     assert found.lower - 4 * paid.error < paid.mean < found.upper + 4 * paid.error
-    assert found.gap < 0.1 and outcomes.success.double().mean() > 0.97
+    assert found.upper - found.lower < 0.1 and outcomes.success.double().mean() > 0.97
     assert tabular.full_state(described, 250) >= float(outcomes.returns.mean())
 
 
@@ -175,11 +215,75 @@ def test_the_upper_bound_is_above_the_lower_everywhere():
     assert upper(3.0 * beliefs) == pytest.approx(3.0 * upper(beliefs))
 
 
-def test_a_model_without_a_discount_is_refused():
+# Small tables, whose optimum can be told by hand
+
+
+def file_world(tmp_path, text, **kwargs):
+    path = tmp_path / "world.pomdp"
+    path.write_text(text)
+    return make_world("POMDP/File-v0", path=str(path), **kwargs)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 250])
+def test_a_plan_knows_how_many_steps_are_left(tmp_path, limit):
+    found = best(file_world(tmp_path, CASH, time_limit=limit), BUDGET)
+    assert found.lower.returns.mean == found.upper.returns.mean == limit - 1 + 10
+
+
+def test_the_most_paying_plan_bounds_no_success(tmp_path):
+    found = best(file_world(tmp_path, GAMBLE), BUDGET)
+    assert (found.lower.success.mean, found.lower.returns.mean) == (0.5, 4.5)
+    assert (found.upper.success.mean, found.upper.returns.mean) == (1.0, 4.5)
+    assert found.upper.kind == "return belief-optimal, success at most 1"
+
+
+def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
+    thirds = file_world(tmp_path, THIRDS, time_limit=250)
+    described = tabular.Model.of(thirds.tables)
+    assert tabular.full_state(described, 250) == pytest.approx(250, abs=1e-9)
+    assert np.allclose(tabular.blind(described), 10, atol=1e-9, rtol=0)
+    found = best(thirds, BUDGET)
+    assert found.lower.returns.mean <= found.upper.returns.mean + 1e-9
+
+
+def test_a_verdict_says_whether_the_return_so_far_matters(tmp_path):
+    graph = search.explore(file_world(tmp_path, GAMBLE))
+    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
+    graph = search.explore(make_world("Gridverse/Memory-5x5-v0"))
+    assert set(graph.verdict[graph.follower < 0]) == {search.PAID}
+
+
+def test_a_success_of_another_rule_is_refused(tmp_path):
+    choosy = file_world(tmp_path, GAMBLE)
+    plain = choosy.step
+
+    def step(state, action, u):
+        after, observation, reward, terminated, _ = plain(state, action, u)
+        return after, observation, reward, terminated, terminated & (after.returns > 2.0)
+
+    choosy.step = step
+    with pytest.raises(UserError, match="depends on the return, but not on its sign"):
+        search.explore(choosy)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 8, 500])
+def test_seeing_the_state_is_never_worse_than_standing_still(limit):
+    rooms = make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit)
+    found = best(rooms, BUDGET)
+    assert found.upper.returns.mean >= -0.05 * limit - 1e-9
+    assert found.upper.returns.mean >= found.lower.returns.mean - 4 * found.lower.returns.error - 1e-9
+
+
+def test_what_cannot_be_bounded_is_refused(tmp_path):
     endless = tiger()
     endless.discount = 1.0
-    with pytest.raises(UserError, match=r"discount above 0 and below 1, not 1\.0"):
-        tabular.Model.of(endless)
+    for refused, words in (
+        (lambda: tabular.Model.of(endless), r"discount above 0 and below 1, not 1\.0"),
+        (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),
+        (lambda: best(make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7"), BUDGET), "registered worlds only"),
+    ):
+        with pytest.raises(UserError, match=words):
+            refused()
 
 
 # Rooms
@@ -219,12 +323,9 @@ def test_a_gambler_wins_more_often_and_a_patient_seeker_gets_more():
 def test_where_the_seeker_may_stand_always_holds_the_truth():
     world = make_world("Gridverse/Memory-SixteenRooms-15x15-v0")
     drawn = maps.room_maps(world.task.layout, world.phantoms)
-    state = world.reset(
-        torch.rand(20, world.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    )
-    first = [
-        (int(p) // 15, int(p) % 15, (0, 2, 3, 1)[int(h)]) for p, h in zip(state.position, state.heading, strict=True)
-    ]
+    state = world.reset(playing.draws(torch.Generator().manual_seed(3), 20, world.reset_draws))
+    pairs = zip(state.position.tolist(), state.heading.tolist(), strict=True)
+    first = [(*divmod(position, 15), (0, 2, 3, 1)[heading]) for position, heading in pairs]
     seekers = [players.Seeker(drawn, False) for _ in range(20)]
     for _ in range(25):
         actions = [player(row) for player, row in zip(seekers, state.observation.tolist(), strict=True)]
@@ -241,19 +342,6 @@ def test_the_full_state_player_takes_the_shortest_way():
     assert abs(lengths.mean - 9.0) < 0.05 + 4 * lengths.error  # the originals' mean, to one decimal
     small = players.way_out(make_world("Gridverse/Memory-FourRooms-7x7-v0"), 4_000, 0)
     assert apart(float((~small.success).double().mean()), 4_000, 0.0146, 10_000) < 4  # resets nobody can win
-
-
-def test_walking_goes_around_walls():
-    free = torch.tensor([[0, 0, 0, 0, 0], [0, 1, 0, 1, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)[None]
-
-    def at(y, x):
-        cell = torch.zeros_like(free)
-        cell[0, y, x] = True
-        return cell
-
-    assert players.walk(free, at(1, 1), at(1, 3)).tolist() == [4]
-    assert players.walk(free, at(1, 1), at(1, 1)).tolist() == [0]
-    assert players.walk(free & ~at(2, 2), at(1, 1), at(1, 3)).tolist() == [-1]
 
 
 # Keydoor

@@ -5,86 +5,73 @@ import numpy as np
 import pytest
 import torch
 
-from envs.errors import UserError
+from envs.gridverse import objects
 from envs.gridverse.encodings import ENCODINGS, encode
-from envs.gridverse.objects import (
-    BEACON,
-    BLUE,
-    BOX,
-    CLOSED,
-    DOOR,
-    EXIT,
-    FLOOR,
-    HIDDEN,
-    KEY,
-    LOCKED,
-    NONE,
-    OPEN,
-    PHANTOM,
-    RED,
-    WALL,
-    YELLOW,
-    pack,
-)
+from envs.gridverse.objects import PHANTOM, pack
 from envs.gridverse.tasks import KEYDOOR, MEMORY
-from envs.registry import make_world
 
 TABLE = [  # object, and its channels in each encoding; memory
-    (MEMORY, pack(NONE), (0, 0, 0), (0, 11, 13), (0, 6, 12), 0),
-    (MEMORY, pack(HIDDEN), (1, 0, 0), (1, 11, 13), (1, 7, 12), 1),
-    (MEMORY, pack(FLOOR), (2, 0, 0), (2, 11, 13), (2, 8, 12), 2),
-    (MEMORY, pack(WALL), (3, 0, 0), (3, 11, 13), (3, 9, 12), 3),
-    *[(MEMORY, pack(EXIT, colour=c), (4, 0, c), (4, 11, 13 + c), (4, 10, 12 + c), 4 + c) for c in (RED, BLUE, YELLOW)],
-    *[(MEMORY, pack(BEACON, colour=c), (10, 0, c), (10, 11, 13 + c), (5, 11, 12 + c), 10 + c) for c in (RED, YELLOW)],
-    (KEYDOOR, pack(NONE), (0, 0, 0), (0, 7, 11), (0, 7, 16), 0),
-    (KEYDOOR, pack(HIDDEN), (1, 0, 0), (1, 7, 11), (1, 8, 16), 1),
-    (KEYDOOR, pack(FLOOR), (2, 0, 0), (2, 7, 11), (2, 9, 16), 2),
-    (KEYDOOR, pack(WALL), (3, 0, 0), (3, 7, 11), (3, 10, 16), 3),
-    (KEYDOOR, pack(EXIT), (4, 0, 0), (4, 7, 11), (4, 11, 16), 4),
-    *[(KEYDOOR, pack(DOOR, s, YELLOW), (5, s, 4), (5, 7 + s, 15), (5, 12 + s, 17), 9) for s in (OPEN, CLOSED, LOCKED)],
-    (KEYDOOR, pack(KEY, colour=YELLOW), (6, 0, 4), (6, 7, 15), (6, 15, 17), 10),
+    (MEMORY, pack(objects.NONE), (0, 0, 0), (0, 11, 13), (0, 6, 12), 0),
+    (MEMORY, pack(objects.HIDDEN), (1, 0, 0), (1, 11, 13), (1, 7, 12), 1),
+    (MEMORY, pack(objects.FLOOR), (2, 0, 0), (2, 11, 13), (2, 8, 12), 2),
+    (MEMORY, pack(objects.WALL), (3, 0, 0), (3, 11, 13), (3, 9, 12), 3),
+    *[
+        (MEMORY, pack(objects.EXIT, colour=c), (4, 0, c), (4, 11, 13 + c), (4, 10, 12 + c), 4 + c)
+        for c in (objects.RED, objects.BLUE, objects.YELLOW)
+    ],
+    *[
+        (MEMORY, pack(objects.BEACON, colour=c), (10, 0, c), (10, 11, 13 + c), (5, 11, 12 + c), 10 + c)
+        for c in (objects.RED, objects.YELLOW)
+    ],
+    (KEYDOOR, pack(objects.NONE), (0, 0, 0), (0, 7, 11), (0, 7, 16), 0),
+    (KEYDOOR, pack(objects.HIDDEN), (1, 0, 0), (1, 7, 11), (1, 8, 16), 1),
+    (KEYDOOR, pack(objects.FLOOR), (2, 0, 0), (2, 7, 11), (2, 9, 16), 2),
+    (KEYDOOR, pack(objects.WALL), (3, 0, 0), (3, 7, 11), (3, 10, 16), 3),
+    (KEYDOOR, pack(objects.EXIT), (4, 0, 0), (4, 7, 11), (4, 11, 16), 4),
+    *[
+        (KEYDOOR, pack(objects.DOOR, s, objects.YELLOW), (5, s, 4), (5, 7 + s, 15), (5, 12 + s, 17), 9)
+        for s in (objects.OPEN, objects.CLOSED, objects.LOCKED)
+    ],
+    (KEYDOOR, pack(objects.KEY, colour=objects.YELLOW), (6, 0, 4), (6, 7, 15), (6, 15, 17), 10),
 ]
 
 
-@pytest.mark.parametrize(("objects", "code", "default", "no_overlap", "compact", "summed"), TABLE)
-def test_numbers(objects, code, default, no_overlap, compact, summed):
+SIZES = {
+    ("summed", MEMORY): (21,),
+    ("summed", KEYDOOR): (13,),
+    ("default", MEMORY): (11, 2, 5),
+    ("default", KEYDOOR): (7, 4, 5),
+    ("no-overlap", MEMORY): (11, 13, 18),
+    ("no-overlap", KEYDOOR): (7, 11, 16),
+    ("compact", MEMORY): (6, 12, 17),
+    ("compact", KEYDOOR): (7, 16, 18),
+}
+
+
+@pytest.mark.parametrize(("declared", "code", "default", "no_overlap", "compact", "summed"), TABLE)
+def test_numbers_and_sizes(declared, code, default, no_overlap, compact, summed):
     expected = {"default": default, "no-overlap": no_overlap, "compact": compact, "summed": (summed,)}
     assert set(expected) == set(ENCODINGS)
     for name, numbers in expected.items():
-        encoding = encode(name, objects, pack(WALL), torch.device("cpu"))
+        encoding = encode(name, declared, pack(objects.WALL), torch.device("cpu"))
         assert tuple(encoding.numbers[code].tolist()) == numbers, name
+        assert encoding.sizes == SIZES[name, declared]
         assert all(number < size for number, size in zip(numbers, encoding.sizes, strict=True)), name
 
 
-def test_sizes():
-    sizes = {
-        (name, objects): encode(name, objects, pack(WALL), torch.device("cpu")).sizes
-        for name in ENCODINGS
-        for objects in (MEMORY, KEYDOOR)
-    }
-    assert sizes["summed", MEMORY] == (21,)
-    assert sizes["summed", KEYDOOR] == (13,)
-    assert sizes["default", MEMORY] == (11, 2, 5)
-    assert sizes["default", KEYDOOR] == (7, 4, 5)
-    assert sizes["no-overlap", MEMORY] == (11, 13, 18)
-    assert sizes["no-overlap", KEYDOOR] == (7, 11, 16)
-    assert sizes["compact", MEMORY] == (6, 12, 17)
-    assert sizes["compact", KEYDOOR] == (7, 16, 18)
-
-
 @pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize(("look", "seen"), [(WALL, WALL), (NONE, NONE)])
-def test_a_floor_on_a_phantom_line_looks_like_something_else_and_nothing_else_does(name, look, seen):
+@pytest.mark.parametrize("look", [objects.WALL, objects.NONE])
+def test_a_floor_on_a_phantom_line_looks_like_something_else_and_nothing_else_does(name, look):
     numbers = encode(name, MEMORY, pack(look), torch.device("cpu")).numbers
-    assert torch.equal(numbers[PHANTOM | pack(FLOOR)], numbers[pack(seen)])
-    for code in (pack(WALL), pack(EXIT, colour=RED), pack(BEACON, colour=BLUE)):
+    assert torch.equal(numbers[PHANTOM | pack(objects.FLOOR)], numbers[pack(look)])
+    for code in (pack(objects.WALL), pack(objects.EXIT, colour=objects.RED), pack(objects.BEACON, colour=objects.BLUE)):
         assert torch.equal(numbers[PHANTOM | code], numbers[code])
-    assert not torch.equal(numbers[pack(FLOOR)], numbers[pack(seen)])
+    assert not torch.equal(numbers[pack(objects.FLOOR)], numbers[pack(look)])
 
 
 def test_a_box_shows_nothing_of_its_contents():
-    numbers = encode("default", MEMORY, pack(WALL), torch.device("cpu")).numbers
-    assert numbers[[pack(BOX), pack(BOX) | 5, pack(BOX) | 31]].tolist() == [[8, 0, 0]] * 3
+    numbers = encode("default", MEMORY, pack(objects.WALL), torch.device("cpu")).numbers
+    assert numbers[[pack(objects.BOX), pack(objects.BOX) | 5, pack(objects.BOX) | 31]].tolist() == [[8, 0, 0]] * 3
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -105,8 +92,3 @@ def test_dictionaries_hold_what_vectors_hold(id, view, encoding):
     assert flat.observation_space.contains(vector)
     assert dictionary.observation_space.contains(entries)
     assert many.observation_space.contains(rows)
-
-
-def test_unknown_encodings_are_one_clear_sentence():
-    with pytest.raises(UserError, match="unknown grid encoding 'no_overlap'; did you mean 'no-overlap'"):
-        make_world("Gridverse/Keydoor-5x5-v0", encoding="no_overlap")

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from envs.gridverse.view import Rays, Raytracing, StochasticRaytracing
 
-WINDOWS = [(7, 7, (6, 3)), (2, 3, (1, 1)), (5, 5, (2, 2)), (4, 3, (2, 0)), (1, 1, (0, 0))]
+VIEW = (7, 7, (6, 3))
+WINDOWS = [VIEW, (2, 3, (1, 1)), (5, 5, (2, 2)), (4, 3, (2, 0)), (1, 1, (0, 0))]
 
 
 def walk(rows, columns, agent, corner):
@@ -53,19 +54,15 @@ def test_counts_are_those_of_a_walk_along_each_ray(rows, columns, agent):
         assert np.array_equal(shares[row].view(rows, columns).numpy(), expected)
 
 
-def test_between_walls_the_agent_sees_its_own_cell_and_those_next_to_it():
-    clear = torch.zeros(1, 7, 7, dtype=torch.bool)
-    clear[0, 6, 3] = True
-    lit = Raytracing(7, 7, (6, 3))(clear, (6, 3), torch.zeros(1, 0))[0]
-    assert lit[6, 2:5].all() and lit[5, 3]
-    assert not lit[:5].any() and not lit[:, :2].any() and not lit[:, 5:].any()
-
-
-def test_a_wall_casts_a_shadow():
-    clear = torch.ones(1, 7, 7, dtype=torch.bool)
-    clear[0, 4, 3] = False
-    lit = Raytracing(7, 7, (6, 3))(clear, (6, 3), torch.zeros(1, 0))[0]
-    assert lit[4, 3] and not lit[:4, 3].any() and lit[:, 0].all() and lit[:, 6].all()
+def test_walls_cast_shadows():
+    clear = torch.zeros(2, 7, 7, dtype=torch.bool)
+    clear[0, 6, 3] = True  # walls all around: the agent sees its own cell and those next to it
+    clear[1] = True
+    clear[1, 4, 3] = False  # one wall ahead
+    walled, shadowed = Raytracing(*VIEW)(clear, torch.zeros(2, 0))
+    assert walled[6, 2:5].all() and walled[5, 3]
+    assert not walled[:5].any() and not walled[:, :2].any() and not walled[:, 5:].any()
+    assert shadowed[4, 3] and not shadowed[:4, 3].any() and shadowed[:, 0].all() and shadowed[:, 6].all()
 
 
 @settings(max_examples=30, deadline=None)
@@ -73,22 +70,22 @@ def test_a_wall_casts_a_shadow():
 def test_higher_thresholds_and_more_walls_light_less(cells, threshold):
     clear = torch.tensor(cells).view(1, 7, 7)
     nothing = torch.zeros(1, 0)
-    low = Raytracing(7, 7, (6, 3), True, threshold)(clear, (6, 3), nothing)
-    assert not (Raytracing(7, 7, (6, 3), True, threshold + 1)(clear, (6, 3), nothing) & ~low).any()
+    low = Raytracing(*VIEW, threshold=threshold)(clear, nothing)
+    assert not (Raytracing(*VIEW, threshold=threshold + 1)(clear, nothing) & ~low).any()
     clear[0, 3] = False
-    assert not (Raytracing(7, 7, (6, 3), True, threshold)(clear, (6, 3), nothing) & ~low).any()
-    full = Raytracing(7, 7, (6, 3), False, 1.0)(clear, (6, 3), nothing)
-    shares = Rays(7, 7, (6, 3)).shares(clear.flatten(1)).view(1, 7, 7)
+    assert not (Raytracing(*VIEW, threshold=threshold)(clear, nothing) & ~low).any()
+    full = Raytracing(*VIEW, absolute_counts=False)(clear, nothing)
+    shares = Rays(*VIEW).shares(clear.flatten(1)).view(1, 7, 7)
     assert torch.equal(full, shares == 1.0)
 
 
 def test_chance_lights_a_cell_as_often_as_its_share_of_rays_says():
     clear = torch.ones(1, 7, 7, dtype=torch.bool)
     clear[0, 5, 3:5] = False
-    sight = StochasticRaytracing(7, 7, (6, 3))
+    sight = StochasticRaytracing(*VIEW)
     draws = torch.rand(20_000, sight.draws, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    often = sight(clear.expand(20_000, -1, -1), (6, 3), draws).double().mean(0)
-    share = sight.rays.shares(clear.flatten(1)).view(7, 7)
+    often = sight(clear.expand(20_000, -1, -1), draws).double().mean(0)
+    share = sight.shares(clear.flatten(1)).view(7, 7)
     error = (share * (1 - share) / 20_000).sqrt()
     assert ((often - share).abs() <= 4.5 * error).all()
     assert ((share > 0.2) & (share < 0.8)).any()

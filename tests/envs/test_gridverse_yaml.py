@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 
-import envs
 from envs.gridverse.yaml.world import stock_files
 from envs.registry import make_world
 
@@ -17,13 +16,16 @@ NAMES = [*grid.KEYDOOR, *grid.MEMORY, "memory_four_rooms_7x7", "memory_four_room
 CASES = [(".".join(name.rsplit("_", 1)), name, grid.IDS[name]) for name in NAMES]
 
 
+def changed(tmp_path, file, **entries):
+    """The world of a stock file with other entries."""
+    path = tmp_path / f"{file}.yaml"
+    path.write_text(yaml.safe_dump(yaml.safe_load(stock_files()[file].read_text()) | entries))
+    return make_world("Gridverse/Yaml-v0", path=path)
+
+
 def near(tmp_path, file, **observation):
     """The world of a stock file with another observation function, by default the small window."""
-    data = yaml.safe_load(stock_files()[file].read_text())
-    data["observation_function"] |= {"area": NEAR} | observation
-    path = tmp_path / f"{file}.yaml"
-    path.write_text(yaml.safe_dump(data))
-    return make_world("Gridverse/Yaml-v0", path=path)
+    return changed(tmp_path, file, observation_function={"name": "partially_occluded", "area": NEAR} | observation)
 
 
 def replayed(world, name):
@@ -83,15 +85,6 @@ def test_encodings_are_those_of_the_objects_that_the_file_lists(encoding):
     assert torch.equal(ours.reset(u).observation, theirs.reset(u).observation)
 
 
-def test_there_are_25_stock_files_of_ten_kinds():
-    assert len(stock_files()) == 25
-    kinds = {name.partition(".")[0] for name in stock_files()}
-    assert kinds == {
-        "crossing", "dynamic_obstacles", "empty", "four_rooms", "keydoor", "memory",
-        "memory_four_rooms", "memory_nine_rooms", "nine_rooms", "teleport",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("name", sorted(stock_files()))
 def test_gymnasium_makes_every_stock_file(name):
     env = gymnasium.make("Gridverse/Yaml-v0", path=name, time_limit=30)
@@ -110,10 +103,7 @@ def test_gymnasium_makes_every_stock_file(name):
 
 
 def test_an_action_space_of_ones_own(tmp_path):
-    data = yaml.safe_load(stock_files()["keydoor.5x5"].read_text())
-    data["action_space"] = ["TURN_RIGHT", "MOVE_FORWARD"]
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(data))
-    mine = make_world("Gridverse/Yaml-v0", path=tmp_path / "mine.yaml")
+    mine = changed(tmp_path, "keydoor.5x5", action_space=["TURN_RIGHT", "MOVE_FORWARD"])
     stock = make_world("Gridverse/Yaml-v0", path="keydoor.5x5")
     u = torch.rand(20, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     for action, meaning in ((0, 5), (1, 0)):
@@ -157,7 +147,3 @@ def test_fully_transparent_sees_behind_the_agent_and_through_walls(tmp_path):
     assert window[3].tolist() == [1, 1, wall, floor, floor, wall, 1]  # east is up, so this is column x = 1
     assert window[2].tolist() == [1, 1, wall, floor, goal, wall, 1]
     assert window[4].tolist() == [1, 1, *[wall] * 4, 1] and window[5].tolist() == [1] * 7
-
-
-def test_importing_the_table_reads_no_file():
-    assert envs.WORLDS["Gridverse/Yaml-v0"].entry == "envs.gridverse.yaml.world:Yaml"

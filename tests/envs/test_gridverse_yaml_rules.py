@@ -1,33 +1,80 @@
-"""What holds in every step of every stock file, and each function of the format by hand."""
+"""Gridverse YAML files: what holds in every step of every stock file, and each function of the format by hand.
 
-from collections import Counter
+Reset functions have the distributions that their rules say; rules and rewards are tried on drawings.
+"""
+
+import itertools
+from collections import Counter, deque
 from fractions import Fraction
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from yaml_helpers import CPU, LIMIT, grid, ground, many, score, uniform, uniforms
 
 from envs.core import where
-from envs.gridverse.objects import (
-    BEACON,
-    DOOR,
-    EXIT,
-    KEY,
-    OBSTACLE,
-    RED,
-    TELEPOD,
-    WALL,
-    blocks_movement,
-    kinds,
-    pack,
-)
-from envs.gridverse.rules import FORWARD, at
+from envs.gridverse import objects
+from envs.gridverse.objects import Scene, Transition, blocks_movement, kinds, pack
+from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, at
 from envs.gridverse.world import scene_of
-from envs.gridverse.yaml.parts import MoveObstacles, Teleport
-from envs.gridverse.yaml.world import RULES, stock_files
+from envs.gridverse.yaml.parts import Teleport, WalkingDistance, pick, pick_distinct
+from envs.gridverse.yaml.world import ENDINGS, RESETS, REWARDS, RULES, Ground, stock_files
 from envs.registry import make_world
+
+CPU, COUNT, LIMIT = torch.device("cpu"), 20_000, 4.0  # a score beyond 4 has a chance of about 1 in 10,000
+
+
+def uniforms(count, draws, seed=0):
+    return torch.rand(count, draws, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def check(found, expected):
+    """Compare outcomes with their exact probabilities, or with equally likely ones; nothing else may occur."""
+    found, expected = Counter(found), expected if isinstance(expected, dict) else uniform(expected)
+    assert sum(expected.values()) == 1
+    assert set(found) <= set(expected)
+    means = np.array([float(chance) * found.total() for chance in expected.values()])
+    counts = np.array([found.get(outcome, 0) for outcome in expected])
+    freedom = len(expected) - 1
+    assert (((counts - means) ** 2 / means).sum() - freedom) / np.sqrt(2 * freedom) < LIMIT
+
+
+def uniform(outcomes):
+    outcomes = list(outcomes)
+    return dict.fromkeys(outcomes, Fraction(1, len(outcomes)))
+
+
+def grid(*lines):
+    """One scene from a drawing; capitals are objects, '^' and '>' the agent on floor."""
+    codes = {"#": objects.WALL, "E": objects.EXIT, "O": objects.OBSTACLE, "K": objects.KEY}
+    special = {
+        "D": pack(objects.DOOR, objects.LOCKED, objects.RED),
+        "d": pack(objects.DOOR, objects.OPEN, objects.RED),
+        "T": pack(objects.TELEPOD, colour=objects.RED),
+    }
+    drawn = "".join(lines)
+    cells = [special.get(letter, pack(codes.get(letter, objects.FLOOR))) for letter in drawn]
+    position = max(drawn.find("^"), drawn.find(">"), 0)
+    place = torch.tensor([position])
+    heading = torch.tensor([objects.EAST if ">" in drawn else objects.NORTH])
+    nothing = torch.zeros_like(place)
+    return Scene(torch.tensor([cells], dtype=torch.int16), place, heading, nothing, nothing)
+
+
+def ground(*lines, **counts):
+    makes = {getattr(objects, name.upper()): count for name, count in counts.items()}
+    return Ground(SimpleNamespace(height=len(lines), width=len(lines[0]), makes=makes), CPU)
+
+
+def many(scene, count):
+    return Scene(*(field.expand(count, *field.shape[1:]) for field in scene))
+
+
+# Whole files
+
 
 NAMES = sorted(stock_files())
 WORLDS = {name: make_world("Gridverse/Yaml-v0", path=name) for name in NAMES}
@@ -60,13 +107,13 @@ def test_what_every_step_keeps(name, seed):
     solid = torch.zeros(world.height, world.width, dtype=torch.bool)
     solid[[0, -1]] = solid[:, [0, -1]] = True
     for before, _, after, observation, reward, terminated in play(world, 8, 25, seed):
-        for kind in (WALL, EXIT, BEACON, TELEPOD, DOOR):
+        for kind in (objects.WALL, objects.EXIT, objects.BEACON, objects.TELEPOD, objects.DOOR):
             assert torch.equal(kinds(before.cells) == kind, kinds(after.cells) == kind)
-        assert (after.cells[:, solid.flatten()] == pack(WALL)).all()
-        assert torch.equal(amount(before, OBSTACLE), amount(after, OBSTACLE))
-        assert torch.equal(*(amount(each, KEY) + (kinds(each.held) == KEY) for each in (before, after)))
+        assert (after.cells[:, solid.flatten()] == pack(objects.WALL)).all()
+        assert torch.equal(amount(before, objects.OBSTACLE), amount(after, objects.OBSTACLE))
+        assert torch.equal(*(amount(each, objects.KEY) + (kinds(each.held) == objects.KEY) for each in (before, after)))
         assert not blocks_movement(at(after.cells, after.position)).any()
-        assert (terminated | (kinds(at(after.cells, after.position)) != EXIT)).all()
+        assert (terminated | (kinds(at(after.cells, after.position)) != objects.EXIT)).all()
         assert world.observation_space.contains(observation[0].numpy())
         assert reward.dtype == torch.float64 and (reward.abs() < 9).all()
 
@@ -87,37 +134,36 @@ def test_a_batch_of_n_is_n_batches_of_one(name):
                 assert torch.equal(value[0], getattr(together, key)[row]), key
 
 
-def test_obstacles_move_one_after_the_other_to_floor_only():
-    lines = ("#####", "#OO^#", "##.##", "#####")
-    before = many(grid(*lines), 20_000)
-    after = MoveObstacles(4, 5, 2, CPU)(before, before.position, uniforms(20_000, 2))
-    found = Counter(tuple(row.nonzero()[:, 0].tolist()) for row in kinds(after.cells) == OBSTACLE)
-    # The first has nowhere to go; the second goes down or onto the agent's floor.
-    assert score(found, uniform([(6, 8), (6, 12)])) < LIMIT
-    lines = ("#####", "#.O.#", "#.O.#", "#####")
-    before = many(grid(*lines), 20_000)
-    after = MoveObstacles(4, 5, 2, CPU)(before, before.position, uniforms(20_000, 2))
-    found = Counter(tuple(row.nonzero()[:, 0].tolist()) for row in kinds(after.cells) == OBSTACLE)
-    third = Fraction(1, 6)  # after the first has left, its cell is free for the second
-    assert score(found, dict.fromkeys([(6, 11), (6, 13), (6, 7), (7, 8), (8, 11), (8, 13)], third)) < LIMIT
+@pytest.mark.parametrize(
+    ("lines", "found"),
+    [  # the first has nowhere to go; the second goes down or onto the agent's floor
+        (("#####", "#OO^#", "##.##", "#####"), [(6, 8), (6, 12)]),
+        # after the first has left, its cell is free for the second
+        (("#####", "#.O.#", "#.O.#", "#####"), [(6, 11), (6, 13), (6, 7), (7, 8), (8, 11), (8, 13)]),
+    ],
+)
+def test_obstacles_move_one_after_the_other_to_floor_only(lines, found):
+    before = many(grid(*lines), COUNT)
+    after = RULES["move_obstacles"](ground(*lines, obstacle=2))(before, before.position, uniforms(COUNT, 2))
+    check(places(after, objects.OBSTACLE), found)
 
 
 def test_fewer_obstacles_than_declared_and_none():
     lines = ("#####", "#.O.#", "#####")
-    after = MoveObstacles(3, 5, 3, CPU)(grid(*lines), torch.zeros(1), uniforms(1, 3))
-    assert (kinds(after.cells) == OBSTACLE).sum() == 1 and (kinds(after.cells[0, [5, 9]]) == WALL).all()
+    after = RULES["move_obstacles"](ground(*lines, obstacle=3))(grid(*lines), torch.zeros(1), uniforms(1, 3))
+    assert (kinds(after.cells) == objects.OBSTACLE).sum() == 1 and (kinds(after.cells[0, [5, 9]]) == objects.WALL).all()
     rule, scene = RULES["move_obstacles"](ground(*lines)), grid(*lines)
     assert rule.draws == 0 and rule(scene, torch.zeros(1), uniforms(1, 0)) is scene
 
 
 def test_a_telepod_leads_to_another_one_of_its_colour():
     lines = ("######", "#T.TT#", "######")
-    scene = many(grid(*lines)._replace(position=torch.tensor([7])), 20_000)
-    after = Teleport(3, 6, CPU)(scene, scene.position, uniforms(20_000, 1))
-    assert score(Counter(after.position.tolist()), uniform([9, 10])) < LIMIT
+    scene = many(grid(*lines)._replace(position=torch.tensor([7])), COUNT)
+    after = Teleport(3, 6, CPU)(scene, scene.position, uniforms(COUNT, 1))
+    check(after.position.tolist(), [9, 10])
     blue = scene.cells.clone()
-    blue[:, 9:11] = pack(TELEPOD, colour=RED + 2)
-    alone = Teleport(3, 6, CPU)(scene._replace(cells=blue), scene.position, uniforms(20_000, 1))
+    blue[:, 9:11] = pack(objects.TELEPOD, colour=objects.RED + 2)
+    alone = Teleport(3, 6, CPU)(scene._replace(cells=blue), scene.position, uniforms(COUNT, 1))
     assert set(alone.position.tolist()) == {7}
 
 
@@ -127,7 +173,7 @@ def test_stepping_on_a_telepod_comes_out_at_the_other(name):
     motion = world.task.rules[0]
     for before, action, after, *_ in play(world, 64, 40, 3):
         walked = motion(scene_of(before), action, action)
-        pods = kinds(before.cells) == TELEPOD
+        pods = kinds(before.cells) == objects.TELEPOD
         landed = pods.gather(1, walked.position[:, None])[:, 0]
         assert torch.equal(landed, pods.gather(1, after.position[:, None])[:, 0])
         assert torch.equal(walked.position == after.position, ~landed)
@@ -146,3 +192,255 @@ def test_a_chain_is_its_rules_one_by_one():
         one = rule(one, action, share)
     assert all(torch.equal(a, b) for a, b in zip(whole(scene, action, u), one, strict=True))
     assert set(one.position.tolist()) == {13}
+
+
+# Reset functions
+
+
+def resets(name, count=COUNT, **parameters):
+    layout = RESETS[name](CPU, **parameters)
+    return layout, layout(uniforms(count, layout.draws))
+
+
+def places(scene, kind):
+    """Tuple of the flat positions of a kind, for every row."""
+    rows = [[] for _ in range(len(scene.cells))]
+    for row, cell in (kinds(scene.cells) == kind).nonzero().tolist():
+        rows[row].append(cell)
+    return [tuple(cells) for cells in rows]
+
+
+def interior(height, width):
+    return [y * width + x for y in range(1, height - 1) for x in range(1, width - 1)]
+
+
+def test_picks_are_uniform_over_what_is_allowed():
+    allowed = torch.tensor([[False, True, True, False, True]]).expand(COUNT, -1)
+    check(pick(allowed, uniforms(COUNT, 1)[:, 0]).tolist(), [1, 2, 4])
+    check(map(tuple, pick_distinct(allowed, uniforms(COUNT, 2)).tolist()), itertools.permutations([1, 2, 4], 2))
+    highest = torch.tensor([np.nextafter(1.0, 0.0)], dtype=torch.float64)
+    assert pick(allowed[:1], highest).tolist() == [4]
+    assert pick(torch.zeros(1, 5, dtype=torch.bool), highest).tolist() == [4]
+
+
+def test_empty_has_one_state_or_all():
+    layout, scene = resets("empty", 3, shape=(4, 6))
+    assert places(scene, objects.EXIT) == [(2 * 6 + 4,)] * 3 and layout.initial_draws().shape == (1, 0)
+    assert scene.position.tolist() == [7] * 3 and scene.heading.tolist() == [objects.EAST] * 3
+    _, scene = resets("empty", shape=(4, 4), random_agent=True, random_exit=True)
+    found = zip(places(scene, objects.EXIT), scene.position.tolist(), scene.heading.tolist(), strict=True)
+    inside = interior(4, 4)
+    every = [((e,), a, h) for e in inside for a in inside for h in range(4) if e != a]
+    check(found, every)
+    _, scene = resets("empty", shape=(4, 5), random_exit=True)  # also where the agent starts
+    check(places(scene, objects.EXIT), [(cell,) for cell in interior(4, 5)])
+    assert set(scene.position.tolist()) == {6}
+
+
+@pytest.mark.parametrize(("random_agent", "count"), [(False, 2), (True, 1)])
+def test_obstacles_stand_on_different_floor_cells_without_the_agent(random_agent, count):
+    _, scene = resets("dynamic_obstacles", shape=(4, 5), num_obstacles=count, random_agent=random_agent)
+    *floor, goal = interior(4, 5)
+    assert places(scene, objects.EXIT) == [(goal,)] * COUNT
+    agents = floor if random_agent else floor[:1]
+    every = [(a, o) for a in agents for o in itertools.combinations([c for c in floor if c != a], count)]
+    check(zip(scene.position.tolist(), places(scene, objects.OBSTACLE), strict=True), every)
+
+
+def test_telepods_are_two_red_ones():
+    _, scene = resets("teleport", shape=(5, 5))
+    _, *free, _ = interior(5, 5)
+    every = [(pair, heading) for pair in itertools.combinations(free, 2) for heading in (objects.EAST, objects.SOUTH)]
+    found = zip(places(scene, objects.TELEPOD), scene.heading.tolist(), strict=True)
+    check(found, every)
+    assert scene.cells[kinds(scene.cells) == objects.TELEPOD].unique() == pack(objects.TELEPOD, colour=objects.RED)
+
+
+def crossings(height, width, rivers):
+    """The exact distribution of the river cells, from the rule, one choice after the other."""
+    lines = [("v", y) for y in range(2, height - 2, 2)] + [("h", x) for x in range(2, width - 2, 2)]
+    count = min(rivers, len(lines))
+    chances = Counter()
+    subsets = list(itertools.combinations(lines, count))
+    for chosen in subsets:
+        ys = [0, *(at for way, at in chosen if way == "v"), height - 1]
+        xs = [0, *(at for way, at in chosen if way == "h"), width - 1]
+        wet = {(y, x) for y in ys[1:-1] for x in range(1, width - 1)}
+        wet |= {(y, x) for x in xs[1:-1] for y in range(1, height - 1)}
+        orders = list(itertools.permutations(way for way, _ in chosen))
+        for order in orders:
+            share = Fraction(1, len(subsets) * len(orders))
+            for gaps, chance in openings(order, ys, xs):
+                chances[tuple(sorted(y * width + x for y, x in wet - set(gaps)))] += share * chance
+    return dict(chances)
+
+
+def openings(order, ys, xs, i=0, j=0):
+    if not order:
+        return [((), Fraction(1))]
+    if order[0] == "h":
+        cells, room = [(y, xs[j + 1]) for y in range(ys[i] + 1, ys[i + 1])], (i, j + 1)
+    else:
+        cells, room = [(ys[i + 1], x) for x in range(xs[j] + 1, xs[j + 1])], (i + 1, j)
+    rest = openings(order[1:], ys, xs, *room)
+    return [((cell, *gaps), chance / len(cells)) for cell in cells for gaps, chance in rest]
+
+
+@pytest.mark.parametrize(("shape", "rivers"), [((5, 5), 1), ((5, 5), 9), ((7, 7), 2), ((5, 9), 3)])
+def test_crossings(shape, rivers):
+    layout, scene = resets("crossing", shape=shape, num_rivers=rivers, object_type=objects.OBSTACLE)
+    check(places(scene, objects.OBSTACLE), crossings(*shape, rivers))
+    assert set(scene.position.tolist()) == {shape[1] + 1} and set(scene.heading.tolist()) == {objects.EAST}
+    assert (kinds(scene.cells) == objects.OBSTACLE).sum(1).max() <= layout.makes[objects.OBSTACLE]
+
+
+@pytest.mark.parametrize(("shape", "rivers"), [((5, 5), 1), ((7, 7), 2), ((9, 9), 6), ((11, 7), 4), ((9, 13), 99)])
+def test_a_crossing_always_leaves_a_path_to_the_exit(shape, rivers):
+    _, scene = resets("crossing", 2000, shape=shape, num_rivers=rivers, object_type=objects.WALL)
+    assert WalkingDistance(*shape, objects.EXIT, CPU)(scene).isfinite().all()
+    lines = scene.cells.view(-1, *shape)[:, 1:-1, 1:-1] == pack(objects.WALL)
+    assert lines.any((1, 2)).all()
+
+
+def test_rooms_put_agent_and_exit_on_two_different_cells():
+    shape, layout = (5, 8), (2, 1)  # one wall, at y = 2, with one opening
+    _, scene = resets("rooms", shape=shape, layout=layout)
+    rooms = [cell for cell in interior(*shape) if cell // 8 != 2]
+    every = Counter()
+    for gap in range(1, 7):
+        floor = [*rooms, 2 * 8 + gap]
+        for agent, goal in itertools.permutations(floor, 2):
+            every[gap, agent, (goal,)] += Fraction(1, 6 * len(floor) * (len(floor) - 1))
+    opening = (scene.cells.view(-1, *shape)[:, 2] != pack(objects.WALL)).int().argmax(1)
+    found = zip(opening.tolist(), scene.position.tolist(), places(scene, objects.EXIT), strict=True)
+    check(found, every)
+    check(scene.heading.tolist(), range(4))
+    assert set(scene.cells[kinds(scene.cells) == objects.EXIT].tolist()) == {pack(objects.EXIT)}
+
+
+def test_keydoor_in_a_rectangle():
+    height, width = 4, 7
+    _, scene = resets("keydoor", shape=(height, width))
+    every = Counter()
+    for column in range(2, width - 2):
+        left = [y * width + x for y in range(1, height - 1) for x in range(1, column)]
+        for door, key, agent in itertools.product(range(1, height - 1), left, left):
+            chance = Fraction(1, (width - 4) * (height - 2) * len(left) ** 2)
+            every[door * width + column, key, agent] += chance
+    doors = [door for (door,) in places(scene, 5)]
+    keys = [key for (key,) in places(scene, objects.KEY)]
+    check(zip(doors, keys, scene.position.tolist(), strict=True), every)
+    assert set(scene.cells[kinds(scene.cells) == objects.KEY].tolist()) == {pack(objects.KEY, colour=objects.YELLOW)}
+    assert places(scene, objects.EXIT) == [((height - 2) * width + width - 2,)] * COUNT
+
+
+def test_memory_in_a_rectangle_with_some_colours():
+    _, scene = resets("memory", shape=(6, 9), colors=(1, 3, 4))
+    hues = (scene.cells[:, [10, 16]] & 7).T.tolist()
+    found = zip(scene.good.tolist(), *hues, strict=True)
+    every = [(good, *pair) for good, bad in itertools.permutations((1, 3, 4), 2) for pair in ((good, bad), (bad, good))]
+    check(found, every)
+    assert set(scene.position.tolist()) == {3 * 9 + 4}
+    assert (kinds(scene.cells[0]).view(6, 9)[2:4, 4] == objects.FLOOR).all()
+
+
+def test_memory_rooms_use_as_many_colours_as_exits():
+    _, scene = resets("memory_rooms", shape=(7, 9), layout=(2, 2), colors=(1, 2, 4), num_beacons=2, num_exits=3)
+    exits = [scene.cells[row][list(cells)] & 7 for row, cells in enumerate(places(scene, objects.EXIT)[:500])]
+    assert all(sorted(hues.tolist()) == [1, 2, 4] for hues in exits)
+    beacons = [scene.cells[row][list(cells)] & 7 for row, cells in enumerate(places(scene, 10)[:500])]
+    assert all(hues.tolist() == [good] * 2 for hues, good in zip(beacons, scene.good.tolist(), strict=False))
+    check(scene.good.tolist(), [1, 2, 4])
+
+
+# Rewards and endings, on steps between two drawings
+
+
+WALL_AHEAD, FREE, MOVED = ("####", "#>##", "####"), ("####", "#>.#", "####"), ("####", "#.>#", "####")
+SHUT, OPENED = ("####", "#>D#", "####"), ("####", "#>d#", "####")
+FAR, NEAR = ("#####", "#>..#", "#..E#", "#####"), ("#####", "#.>.#", "#..E#", "#####")
+ROUND, ASIDE = ("#####", "#.E.#", "#.#.#", "#.>.#", "#####"), ("#####", "#.E.#", "#.#.#", "#..>#", "#####")
+CUT_OFF, STILL = ("#####", "#.E.#", "#####", "#.>.#", "#####"), ("#####", "#.E.#", "#####", "#..>#", "#####")
+GATE, LOCKED_GATE = ("#####", "#.E.#", "#d###", "#.>.#", "#####"), ("#####", "#.E.#", "#D###", "#.>.#", "#####")
+TO_EXIT, HIT = {"object_type": objects.EXIT}, {"object_type": objects.OBSTACLE, "reward_on": 2.0, "reward_off": 0.5}
+AWAY = TO_EXIT | {"distance_function": "euclidean", "reward_per_unit_distance": 0.1}
+WALK = "getting_closer_shortest_path"
+STEPS = [  # of a reward or ending function: drawings before and after, action, parameters, what it says
+    ("bump_into_wall", WALL_AHEAD, WALL_AHEAD, FORWARD, {"reward": -0.3}, -0.3),  # the pose before counts
+    ("bump_into_wall", FREE, MOVED, FORWARD, {}, 0.0),
+    ("bump_into_wall", WALL_AHEAD, WALL_AHEAD, LEFT_TURN, {}, 0.0),
+    ("bump_into_wall", FREE, FREE, ACTUATE, {}, 0.0),
+    ("getting_closer", FAR, NEAR, FORWARD, TO_EXIT | {"reward_closer": 0.2}, 0.2),
+    ("getting_closer", NEAR, FAR, FORWARD, TO_EXIT | {"distance_function": "euclidean", "reward_further": -0.7}, -0.7),
+    ("getting_closer", NEAR, NEAR, FORWARD, TO_EXIT, 0.0),
+    ("proportional_to_distance", FAR, NEAR, FORWARD, TO_EXIT, -2.0),
+    ("proportional_to_distance", FAR, FAR, FORWARD, AWAY, np.sqrt(5.0) * 0.1),
+    (WALK, ROUND, ASIDE, FORWARD, TO_EXIT | {"reward_closer": 0.4}, 0.4),  # sideways is closer on foot
+    ("getting_closer", ROUND, ASIDE, FORWARD, TO_EXIT | {"reward_further": -0.5}, -0.5),
+    (WALK, CUT_OFF, STILL, FORWARD, TO_EXIT, 0.0),
+    (WALK, LOCKED_GATE, GATE, ACTUATE, TO_EXIT, 1.0),
+    ("actuate_door", SHUT, OPENED, ACTUATE, {"reward_open": 0.9}, 0.9),
+    ("actuate_door", OPENED, SHUT, ACTUATE, {"reward_close": -0.8}, -0.8),
+    ("actuate_door", OPENED, OPENED, ACTUATE, {}, 0.0),
+    ("overlap", SHUT, SHUT, FORWARD, HIT, 0.5),
+]
+
+
+@pytest.mark.parametrize(("name", "lines", "later", "action", "parameters", "expected"), STEPS)
+def test_what_a_step_pays(name, lines, later, action, parameters, expected):
+    before, after = grid(*lines), grid(*later)
+    rule = REWARDS[name](ground(*lines, exit=1), **parameters)
+    step = Transition(before, torch.tensor([action]), after, at(after.cells, after.position))
+    assert rule(step).item() == expected
+    if name == "bump_into_wall":
+        assert ENDINGS[name](ground(*lines))(step).item() == bool(expected)
+
+
+def by_queue(cells, width, start, goal):
+    """Length of the shortest walk by a queue, infinite where there is none."""
+    seen, queue = {goal: 0}, deque([goal])
+    while queue:
+        cell = queue.popleft()
+        for near in (cell - width, cell + width, cell - 1, cell + 1):
+            if near not in seen and not blocks_movement(torch.tensor(cells[near])):
+                seen[near] = seen[cell] + 1
+                queue.append(near)
+    return seen.get(start, np.inf)
+
+
+@pytest.mark.parametrize("name", ["crossing.7x7", "nine_rooms.10x10", "keydoor.7x7"])
+def test_walks_are_those_of_a_search_with_a_queue(name):
+    world = make_world("Gridverse/Yaml-v0", path=name)
+    state = world.reset(uniforms(30, world.reset_draws))
+    ours = WalkingDistance(world.height, world.width, objects.EXIT, CPU)(scene_of(state)).tolist()
+    goals = (kinds(state.cells) == objects.EXIT).int().argmax(1).tolist()
+    rows = zip(state.cells.tolist(), state.position.tolist(), goals, strict=True)
+    assert ours == [by_queue(cells, world.width, start, goal) for cells, start, goal in rows]
+
+
+def test_hands_and_what_the_agent_stands_on():
+    place = ground(*SHUT, beacon=1)
+    empty = Transition(grid(*SHUT), torch.tensor([7]), grid(*SHUT), torch.tensor([pack(objects.FLOOR)]))
+    lifted = empty._replace(after=empty.after._replace(held=torch.tensor([pack(objects.KEY, colour=objects.RED)])))
+    rule = REWARDS["pickndrop"](place, object_type=objects.KEY, reward_pick=0.3, reward_drop=-0.6)
+    assert rule(lifted).item() == 0.3 and rule(empty).item() == 0.0
+    assert rule(lifted._replace(before=lifted.after, after=lifted.before)).item() == -0.6
+    on = empty._replace(under=torch.tensor([pack(objects.OBSTACLE)]))
+    assert REWARDS["bump_moving_obstacle"](place)(on).item() == -1.0
+    both = ENDINGS["bump_moving_obstacle"](place), ENDINGS["reach_exit"](place)
+    assert [ending(on).item() for ending in both] == [True, False]
+    assert ENDINGS["reduce_any"](place, both)(on).item() and not ENDINGS["reduce_all"](place, both)(on).item()
+    good = empty._replace(after=empty.after._replace(good=torch.tensor([2])))
+    rule = REWARDS["reach_exit_memory"](place, reward_good=0.3, reward_bad=-0.7)
+    for kind, colour, reward in ((objects.EXIT, 2, 0.3), (objects.EXIT, 3, -0.7), (objects.BEACON, 2, 0.0)):
+        assert rule(good._replace(under=torch.tensor([pack(kind, 0, colour)]))).item() == reward
+
+
+def test_sums_add_up_in_listed_order(tmp_path):
+    parts = [{"name": "living_reward", "reward": value} for value in (0.1, 0.2, 0.3)]
+    data = yaml.safe_load(stock_files()["empty.4x4"].read_text())
+    data["reward_functions"] = [{"name": "reduce_sum", "reward_functions": parts}, {"name": "living_reward"}]
+    (tmp_path / "sum.yaml").write_text(yaml.safe_dump(data))
+    world = make_world("Gridverse/Yaml-v0", path=tmp_path / "sum.yaml")
+    reward = world.step(world.reset(uniforms(1, 0)), torch.tensor([LEFT_TURN]), uniforms(1, 0))[2]
+    assert reward.item() == 0.1 + 0.2 + 0.3 - 1.0 != 0.3 + 0.2 + 0.1 - 1.0

@@ -1,6 +1,6 @@
 """Policies without a memory: searches find known best ones, exactly and by playing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import gymnasium
 import numpy as np
@@ -9,22 +9,11 @@ import torch
 from catch_rules import memoryless
 from torch import Tensor
 
-from envs.baselines.playing import finish, play, random_player
+from envs.baselines.playing import finish
 from envs.baselines.search import explore
 from envs.core import State, World
 from envs.errors import UserError
-from envs.memoryless import (
-    BINS,
-    Args,
-    ExactGame,
-    SampledGame,
-    as_policy,
-    identifier,
-    main,
-    make_game,
-    search,
-    search_tables,
-)
+from envs.memoryless import BINS, Args, ExactGame, SampledGame, as_policy, identifier, main, make_game, search
 from envs.registry import make_world
 from envs.tables import read_tables
 
@@ -60,17 +49,13 @@ class Driver(World[Road]):
     def initial_draws(self):
         return torch.zeros(1, 1, dtype=torch.float64) if self.listed else None
 
-    def frame(self, state, row):
-        raise AssertionError("no search draws a state")
+    def frame(self, state, row): ...
 
-    def text(self, state, row):
-        raise AssertionError("no search draws a state")
+    def text(self, state, row): ...
 
 
 class Cue(Driver):
     """A cue of two, then a choice that must match it; at the choice the cue is `seen` or not."""
-
-    reset_draws = 1
 
     def __init__(self, seen):
         super().__init__(time_limit=10)
@@ -153,18 +138,8 @@ def test_a_success_that_depends_on_the_way_there_is_that_of_every_way():
     assert late.tolist() == pytest.approx([1 - 0.7**2, 0.3 * 2.5 + 0.7 * (-1 + 0.3 * 2.5 - 0.7)])
 
 
-def test_random_actions_are_judged_as_they_play():
-    world = make_world("Gridverse/Memory-5x5-v0")  # an exit after the hundredth step is no success any more
-    game = make_game(world, 1, 0, 1)
-    uniform = torch.full((game.observations, game.actions), 1 / game.actions, dtype=torch.float64)
-    outcomes = play(world, random_player(world.num_actions, 1), 20_000, 0)
-    judged = game.judge(uniform)
-    assert judged[SUCCESS].item() == pytest.approx(float(outcomes.success.double().mean()), abs=0.014)
-    assert judged[RETURN].item() == pytest.approx(float(outcomes.returns.mean()), abs=0.2)
-
-
 def test_tables_win_where_the_world_says_so():
-    world = make_world("Gridverse/Memory-5x5-v0")
+    world = make_world("Gridverse/Memory-5x5-v0")  # an exit after the hundredth step is no success any more
     graph = explore(world)
     tables = make_game(world, 1, 0, 1).first_tables(100, torch.Generator().manual_seed(0))
     draws = world.initial_draws()
@@ -199,8 +174,8 @@ def test_a_success_that_cannot_be_told_at_the_end_is_played():
 def test_the_best_rule_of_catch_is_found():
     world = make_world("Pixel/BlinkingCatch-v0", grid=3, size=3, balls=2, blink=2)
     game = SampledGame(world, 200, 0, 5_000)
-    climbed = search_tables(game, RETURN, ARGS)
-    assert game.judge(as_policy(climbed.best, 3))[RETURN].item() == pytest.approx(memoryless(world).bound, abs=0.15)
+    best = search(game, replace(ARGS, updates=1))[RETURN]["table_return"]
+    assert best == pytest.approx(memoryless(world).bound, abs=0.15)
 
 
 def test_cells_tell_signs_and_zero_apart():
@@ -229,19 +204,14 @@ def test_the_script_keeps_other_worlds(tmp_path, capsys):
     assert f"| {small} | success |" in page and "python -m envs.memoryless POMDP/HeavenHell-v0" in page
 
 
-def test_wrong_input_is_one_sentence(tmp_path):
-    for flags, words in ((["POMDP/CarFlg-v0"], "CarFlag"), (["POMDP/CarFlag-v0", "--restarts", "0"], "--restarts 0")):
-        with pytest.raises(UserError, match=words):
-            main([*flags, "--folder", str(tmp_path)])
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_cannot_be_is_told_before_the_search(tmp_path, capsys, monkeypatch):
+def test_wrong_input_is_one_sentence_before_the_search(tmp_path, monkeypatch):
     monkeypatch.setattr("envs.memoryless.compute", lambda *_: pytest.fail("the search came first"))
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(UserError, match="choose another --folder"):
-        main(["POMDP/CarFlag-v0", "--folder", str(tmp_path / "file" / "results")])
     (tmp_path / "memoryless.json").write_text('{"mine": 1}')
-    with pytest.raises(UserError, match="does not hold a page of tables"):
-        main(["POMDP/CarFlag-v0", "--folder", str(tmp_path)])
-    assert (tmp_path / "file").read_text() == "mine"
+    for folder, words in ((tmp_path / "file" / "results", "choose another --folder"), (tmp_path, "page of tables")):
+        with pytest.raises(UserError, match=words):
+            main(["POMDP/CarFlag-v0", "--folder", str(folder)])
+    for flags, words in (["POMDP/CarFlg-v0"], "CarFlag"), (["POMDP/CarFlag-v0", "--restarts", "0"], "--restarts 0"):
+        with pytest.raises(UserError, match=words):
+            main([*flags, "--folder", str(tmp_path)])
+    assert (tmp_path / "file").read_text() == "mine" and len(list(tmp_path.iterdir())) == 2

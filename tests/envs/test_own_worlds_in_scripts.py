@@ -140,7 +140,7 @@ def test_a_player_of_a_subclass_comes_before_that_of_its_base(monkeypatch):
 
 
 def test_no_shipped_line_is_lost_for_want_of_a_player(tmp_path, monkeypatch):
-    shipped = tmp_path / "lines.toml"
+    shipped = tmp_path / "lines.json"
     monkeypatch.setattr("envs.baselines.__main__.SHIPPED", shipped)
     monkeypatch.setattr(bounds, "BOUNDS", {})
     with pytest.raises(UserError, match="No player is known for CarFlag"):
@@ -152,12 +152,12 @@ def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     for flags in (["--plugin", plugin], ["--only", "POMDP/CarFlag-v0", "--options", "time_limit", "9"]):
         with pytest.raises(UserError, match="leave out --options and --plugin"):
             baselines([*flags, "--ship", *few(tmp_path)])
-    monkeypatch.setattr("envs.baselines.__main__.SHIPPED", tmp_path / "lines.toml")
+    monkeypatch.setattr("envs.baselines.__main__.SHIPPED", tmp_path / "lines.json")
     baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
     del WORLDS[ID]
     baselines(["--only", "POMDP/CarFlag-v0", "--ship", *few(tmp_path)])
     assert list(rows(tmp_path)) == ["POMDP/CarFlag-v0", ID]
-    shipped = known.parse((tmp_path / "lines.toml").read_text())
+    shipped = known.read(tmp_path / "lines.json")
     assert list(shipped) == ["POMDP/CarFlag-v0"]
     written = known.read(tmp_path / "baselines.json")["POMDP/CarFlag-v0"]
     assert shipped["POMDP/CarFlag-v0"] == replace(written, command="", machine="", seconds=0.0)

@@ -21,7 +21,7 @@ from world_models.glam.learner import adam, update
 from world_models.glam.train import GlamTrainer, main
 
 
-@pytest.mark.parametrize(("form", "memory"), zip(FORMS, ("window", "carried") * 3, strict=True))
+@pytest.mark.parametrize(("form", "memory"), list(zip(FORMS, ("window", "carried") * 3, strict=True)))
 def test_every_sequence_module_trains(tmp_path, form, memory, capsys):
     run = trained(tmp_path / "run", "--sequence", form, "--imagination-memory", memory, steps=40)
     logged = metrics(run)

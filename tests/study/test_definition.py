@@ -1,7 +1,7 @@
 """A study's file says which runs there are; what it says wrongly is told in one sentence, before anything runs."""
 
 from dataclasses import replace
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
@@ -163,7 +163,7 @@ def test_a_setting_goes_by_its_flag_and_by_its_path():
 
 def test_a_trainer_that_is_not_installed_is_named(monkeypatch):
     gone = EntryPoint("gone", "gone_away:Trainer", kinds.TRAINERS)
-    monkeypatch.setattr(kinds, "entry_points", lambda group: [gone])
+    monkeypatch.setattr(kinds, "entry_points", lambda group: EntryPoints([gone]))
     with pytest.raises(UserError, match="the trainer gone is not installed here: there is no module gone_away"):
         kinds.trainer_class("gone")
 

@@ -3,27 +3,28 @@
 import os
 import shutil
 from collections import Counter
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import pytest
 import torch
 import unizero_models
 from torch._dynamo.backends.debugging import aot_eager
+from torch._inductor.compile_fx import compile_fx
 
+from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.settings import parse, set_tf32
 from world_models.unizero import train
 from world_models.unizero.acting import Planner
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
-from world_models.unizero.engine import Planning, make_learn, make_planning
-from world_models.unizero.learner import make_optimizer, make_target
-from world_models.unizero.search import Functions, draw
+from world_models.unizero.search import Functions, draw, make_functions
+from world_models.unizero.train import make_learn, make_optimizer, make_target
 
 ROWS, SIMULATIONS = 3, 6
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 def moved(part, device):
-    return replace(part, **{field.name: getattr(part, field.name).to(device) for field in fields(part)})
+    return mapped(lambda value: value.to(device), part)
 
 
 def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device="cpu", count=3, layers=2, **options):
@@ -36,27 +37,21 @@ def updates(engine, kind="gaussian_adaptive", spec=unizero_models.VECTOR, device
     optimizer = make_optimizer(model, unizero_models.LEARNER, capturable=device == "cuda")
     learn = make_learn(engine, model, target, optimizer, unizero_models.LEARNER, **options)
     metrics = [learn(moved(unizero_models.stored(spec, seed=seed), device)) for seed in range(count)]
-    weights = {f"{i}.{name}": value.cpu() for i, net in enumerate((model, target)) for name, value in
-               net.state_dict().items()}  # fmt: skip
-    return [{name: float(value) for name, value in entry.items()} for entry in metrics], weights
+    return moved((*metrics, dict(model.state_dict()), dict(target.state_dict())), "cpu")
 
 
 def assert_same(ours, theirs, tolerance=1e-6):
-    for one, other in zip(ours[0], theirs[0], strict=True):
-        assert one == pytest.approx(other, rel=tolerance, abs=tolerance)
-    for name, value in theirs[1].items():
-        torch.testing.assert_close(ours[1][name], value, atol=tolerance, rtol=tolerance, msg=lambda m, n=name: n + m)
+    torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
 
 
 def searches(engine, kind="gaussian", device="cpu", steps=3, walker="auto", layers=2, **options):
     """Visits, values and latents of three steps of three worlds, one of which begins a new episode."""
     model = unizero_models.model(kind, noise=1.0, layers=layers).to(device)
-    config, at = SearchConfig(simulations=SIMULATIONS, backend=walker), torch.device(device)
-    planner = Planner(model, ROWS, at, config, planning=make_planning(engine, model, **options))
-    draws = torch.Generator().manual_seed(0)
-    results = []
+    config = SearchConfig(simulations=SIMULATIONS, backend=walker)
+    planner = Planner(model, ROWS, config, functions=make_functions(engine, model, **options))
+    draws, results = torch.Generator().manual_seed(0), []
     for step in range(steps):
-        numbers = draw(config, ROWS, unizero_models.ACTIONS, draws).to(at)
+        numbers = draw(config, ROWS, unizero_models.ACTIONS, draws).to(torch.device(device))
         observation = torch.randn(ROWS, 4, generator=draws, dtype=torch.float64).to(device)
         plan = planner.plan(observation, numbers)
         planner.remember(plan.latent, plan.found.action, torch.tensor([step == 1, False, False], device=device))
@@ -64,47 +59,39 @@ def searches(engine, kind="gaussian", device="cpu", steps=3, walker="auto", laye
     return [[value.cpu() for value in result] for result in results]
 
 
-def assert_same_searches(ours, theirs, tolerance):
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.equal(one[0], other[0])
-        for left, right in zip(one[1:], other[1:], strict=True):
-            torch.testing.assert_close(left, right, atol=tolerance, rtol=tolerance)
-
-
 @pytest.fixture(autouse=True)
 def fresh_compiler():
     torch._dynamo.reset()
 
 
+COMPILER = pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
+
+
 @pytest.mark.long
-def test_compiled_updates_equal_eager_ones():
-    compiled = []
+@pytest.mark.parametrize(("kind", "spec", "code"), [
+    pytest.param("gaussian_adaptive", unizero_models.VECTOR, aot_eager, id="vector"),
+    pytest.param("causal", unizero_models.IMAGE, aot_eager, id="image"),
+    pytest.param("gaussian_adaptive", unizero_models.VECTOR, compile_fx, id="machine-code", marks=COMPILER),
+])  # fmt: skip
+def test_compiled_updates_equal_eager_ones(kind, spec, code):
+    graphs = []
 
     def backend(graph, inputs):
-        compiled.append(graph)
-        return aot_eager(graph, inputs)
+        graphs.append(graph)
+        return code(graph, inputs)
 
-    ours = updates("compile", layers=1, backend=backend)
-    assert_same(ours, updates("eager", layers=1))
-    assert len(compiled) == 1  # one graph without a break, for all updates
-
-
-@pytest.mark.long
-def test_compiled_updates_of_images_move_the_statistics_of_both_encoders():
-    ours, theirs = (
-        updates(engine, "causal", unizero_models.IMAGE, count=2, layers=1, **options)
-        for engine, options in (("compile", {"backend": "aot_eager"}), ("eager", {}))
-    )
-    assert_same(ours, theirs)
-    counted = [value for name, value in ours[1].items() if name.endswith("num_batches_tracked")]
-    assert len(counted) > 4 and all(int(value) == 2 for value in counted)
+    ours = updates("compile", kind, spec, count=2, layers=1, backend=backend)
+    assert_same(ours, updates("eager", kind, spec, count=2, layers=1))
+    assert len(graphs) == 1  # without a break, for all updates
+    counted = [int(v) for net in ours[-2:] for name, v in net.items() if name.endswith("num_batches_tracked")]
+    assert all(count == 2 for count in counted) and (len(counted) > 4) == (kind == "causal")  # of both encoders
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["gaussian", "adaptive_gate"])
 def test_compiled_searches_equal_eager_ones(kind):
     compiled = searches("compile", kind, layers=1, backend="aot_eager")
-    assert_same_searches(compiled, searches("eager", kind, layers=1), 1e-12)
+    assert_same(compiled, searches("eager", kind, layers=1), 1e-12)
 
 
 @pytest.mark.long
@@ -114,43 +101,29 @@ def test_the_whole_compiler_computes_the_same_expansion():
     window, latent = unizero_models.windows(3), unizero_models.simplex(4)
     latents = torch.cat((torch.stack((*window.clean()[0].unbind(1), latent), 1), torch.zeros(4, 2, 16).double()), 1)
     order = torch.tensor([[0, 1, 2, 0, 1, 2, count, 0, 1] for count in range(4)])
-    eager, compiled = (make_planning(engine, model).functions.outcome for engine in ("eager", "compile"))
+    eager, compiled = (make_functions(engine, model).outcome for engine in ("eager", "compile"))
     with torch.no_grad():
         for action in (order[:, -1], torch.arange(3).repeat(4, 1)):
             expected = eager(latents, order, action)
             torch.testing.assert_close(compiled(latents, order, action), expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
-def test_the_whole_compiler_computes_the_same_attention():
-    """The same of the smallest transformer, under a prior that has tables of its own."""
-    model = unizero_models.model("gaussian_adaptive", layers=1)
-    latents, actions = unizero_models.simplex(2, 5), unizero_models.actions(2, 5)
-    compiled = torch.compile(lambda z, a: model(z, a).policy, dynamic=False)
+@pytest.mark.parametrize("engine", ["compile", pytest.param("cudagraph", marks=CUDA)])
+def test_functions_follow_the_weights_and_keep_their_results(engine):
+    device = "cuda" if engine == "cudagraph" else "cpu"
+    model = unizero_models.model().to(device)
+    functions = make_functions(engine, model, "aot_eager")
+    first, second = torch.randn(2, 2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(device)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(latents, actions), model(latents, actions).policy, atol=1e-12, rtol=1e-12)
-
-
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which(os.environ.get("CXX", "g++")) is None, reason="needs a C++ compiler")
-def test_the_whole_compiler_computes_the_same_updates():
-    """Forward, backward and the optimiser's steps of a small transformer in machine code."""
-    ours, theirs = (updates(engine, "gaussian_adaptive", count=2, layers=1) for engine in ("compile", "eager"))
-    assert_same(ours, theirs)
-
-
-def test_compiled_functions_follow_the_weights():
-    model = unizero_models.model()
-    planning = make_planning("compile", model, "aot_eager")
-    observation = torch.randn(2, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        before = planning.encode(observation).clone()
+        one = functions.encode(first)
+        kept = one.clone()
+        functions.encode(second)
+        assert torch.equal(one, kept)
         for parameter in model.parameters():
             parameter.mul_(1.5)
-        after = planning.encode(observation)
-        assert not torch.allclose(before, after)
-        torch.testing.assert_close(after, model.encode(observation), atol=1e-12, rtol=1e-12)
+        after = functions.encode(first)
+        assert not torch.allclose(after, kept)
+        torch.testing.assert_close(after, model.encode(first), atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.long
@@ -163,9 +136,9 @@ def test_compiling_takes_each_shape_once():
         return graph.forward
 
     config = SearchConfig(simulations=3)
-    planning = make_planning("compile", model, count)
+    functions = make_functions("compile", model, count)
     for rows in (3, 5):
-        planner = Planner(model, rows, torch.device("cpu"), config, planning=planning)
+        planner = Planner(model, rows, config, functions=functions)
         draws = torch.Generator().manual_seed(0)
         for _ in range(6):
             plan = planner.plan(torch.ones(rows, 4), draw(config, rows, unizero_models.ACTIONS, draws))
@@ -173,30 +146,22 @@ def test_compiling_takes_each_shape_once():
     assert len(compiled) == 2 * 3  # encode, root, outcome
 
 
-def counted(calls, name, function):
-    """The function, whose calls are written down under its name."""
-
-    def call(*inputs):
-        calls[name] += 1
-        return function(*inputs)
-
-    return call
-
-
 def test_acting_learning_reanalysis_and_evaluation_all_run_under_the_engine(monkeypatch):
     calls, engines = Counter(), []
 
-    def planning(engine, model):
+    def counted(name, function):
+        return lambda *inputs: (calls.update([name]), function(*inputs))[1]
+
+    def functions(engine, model):
         engines.append(engine)
-        encode, (root, outcome, shares) = make_planning("eager", model)
-        functions = Functions(counted(calls, "root", root), counted(calls, "outcome", outcome), shares)
-        return Planning(counted(calls, "encode", encode), functions)
+        *made, shares = make_functions("eager", model)
+        return Functions(*map(counted, ("encode", "root", "outcome"), made), shares)
 
     def learning(engine, *parts):
         engines.append(engine)
-        return counted(calls, "learn", make_learn("eager", *parts))
+        return counted("learn", make_learn("eager", *parts))
 
-    monkeypatch.setattr(train, "make_planning", planning)
+    monkeypatch.setattr(train, "make_functions", functions)
     monkeypatch.setattr(train, "make_learn", learning)
     config = parse(TrainConfig, ["--config", "unizero/smoke", "--reanalyse-fraction", "1"])
     compute = ComputeConfig(device="cpu", threads=torch.get_num_threads(), engine="compile")
@@ -236,23 +201,8 @@ def test_captured_updates_equal_eager_ones(kind, spec):
 def test_captured_searches_equal_eager_ones(kind, walker):
     """In float64, where nothing but an error moves a decision."""
     eager, captured = (searches(engine, kind, "cuda", 5, walker=walker) for engine in ("eager", "cudagraph"))
-    assert_same_searches(captured, eager, 1e-12)
-    assert_same_searches(eager, searches("eager", kind, "cpu", 5), 1e-9)
-
-
-@CUDA
-def test_captured_functions_follow_the_weights_and_keep_their_results():
-    model = unizero_models.model().to("cuda")
-    planning = make_planning("cudagraph", model)
-    first, second = torch.randn(2, 2, 4, dtype=torch.float64, device="cuda")
-    with torch.no_grad():
-        one = planning.encode(first)
-        kept = one.clone()
-        planning.encode(second)
-        assert torch.equal(one, kept)
-        for parameter in model.parameters():
-            parameter.mul_(1.5)
-        torch.testing.assert_close(planning.encode(first), model.encode(first))
+    assert_same(captured, eager, 1e-12)
+    assert_same(eager, searches("eager", kind, "cpu", 5), 1e-9)
 
 
 @CUDA

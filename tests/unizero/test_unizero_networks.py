@@ -1,24 +1,26 @@
 """The world model: windows equal token lists, causality, its equations, its first values; its encoders."""
 
 import itertools
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import unizero_models
 from torch.nn import functional as F
 from unizero_models import ACTIONS, CLOSE, IMAGE, MUZERO, TOKENS, VECTOR, actions, config, model, simplex, windows
 
+from dqn_memory.blocks import PriorConfig
 from dqn_memory.blocks.feed_forward import Gelu
-from dqn_memory.network import ObservationSpec, observation_spec
+from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
-from envs.registry import make_world
 from world_models.distributions import simnorm
-from world_models.unizero.config import EncoderConfig
-from world_models.unizero.encoders import make_encoder
+from world_models.unizero.config import EncoderConfig, ModelConfig
+from world_models.unizero.encoders import ENCODERS
 from world_models.unizero.networks import Window, build
 
+GRADIENTS = Path(__file__).parents[1] / "data" / "attention" / "attention_grads.npz"
 FORMS = [*unizero_models.FORMS, pytest.param("causal", {"layers": 1, "context": 4}, id="one-layer")]
-CAUSAL = [form for form in FORMS if not form.values[0].endswith("adaptive_gate")]
 
 
 def read(net, latents, taken):
@@ -30,57 +32,27 @@ def read(net, latents, taken):
     return net.dynamics.stack(net.dynamics.embed(tokens))[:, -1]
 
 
-def history(window, b):
-    count = int(window.count[b])
-    return list(window.latent[b, :count]), list(window.action[b, :count])
-
-
 @pytest.mark.parametrize(("prior", "changes"), FORMS)
-def test_root_is_the_forward_pass_of_its_tokens(prior, changes):
-    net = model(prior, **changes)
-    window = windows(net.config.pairs)
-    z = simplex(len(window.count), seed=2)
-    policy, value = net.root(window, z)
-    for b in range(len(z)):
-        past, taken = history(window, b)
-        features = read(net, [*past, z[b]], taken)
-        torch.testing.assert_close(policy[b], net.heads["policy"](features)[0], **CLOSE)
-        torch.testing.assert_close(value[b], net.code.decode(net.heads["value"](features))[0], **CLOSE)
-
-
-@pytest.mark.parametrize(("prior", "changes"), FORMS)
-def test_expansion_is_the_forward_pass_of_its_tokens(prior, changes):
+def test_a_search_reads_what_the_forward_pass_of_its_tokens_reads(prior, changes):
     net = model(prior, **changes)
     pairs = net.config.pairs
     window, z, a = windows(pairs), simplex(pairs + 1, seed=2), actions(pairs + 1, seed=3)
-    got = net.expand(window, z, a)
-    for b in range(pairs + 1):
-        past, taken = history(window, b)
-        past, taken = [*past, z[b]][-pairs:], [*taken, a[b]][-pairs:]  # the oldest pair goes
+    policy, value = net.root(window, z)
+    found = net.expand(window, z, a)
+    decoded = lambda head, features: net.code.decode(net.heads[head](features))[0]  # noqa: E731
+    for b, count in enumerate(window.count.tolist()):
+        past, taken = [*window.latent[b, :count], z[b]], [*window.action[b, :count], a[b]]
+        here = read(net, past, taken[:-1])
+        torch.testing.assert_close(policy[b], net.heads["policy"](here)[0], **CLOSE)
+        torch.testing.assert_close(value[b], decoded("value", here), **CLOSE)
+        past, taken = past[-pairs:], taken[-pairs:]  # the oldest pair goes
         at_action = read(net, past, taken)
         following = simnorm(net.heads["latent"](at_action))
         at_latent = read(net, [*past, following[0]], taken)
-        torch.testing.assert_close(got.reward[b], net.code.decode(net.heads["reward"](at_action))[0], **CLOSE)
-        torch.testing.assert_close(got.latent[b], following[0], **CLOSE)
-        torch.testing.assert_close(got.policy[b], net.heads["policy"](at_latent)[0], **CLOSE)
-        torch.testing.assert_close(got.value[b], net.code.decode(net.heads["value"](at_latent))[0], **CLOSE)
-
-
-@pytest.mark.parametrize(("prior", "changes"), CAUSAL)
-def test_a_short_history_gives_what_training_predicts(prior, changes):
-    """Up to the first full window, search and teacher-forced training read the same tokens."""
-    net = model(prior, **changes)
-    pairs = net.config.pairs
-    z, a = simplex(2, pairs + 1, seed=4), actions(2, pairs + 1, seed=5)
-    said, window = net(z, a), net.window(2)
-    for t in range(pairs + 1):
-        policy, value = net.root(window, z[:, t])
-        torch.testing.assert_close(policy, said.policy[:, t], **CLOSE)
-        torch.testing.assert_close(value, net.code.decode(said.value[:, t]), **CLOSE)
-        if t < pairs:
-            torch.testing.assert_close(net.expand(window, z[:, t], a[:, t]).latent, said.next_latent[:, t], **CLOSE)
-        window = window.push(z[:, t], a[:, t])
-    torch.testing.assert_close(net.values(z, a), net.code.decode(said.value), **CLOSE)
+        torch.testing.assert_close(found.reward[b], decoded("reward", at_action), **CLOSE)
+        torch.testing.assert_close(found.latent[b], following[0], **CLOSE)
+        torch.testing.assert_close(found.policy[b], net.heads["policy"](at_latent)[0], **CLOSE)
+        torch.testing.assert_close(found.value[b], decoded("value", at_latent), **CLOSE)
 
 
 def first_difference(net, prior_step, at_action):
@@ -103,23 +75,6 @@ def test_the_future_moves_the_past_only_where_the_label_says_so(prior, changes):
         assert not net.causal and max(moved) > 1e-4
     else:
         assert net.causal and max(moved) == 0
-
-
-@pytest.mark.parametrize("dynamics", ["transformer", "recurrent"])  # the tracer refuses every nn.GRU
-def test_a_search_step_is_one_graph(dynamics):
-    """No value is read back and no branch depends on one: the tracer meets nothing that it cannot follow."""
-    net = model("gaussian_adaptive" if dynamics == "transformer" else "causal", dynamics=dynamics)
-    window, z, a = windows(3), simplex(4, seed=2), actions(4, seed=3)
-
-    def both(latent, action, count, z, a):
-        before = Window(latent, action, count)
-        after = net.expand(before, z, a)
-        return *net.root(before, z), after.reward, after.latent, after.policy, after.value
-
-    inputs = (window.latent, window.action, window.count, z, a)
-    with torch.no_grad():
-        traced = torch.compile(both, fullgraph=True, backend="eager")(*inputs)
-        torch.testing.assert_close(traced, both(*inputs), **CLOSE)
 
 
 def test_half_precision_weights_give_scalars_in_single_precision():
@@ -231,43 +186,28 @@ def test_first_values():
     assert not own.heads["value"][-1].weight.any()
 
 
-def test_a_pushed_window_keeps_the_last_pairs():
-    window = Window.empty(2, 3, 16, "cpu", torch.float64)
-    pairs = [(simplex(2, seed=s), actions(2, seed=s)) for s in range(5)]
-    for n, (z, a) in enumerate(pairs, 1):
-        window = window.push(z, a)
-        kept = pairs[max(0, n - 3) : n]
-        assert window.count.tolist() == [len(kept)] * 2
-        torch.testing.assert_close(window.latent[:, : len(kept)], torch.stack([z for z, _ in kept], 1), **CLOSE)
-        assert torch.equal(window.action[:, : len(kept)], torch.stack([a for _, a in kept], 1))
-
-
 # encoders: published counts, layouts, normalisation, tokens, this project's worlds
 
 
 @pytest.mark.parametrize("layout", [(64, 64, 3), (3, 64, 64)])
 def test_images(layout):
-    spec = ObservationSpec("image", layout, 0, torch.uint8)
-    encoder = make_encoder(spec, 768, EncoderConfig())
-    assert sum(p.numel() for p in encoder.parameters()) == 3_461_152
-    small = make_encoder(spec, 16, EncoderConfig(channels=4, norm="group"))
+    spec, config = ObservationSpec("image", layout, 0, torch.uint8), EncoderConfig(channels=4, norm="group")
+    assert sum(p.numel() for p in ENCODERS["image"](spec, 768, EncoderConfig()).parameters()) == 3_461_152
+    small = ENCODERS["image"](spec, 16, config)
     pixels = torch.randint(256, (2, 3, *layout), generator=torch.Generator().manual_seed(0)).byte()
     z = small(pixels)
     assert z.shape == (2, 3, 16)
     torch.testing.assert_close(z.unflatten(-1, (2, 8)).sum(-1), torch.ones(2, 3, 2))
-    floats = make_encoder(ObservationSpec("image", layout), 16, EncoderConfig(channels=4, norm="group"))
-    floats.load_state_dict(small.state_dict())
-    torch.testing.assert_close(floats(pixels.float() / 255), z)
-    if layout[0] == 64:
-        first = ObservationSpec("image", (3, 64, 64), 0, torch.uint8)
-        turned = make_encoder(first, 16, EncoderConfig(channels=4, norm="group"))
-        turned.load_state_dict(small.state_dict())
-        torch.testing.assert_close(turned(pixels.movedim(-1, 2)), z)
+    turned = pixels.movedim(-1, 2) if layout[0] == 64 else pixels.movedim(2, -1)
+    for dtype, same in ((torch.float32, pixels.float() / 255), (torch.uint8, turned)):
+        other = ENCODERS["image"](ObservationSpec("image", tuple(same.shape[2:]), 0, dtype), 16, config)
+        other.load_state_dict(small.state_dict())
+        torch.testing.assert_close(other(same), z)
 
 
 @pytest.mark.parametrize("norm", ["batch", "group"])
 def test_batch_normalisation_is_the_only_thing_that_mixes_rows(norm):
-    encoder = make_encoder(IMAGE, 16, EncoderConfig(channels=4, norm=norm)).train()
+    encoder = ENCODERS["image"](IMAGE, 16, EncoderConfig(channels=4, norm=norm)).train()
     pixels = torch.randint(256, (4, 64, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
     alone, together = encoder(pixels[:1]), encoder(pixels)[:1]
     assert torch.allclose(alone, together, atol=1e-6) == (norm == "group")
@@ -278,7 +218,7 @@ def test_batch_normalisation_is_the_only_thing_that_mixes_rows(norm):
 @pytest.mark.parametrize(("spec", "layers"), [(IMAGE, 11), (TOKENS, 1), (VECTOR, 1)])
 def test_the_activation_of_the_paper_and_of_the_code(spec, layers):
     for name, kind in (("leaky_relu", torch.nn.LeakyReLU), ("gelu", Gelu)):
-        encoder = make_encoder(spec, 16, EncoderConfig(channels=4, activation=name))
+        encoder = ENCODERS[spec.kind](spec, 16, EncoderConfig(channels=4, activation=name))
         assert sum(isinstance(module, kind) for module in encoder.modules()) == layers
     assert EncoderConfig().activation == "leaky_relu"
 
@@ -290,16 +230,91 @@ def test_tokens_of_different_components_are_different():
     assert encoder(torch.randint(6, (2, 5, 3))).shape == (2, 5, 16)
 
 
-@pytest.mark.parametrize("world", ["Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"])
-def test_this_projects_worlds_can_be_encoded(world):
-    made = make_world(world)
-    spec = observation_spec(made.observation_space)
-    draws = torch.rand(5, made.reset_draws, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    observation = made.reset(draws).observation.reshape(5, *spec.shape)
-    net = build(config(), spec, made.num_actions)
-    assert net.encode(observation).shape == (5, 16)
-
-
 def test_images_of_another_size_are_refused():
     with pytest.raises(UserError, match="84 x 84 cannot be encoded; resize them to 64 x 64"):
         build(config(), ObservationSpec("image", (84, 84, 1)), ACTIONS)
+
+
+# settings: first values of priors, their bounds and regularisers, what is refused
+
+
+@pytest.mark.parametrize(("kind", "key"), [
+    ("l1", "reg_l1_sum"), ("l1_mean", "reg_l1_mean_branch"), ("l2", "reg_l2_sum"), ("max", "reg_max"), ("none", None),
+])  # fmt: skip
+def test_recorded_regularisers(kind, key):
+    golden = np.load(GRADIENTS)
+    prior = PriorConfig(kind="adaptive", span=2.0, regulariser=kind, regulariser_weight=0.025, max_span=20.0)
+    net = model(prior, width=32, heads=4)
+    for attention, spans in zip(net.attentions(), torch.from_numpy(golden["reg_spans"]), strict=True):
+        with torch.no_grad():
+            attention.prior.raw["span"].copy_(spans.expm1().log())
+    assert net.regularisation().item() == pytest.approx(golden[key].item() if key else 0, rel=1e-12)
+
+
+@pytest.mark.parametrize(("kind", "values"), [
+    ("adaptive", {"span": 6.0}),
+    ("gaussian", {"mu": 6.0, "sigma": 1.0}),
+    ("gaussian_adaptive", {"mu": 6.0, "sigma": 1.0, "span": 10.0}),
+    ("gaussian_adaptive_gate", {"mu": 6.0, "sigma": 1.0, "span": 10.0}),
+])  # fmt: skip
+def test_priors_start_where_the_paper_starts_them(kind, values):
+    net = build(ModelConfig(width=16, heads=2, horizon=10).with_prior(kind), VECTOR, ACTIONS)
+    heads = itertools.product(("0.0", "0.1", "1.0", "1.1"), values.items())
+    want = {f"memory/{head}.{name}": value for head, (name, value) in heads}
+    assert net.memory_scalars() == pytest.approx(want, rel=1e-6)
+    assert net.attentions()[0].prior.cap == 20  # tokens: twice the horizon
+
+
+def test_mu_has_no_bound_unless_asked_for():
+    free = model("gaussian")
+    bound = model(PriorConfig(kind="gaussian", mu_max=9.0))
+    for net in (free, bound):
+        with torch.no_grad():
+            net.attentions()[0].prior.raw["mu"].fill_(50.0)
+    assert free.memory_scalars()["memory/0.0.mu"] == pytest.approx(50)
+    assert bound.memory_scalars()["memory/0.0.mu"] == pytest.approx(9)
+    bound.project()
+    assert bound.attentions()[0].prior.raw["mu"].max() < 9.01
+
+
+def test_span_diversity_by_hand():
+    net = model("gaussian", span_diversity=0.3)
+    for attention, centres in zip(net.attentions(), [[2.0, 3.0], [1.0, 5.0]], strict=True):
+        with torch.no_grad():
+            attention.prior.raw["mu"].copy_(torch.tensor(centres, dtype=torch.float64).expm1().log())
+            attention.prior.raw["sigma"].copy_(torch.tensor([1.0, 9.0], dtype=torch.float64).expm1().log())
+    e = lambda x: torch.exp(torch.tensor(-0.5 * x * x, dtype=torch.float64)).item()  # noqa: E731
+    assert net.regularisation().item() == pytest.approx(0.3 * (e(1) + e(4) + 2 * e(8)), rel=1e-9)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"width": 20}, "--width 20 must be a multiple of 8"),
+    ({"context": 7}, "--context 7 must be an even number"),
+    ({"gate": "gruu"}, "did you mean 'gru'"),
+    ({"prior": PriorConfig(kind="gaussian", mu=10.0)}, "--mu 10.0 of the gaussian prior does not fit: it must be"),
+    ({"prior": PriorConfig(kind="adaptive", span=11.0)}, "--span 11.0 of the adaptive prior does not fit"),
+    ({"prior": PriorConfig(kind="gaussian", sigma=-1.0)}, "prior sigma is -1.0"),
+    ({"width": 24, "heads": 8, "rotary": True}, "--rotary needs heads of even width"),
+])  # fmt: skip
+def test_what_cannot_work_is_said_in_one_sentence(changes, words):
+    with pytest.raises(UserError, match=words) as caught:
+        build(config(**changes), VECTOR, ACTIONS)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"dynamics": "recurrent", "prior": PriorConfig(kind="local")}, "--prior local changes nothing"),
+    ({"dynamics": "gru", "rotary": True}, "--rotary changes nothing in --dynamics gru"),
+    ({"dynamics": "recurrent", "span_diversity": 0.5}, "--span-diversity 0.5 changes nothing"),
+])  # fmt: skip
+def test_options_that_the_dynamics_never_read_are_refused(changes, words):
+    with pytest.raises(UserError, match=words) as caught:
+        config(**changes).check_used()
+    assert "\n" not in str(caught.value)
+
+
+def test_gates_of_a_recurrence_and_details_of_a_prior_that_is_not_chosen_are_allowed():
+    details = PriorConfig(local_window=3, mu=4.0, regulariser="l1", regulariser_weight=0.025)
+    for dynamics in ("transformer", "gru"):
+        config(dynamics=dynamics, gate="gru", prior=details).check_used()
+    config(dynamics="recurrent", prior=details).check_used()

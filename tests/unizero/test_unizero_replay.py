@@ -1,5 +1,7 @@
 """Replay of sequences: what was stored comes back, ends are masked, draws are uniform, checkpoints continue exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,12 +12,10 @@ from run_folders import assert_goes_on_exactly
 
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
-from world_models.unizero.acting import is_due, reanalysed, search_again, windows
 from world_models.unizero.config import CollectionConfig, ReplayConfig, SearchConfig
-from world_models.unizero.learner import Batch
 from world_models.unizero.replay import Replay
-from world_models.unizero.search import draw, search
-from world_models.unizero.window import Window
+from world_models.unizero.search import SearchNumbers, draw, make_functions, search
+from world_models.unizero.train import search_again, windows
 
 SPEC = ObservationSpec("discrete", (2,), 200, torch.uint8)
 ACTIONS, T, N, W = 3, 4, 3, 2
@@ -51,9 +51,6 @@ def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, colu
     return replay, steps
 
 
-worlds_of = st.lists(st.lists(st.integers(1, 11), min_size=6, max_size=9), min_size=1, max_size=3)
-
-
 def check_sequence(sequences, row, steps, segment, truncated, final):
     """Compare one row with the world's list of (episode, time, length) from its first step on."""
     episode, first, length = steps[0]
@@ -74,47 +71,33 @@ def check_sequence(sequences, row, steps, segment, truncated, final):
         np.testing.assert_allclose(sequences.policy[row, i], visits / visits.sum(), rtol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
-    worlds=worlds_of,
+    worlds=st.lists(st.lists(st.integers(1, 11), min_size=6, max_size=9), min_size=1, max_size=3),
     capacity=st.sampled_from([T + N + W + 1, 20, 1000]),
     segment=st.sampled_from([0, 1, 3, 5]),
     truncated=st.booleans(),
     final=st.booleans(),
     seed=st.integers(0, 999),
 )
-def test_sequences_are_what_happened(worlds, capacity, segment, truncated, final, seed):
+def test_sequences_are_what_happened_and_contexts_the_steps_before(worlds, capacity, segment, truncated, final, seed):
     replay, steps = filled(worlds, capacity, segment, final, truncated)
     if not replay.drawable:
         return
     drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
-    sequences = replay.sequences(drawn)
+    sequences, contexts = replay.sequences(drawn), replay.contexts(drawn)
+    history, current = windows(contexts, contexts.observation.double())
     for row, cell in enumerate(drawn.tolist()):
         at, world = divmod(cell, len(worlds))
         check_sequence(sequences, row, steps[world][at:], segment, truncated, final)
-    assert torch.allclose(sequences.policy.sum(2), torch.ones(len(drawn), T))
-
-
-@settings(max_examples=30, deadline=None)
-@given(worlds=worlds_of, capacity=st.sampled_from([T + N + W + 1, 20, 1000]), seed=st.integers(0, 999))
-def test_contexts_hold_the_steps_before_of_the_same_episode(worlds, capacity, seed):
-    replay, steps = filled(worlds, capacity)
-    if not replay.drawable:
-        return
-    drawn = replay.draw(min(30, replay.drawable), torch.Generator().manual_seed(seed))
-    contexts, sequences = replay.contexts(drawn), replay.sequences(drawn)
-    latent = contexts.observation.double()
-    history, current = windows(contexts, latent)
-    for row, cell in enumerate(drawn.tolist()):
-        at, world = divmod(cell, len(worlds))
         for k in range(min(int(sequences.left[row]), T)):
             episode, t, _ = steps[world][at + k]
             held = int(history.count[row * T + k])
             assert held == min(t, W) and current[row * T + k].tolist() == [episode, t]
             before = [[episode, t - held + i] for i in range(held)]
             assert history.latent[row * T + k, :held].tolist() == before
-            taken = [action_of(episode, past) for _, past in before]
-            assert history.action[row * T + k, :held].tolist() == taken
+            assert history.action[row * T + k, :held].tolist() == [action_of(episode, past) for _, past in before]
+    assert torch.allclose(sequences.policy.sum(2), torch.ones(len(drawn), T))
 
 
 def test_every_step_is_drawn_equally_often_and_none_beside_the_present():
@@ -154,17 +137,11 @@ def test_a_share_of_the_sequences_ends_at_terminal_steps(columns):
     assert abs(ahead - behind) < 0.15 * (ahead + behind)  # they stand in no order
 
 
-def test_without_a_terminal_step_all_sequences_are_uniform():
-    replay, _ = filled([[40]], columns=30, terminal_fraction=0.5)
-    drawn = replay.draw(10, torch.Generator().manual_seed(0))
-    assert len(drawn.unique()) == 10
-
-
-def test_drawn_steps_differ_while_there_are_enough():
-    replay, _ = filled([[50]])
+@pytest.mark.parametrize("terminal_fraction", [0.0, 0.5])  # of which there is none
+def test_drawn_steps_differ_while_there_are_enough(terminal_fraction):
+    replay, _ = filled([[50]], columns=40, terminal_fraction=terminal_fraction)
     for batch in (1, 20, replay.drawable):
-        drawn = replay.draw(batch, torch.Generator().manual_seed(batch))
-        assert len(drawn.unique()) == batch
+        assert len(replay.draw(batch, torch.Generator().manual_seed(batch)).unique()) == batch
     repeated = replay.draw(replay.drawable + 5, torch.Generator().manual_seed(0))
     assert len(repeated) == replay.drawable + 5 and repeated.max() < replay.drawable
 
@@ -187,19 +164,6 @@ def test_misuse_is_one_clear_sentence():
         early.add(**column([(0, 0, 5)], final=False, truncated=False))
 
 
-def test_frames_stay_bytes():
-    spec = ObservationSpec("image", (8, 8, 3), 0, torch.uint8)
-    replay = Replay(ReplayConfig(100, final_observations=False), spec, ACTIONS, 1, CPU, T, N)
-    frames = torch.randint(256, (20, 1, 8, 8, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    for at, frame in enumerate(frames):
-        cells = column([(0, at, 20)], final=False, truncated=True)
-        replay.add(**cells | {"observation": frame})
-    sequences = replay.sequences(torch.tensor([2, 13]))
-    assert sequences.observation.dtype == torch.uint8 and "next_observation" not in replay.cells
-    assert torch.equal(sequences.observation[0], frames[2:9, 0])
-    assert not sequences.truncated.any()
-
-
 @pytest.mark.parametrize(("truncated", "final"), [(False, False), (False, True), (True, True)])
 def test_no_image_is_seen_that_the_world_never_showed(truncated, final):
     """Batch normalisation sees the padding: black frames behind an end would shift the latents of all real ones."""
@@ -210,6 +174,7 @@ def test_no_image_is_seen_that_the_world_never_showed(truncated, final):
         cells = column([(at // 2, at % 2, 2)], final, truncated) | {"observation": frames[at]}
         replay.add(**cells | ({"next_observation": frames[at + 1]} if final else {}))
     observation = replay.sequences(torch.arange(5)).observation
+    assert observation.dtype == torch.uint8 and ("next_observation" in replay.cells) == final
     for first, row in enumerate(observation):
         own = 2 - first % 2 + (truncated and final)
         assert torch.equal(row[:own], frames[first : first + own, 0])
@@ -237,54 +202,34 @@ def test_a_restored_replay_is_the_same(saves, capacity):
 
 @given(st.integers(1, 200), st.floats(0, 1))
 def test_the_share_searched_anew_is_exact_in_the_long_run(updates, share):
-    due = [is_due(update, share) for update in range(updates)]
+    due = [CollectionConfig(reanalyse_fraction=share).reanalyses(update) for update in range(updates)]
     assert abs(sum(due) - updates * share) < 1 + 1e-6
-
-
-def test_every_fiftieth_batch_is_searched_anew_by_default():
-    due = [update for update in range(25_000) if is_due(update, CollectionConfig().reanalyse_fraction)]
-    assert due == list(range(49, 25_000, 50))
-
-
-def observed():
-    """A replay of random vectors for the small world model of the tests."""
-    generator = torch.Generator().manual_seed(0)
-    replay = Replay(ReplayConfig(100), unizero_models.VECTOR, ACTIONS, 1, CPU, T, N, 3)
-    for at in range(40):
-        cells = column([(0, at % 9, 9)], final=True, truncated=False)
-        frame = torch.randn(1, 4, generator=generator)
-        replay.add(**cells | {"observation": frame, "next_observation": frame})
-    return replay
+    assert [update for update in range(200) if CollectionConfig().reanalyses(update)] == [49, 99, 149, 199]
 
 
 def test_searching_again_finds_what_acting_found():
     """The window of each stored step is rebuilt as the actor had it: pushed step by step, emptied with the episode."""
     model, config = unizero_models.model(), SearchConfig(simulations=6)
-    replay = observed()
+    functions, random = make_functions("eager", model), torch.Generator().manual_seed(0)
+    replay = Replay(ReplayConfig(100), unizero_models.VECTOR, ACTIONS, 1, CPU, T, N, 3)
+    for at in range(40):
+        frame = torch.randn(1, 4, generator=random)
+        cells = column([(0, at % 9, 9)], final=True, truncated=False)
+        replay.add(**cells | {"observation": frame, "next_observation": frame})
     drawn = torch.tensor([5, 9, 16, 2])
     numbers = draw(config, len(drawn) * T, ACTIONS, torch.Generator().manual_seed(1))
     contexts = replay.contexts(drawn)
-    contexts = type(contexts)(contexts.observation.double(), contexts.action, contexts.count)
-    policy = search_again(model, contexts, numbers, config)  # (4, T, A)
+    policy = search_again(functions, replace(contexts, observation=contexts.observation.double()), numbers, config)
     latents = model.encode(replay.cells["observation"][:40, 0].double())
-    actions = replay.cells["action"][:40, 0].long()
-    history, found = Window.empty(1, 3, 16, CPU, torch.float64), {}
+    actions, found = replay.cells["action"][:40, 0].long(), {}
     for at in range(30):
         if at % 9 == 0:
-            history = Window.empty(1, 3, 16, CPU, torch.float64)
+            history = model.window(1)
         found[at] = history
         history = history.push(latents[at : at + 1], actions[at : at + 1])
     for row, first in enumerate(drawn.tolist()):
         for k in range(T):
-            own = numbers.rows(torch.tensor([row * T + k]))
-            alone = search(model, found[first + k], latents[first + k][None], own, config)
+            own = SearchNumbers(*(part[[row * T + k]] for part in vars(numbers).values()))
+            alone = search(functions, found[first + k], latents[first + k][None], own, config)
             assert torch.equal(alone.policy[0], policy[row, k])
-    assert not model.training and policy.sum(2).allclose(torch.ones(4, T, dtype=torch.float64))
-
-
-def test_reanalysis_replaces_policies_and_nothing_else():
-    old, new = torch.full((4, T, ACTIONS), 1 / 3), torch.eye(3)[torch.zeros(4, T, dtype=torch.int64)].double()
-    batch = Batch(*(torch.full((4, T), float(number)) for number in range(4)), old, torch.zeros(4, T))
-    fresh = reanalysed(batch, new)
-    assert fresh.policy.dtype == old.dtype and torch.equal(fresh.policy, new.float())
-    assert all(torch.equal(value, getattr(fresh, name)) for name, value in vars(batch).items() if name != "policy")
+    assert policy.sum(2).allclose(torch.ones(4, T, dtype=torch.float64))  # (4, T, A)

@@ -5,45 +5,39 @@ import resource
 import subprocess
 import sys
 from dataclasses import replace
+from operator import attrgetter
 
 import pytest
-import run_folders
 import torch
-from run_folders import assert_same_run, metrics
-from unizero_models import flags
+from run_folders import assert_same_run, metrics, refused
+from trained import contents
+from unizero_models import ACTIONS, VECTOR, config, flags, model
 
-from dqn_memory.blocks import PRIORS
 from dqn_memory.evaluate import main as evaluate_main
-from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.score import EvaluationOptions
-from dqn_memory.runs.settings import from_record, parse, read_config, to_toml
+from dqn_memory.runs.settings import from_record, read_config, to_toml
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
 from world_models.glam import config as glam_config
-from world_models.unizero.acting import EvalSetup, load_model, make_setup
-from world_models.unizero.config import CollectionConfig, TrainConfig
+from world_models.settings import EvalSetup
+from world_models.unizero.acting import Planner, evaluate, load_model, make_setup
+from world_models.unizero.config import CollectionConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import build
 from world_models.unizero.phases import PHASES
+from world_models.unizero.search import draw
 from world_models.unizero.train import UniZeroTrainer, main
 
 MEMORY, CAR = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0"
 SHORT = ("--time-limit", "12", "--max-episode-steps", "12")
 
 
-def refused(capsys, arguments, script=main):
-    return run_folders.refused(capsys, arguments, script)
-
-
 @pytest.mark.parametrize("env", ["CartPole-v1", MEMORY, CAR])
-@pytest.mark.parametrize(
-    "more",
-    [
-        "--dynamics transformer --prior gaussian",
-        "--dynamics transformer --prior adaptive --reanalyse-fraction 0.05 --reset-history released",
-        "--dynamics recurrent --root gumbel --no-final-observations",
-    ],
-)
-def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
+@pytest.mark.parametrize(("more", "learned"), [
+    ("--dynamics transformer --prior gaussian", {"mu", "sigma"}),
+    ("--prior adaptive --reanalyse-fraction 0.05 --reset-history released", {"span"}),
+    ("--dynamics recurrent --root gumbel --no-final-observations", set()),
+])  # fmt: skip
+def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, learned, capsys):
     run = tmp_path / "run"
     main(flags(run, "--env", env, "--evaluate-every", "0", *SHORT, *more.split(), steps=160))
     logged = metrics(run)
@@ -51,9 +45,8 @@ def test_every_form_trains_in_every_kind_of_world(tmp_path, env, more, capsys):
     assert losses and all(loss is not None and loss > 0 for loss in losses)
     assert logged[-1]["step"] == 160 and logged[-1]["final/episodes"] == 1
     assert str(run) in capsys.readouterr().out
-    learned = {name for line in logged for name in line if name.startswith("memory/")}
-    wanted = {"gaussian": {"mu", "sigma"}, "adaptive": {"span"}, "gumbel": set()}[more.split()[3]]
-    assert {name.rpartition(".")[2] for name in learned} == wanted
+    names = {name for line in logged for name in line if name.startswith("memory/")}
+    assert {name.rpartition(".")[2] for name in names} == learned
 
 
 @pytest.mark.long
@@ -116,17 +109,15 @@ def test_whole_copies_of_the_target():
     start = read_config(TrainConfig, "unizero/smoke")
     copies = replace(start.learner, target_update_rate=0.0, target_update_every=3)
     training = UniZeroTrainer(replace(start, learner=copies))
-    first = [value.clone() for value in training.target.parameters()]
-    alike = []
-    while training.updates < 6:
-        before = training.updates
+    first, updates = [value.clone() for value in training.target.parameters()], 0
+    while updates < 6:
         training.iterate()
-        if training.updates > before:
+        if training.updates > updates:
+            updates = training.updates
             pairs = zip(training.target.parameters(), training.model.parameters(), strict=True)
-            alike.append((training.updates, all(torch.equal(a, b) for a, b in pairs)))
-            if training.updates < 3:
-                assert all(torch.equal(a, b) for a, b in zip(training.target.parameters(), first, strict=True))
-    assert alike == [(updates, updates % 3 == 0) for updates, _ in alike]
+            assert all(torch.equal(a, b) for a, b in pairs) == (updates % 3 == 0)
+            pairs = zip(training.target.parameters(), first, strict=True)
+            assert all(torch.equal(a, b) for a, b in pairs) == (updates < 3)
 
 
 def test_the_file_of_an_old_run_means_what_it_meant(tmp_path):
@@ -157,23 +148,14 @@ def test_the_time_limit_of_a_game_is_counted_in_its_frames():
     assert start.env_kwargs() == {} and start.env_kwargs(training=False) == {"max_episode_steps": 50}
 
 
-@pytest.mark.parametrize(
-    ("env", "longest", "limit"),
-    [
-        ("CartPole-v1", 1000, {"max_episode_steps": 500}),
-        ("CartPole-v1", 50, {"max_episode_steps": 50}),
-        (CAR, 1000, {"time_limit": 200}),
-        ("envs:" + CAR, 12, {"time_limit": 12}),
-        (CAR, None, {}),
-    ],
-)
+@pytest.mark.parametrize(("env", "longest", "limit"), [
+    ("CartPole-v1", 1000, {"max_episode_steps": 500}), ("CartPole-v1", 50, {"max_episode_steps": 50}),
+    (CAR, 1000, {"time_limit": 200}), ("envs:" + CAR, 12, {"time_limit": 12}), (CAR, None, {}),
+])  # fmt: skip
 def test_an_evaluation_may_cut_a_worlds_episodes_and_not_lengthen_them(env, longest, limit):
     start = read_config(TrainConfig, "unizero/smoke")
-    config = replace(
-        start,
-        environment=replace(start.environment, env=env, time_limit=30),
-        evaluation=replace(start.evaluation, max_episode_steps=longest),
-    )
+    environment = replace(start.environment, env=env, time_limit=30)
+    config = replace(start, environment=environment, evaluation=replace(start.evaluation, max_episode_steps=longest))
     assert config.env_kwargs(training=False) == limit
     assert list(config.env_kwargs().values()) == [30]
 
@@ -185,29 +167,18 @@ def test_updates_keep_their_ratio_and_start_in_time():
     assert sum(due) == int(400 * 0.3) - int(72 * 0.3)
 
 
-@pytest.mark.parametrize("starts", [0, 30, 81])
-@pytest.mark.parametrize("ratio", [0.0, 0.02, 0.3])
-@pytest.mark.parametrize("every", [1, 7])
-def test_updates_of_a_whole_run_are_those_that_fall_due(starts, ratio, every):
-    config = CollectionConfig(learning_starts=starts, replay_ratio=ratio, update_every=every)
-    for last in range(1, 60):
-        due = sum(config.updates_due(iteration, 4) for iteration in range(9, last + 1))
-        assert config.updates_within(last, 4, window=9) == due
-
-
 def test_evaluate_reads_a_run_and_writes_nothing(tmp_path, capsys):
     run = tmp_path / "run"
     main(flags(run, steps=120))
-    files = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    files = contents(run)
     capsys.readouterr()
     evaluate_main([str(run), "--num-eval-envs", "2", "--episodes-per-env", "2", "--simulations", "2"])
     said = capsys.readouterr().out
-    assert "step 120" in said and "4 episodes" in said and "2 simulations" in said
+    assert all(words in said for words in ("step 120", "4 episodes", "2 simulations"))
     evaluate_main(["--run", str(run), "--num-eval-envs", "1", "--episodes-per-env", "1", "--format", "json"])
     assert json.loads(capsys.readouterr().out)["episodes"] == 1
-    assert files == {path: path.stat().st_mtime_ns for path in run.rglob("*")}
     assert "actions" in refused(capsys, [str(run), "--env", MEMORY], evaluate_main)
-    assert "--num-eval-envs 0" in refused(capsys, [str(run), "--num-eval-envs", "0"], evaluate_main)
+    assert files == contents(run)
     loaded, config, step = load_model(run)
     assert step == 120 and not loaded.training and config.environment.env == "CartPole-v1"
 
@@ -237,40 +208,20 @@ def test_the_shipped_presets_can_be_built(name):
     assert training.steps == training.config.environment.num_envs and len(training.replay) == training.steps
 
 
-PAPER = {
-    "clip": 5.0, "reset_history": "episode", "sticky": 0.25, "frames": 108_000, "reanalyse": 0.02, "mu_max": None,
-    "activation": "leaky_relu", "evaluate_from": 20_000, "steps": 100_000,
-}  # fmt: skip
-RELEASED = {
-    "clip": 20.0, "reset_history": "released", "sticky": 0.0, "frames": 432_000, "reanalyse": 0.0, "mu_max": 20.0,
-    "activation": "gelu", "evaluate_from": 0, "steps": 115_000,
+DIFFERENCES = {  # what the paper says, which is the default, and what the released code does
+    "learner.max_grad_norm": (5.0, 20.0), "collection.reset_history": ("episode", "released"),
+    "atari.sticky": (0.25, 0.0), "atari.most_frames": (108_000, 432_000), "collection.reanalyse_fraction": (0.02, 0.0),
+    "model.prior.mu_max": (None, 20.0), "model.encoder.activation": ("leaky_relu", "gelu"),
+    "evaluation.evaluate_from": (20_000, 0), "total_steps": (100_000, 115_000),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "values"), [("paper", PAPER), ("released", RELEASED), (None, PAPER)])
-def test_the_presets_of_paper_and_code_say_where_they_differ_and_the_defaults_are_the_papers(name, values):
+@pytest.mark.parametrize(("name", "side"), [("paper", 0), ("released", 1), (None, 0)])
+def test_the_presets_of_paper_and_code_say_where_they_differ_and_the_defaults_are_the_papers(name, side):
     preset = read_config(TrainConfig, f"unizero/{name}") if name else TrainConfig()
     preset.check()
-    collection, evaluation, model = preset.collection, preset.evaluation, preset.model
-    assert values == {
-        "clip": preset.learner.max_grad_norm, "reset_history": collection.reset_history, "sticky": preset.atari.sticky,
-        "frames": preset.atari.most_frames, "reanalyse": collection.reanalyse_fraction, "mu_max": model.prior.mu_max,
-        "activation": model.encoder.activation, "evaluate_from": evaluation.evaluate_from,
-        "steps": preset.total_steps,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", PRIORS)
-def test_the_papers_penalty_moves_the_spans_that_there_are(kind):
-    config = parse(TrainConfig, ["--config", "unizero/paper", "--prior", kind])
-    small = replace(config.model, width=16, heads=2, layers=1)
-    model = build(small, ObservationSpec("continuous", (4,)), 3)
-    penalty = model.regularisation()
-    spans = "span" in model.attentions()[0].prior.learns
-    assert (penalty.item() > 0) == spans == penalty.requires_grad
-    if spans:
-        penalty.backward()
-        assert (model.attentions()[0].prior.raw["span"].grad > 0).all()
+    assert {path: attrgetter(path)(preset) for path in DIFFERENCES} == {p: v[side] for p, v in DIFFERENCES.items()}
+    assert name != "paper" or (preset.model.prior.regulariser, preset.model.prior.regulariser_weight) == ("l1", 0.025)
 
 
 def test_an_evaluation_elsewhere_keeps_the_runs_settings():
@@ -279,3 +230,67 @@ def test_an_evaluation_elsewhere_keeps_the_runs_settings():
     training = UniZeroTrainer(config)
     same = make_setup(EvaluationOptions(env="CartPole-v1"), config, training.model, training.device)
     assert same.env_kwargs == EvalSetup.of(config, torch.device("cpu")).env_kwargs == {"max_episode_steps": 7}
+
+
+# acting: histories apart, quotas of evaluations
+
+
+def test_a_world_remembers_its_own_episode_only():
+    planner = Planner(model(), 3, SearchConfig(simulations=1))
+    latent, action = torch.rand(3, 16, dtype=torch.float64), torch.tensor([0, 1, 2])
+    for done in ([0, 0, 0], [0, 1, 0], [0, 0, 0]):
+        planner.remember(latent, action, torch.tensor(done, dtype=torch.bool))
+    assert planner.window.count.tolist() == [3, 1, 3]
+    assert planner.window.action[1, 0] == 1 and torch.equal(planner.window.latent[1, 0], latent[1])
+
+
+def test_the_released_wipe_lasts_until_every_world_has_ended_an_episode():
+    planner = Planner(model(), 2, SearchConfig(simulations=1), "released")
+    latent, action, counts = torch.rand(2, 16, dtype=torch.float64), torch.tensor([0, 1]), []
+    for done in ([0, 0], [1, 0], [0, 0], [1, 0], [0, 1], [0, 0]):
+        planner.remember(latent, action, torch.tensor(done, dtype=torch.bool))
+        counts.append(planner.window.count.tolist())
+    assert counts == [[1, 1], [0, 0], [0, 0], [0, 0], [0, 0], [1, 1]]
+
+
+def test_a_plan_depends_on_what_was_seen_before():
+    planner = Planner(model(), 1, SearchConfig(simulations=8))
+    numbers = draw(planner.config, 1, ACTIONS, torch.Generator().manual_seed(0))
+    seen = torch.randn(1, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    alone = planner.plan(seen, numbers)
+    planner.remember(planner.model.encode(-seen), torch.tensor([2]), torch.tensor([False]))
+    assert not torch.equal(alone.found.predicted, planner.plan(seen, numbers).found.predicted)
+    planner.remember(alone.latent, torch.tensor([2]), torch.tensor([True]))
+    assert torch.equal(alone.found.predicted, planner.plan(seen, numbers).found.predicted)
+
+
+@pytest.fixture
+def player():
+    """An untrained player of CartPole."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return build(config(), VECTOR, 2)
+
+
+CART = EvalSetup("CartPole-v1", {}, None, torch.device("cpu"))
+SEARCH = SearchConfig(simulations=3)
+
+
+def test_an_evaluation_plays_its_quota_in_each_world_and_repeats_itself(player):
+    first, again, other = (evaluate(player, CART, SEARCH, 3, 2, seed=seed) for seed in (5, 5, 6))
+    assert first.episodes == 6 and (first.lengths > 0).all()
+    assert first.lengths.tolist() == again.lengths.tolist() != other.lengths.tolist()
+    assert first.returns.tolist() == first.lengths.tolist()  # CartPole pays 1 a step
+
+
+@pytest.mark.parametrize("reset_memory", [False, True])
+def test_without_its_memory_a_planner_has_no_history(monkeypatch, player, reset_memory):
+    counts, plan = [], Planner.plan
+
+    def noted(planner, observation, numbers):
+        counts.append(int(planner.window.count.max()))
+        return plan(planner, observation, numbers)
+
+    monkeypatch.setattr(Planner, "plan", noted)
+    evaluate(player, replace(CART, reset_memory=reset_memory), SEARCH, 2, 1, seed=5)
+    assert counts and (max(counts) == 0) == reset_memory

@@ -1,12 +1,12 @@
-"""Acting: plan in N environments at once, reanalyse stored steps, evaluate a model, load one from a run folder."""
+"""Acting: plan in N environments at once, evaluate a model, load one from a run folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,14 +18,10 @@ from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
 from dqn_memory.runs.seeding import Streams, generator
 from dqn_memory.runs.settings import from_record, load_plugins
-from envs.fleet import Fleet, make_fleet
-from world_models import settings
+from world_models.settings import EvalSetup
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
-from world_models.unizero.engine import Planning, make_planning
-from world_models.unizero.networks import WorldModel, build
-from world_models.unizero.replay import Contexts, Sequences
-from world_models.unizero.search import SearchNumbers, SearchResult, draw, search
-from world_models.unizero.window import Window
+from world_models.unizero.networks import Window, WorldModel, build
+from world_models.unizero.search import Functions, SearchNumbers, SearchResult, draw, make_functions, search
 
 
 class Plan(NamedTuple):
@@ -39,37 +35,29 @@ class Planner:
     """A world model with a history window for each environment.
 
     The window keeps latents as they were encoded at their step: an update between two steps changes later latents
-    alone, as in the reference.
-
-    Args:
-        model: the world model.
-        num_envs: environments N.
-        device: of the model.
-        config: how to search.
-        reset_history: when histories are emptied, see CollectionConfig.
-        planning: executes the model (None: eagerly).
+    alone, as in the reference. For `reset_history` see CollectionConfig; `functions` execute the model (None: eagerly).
     """
 
     def __init__(
-        self, model: WorldModel, num_envs: int, device: torch.device, config: SearchConfig,
-        reset_history: Literal["episode", "released"] = "episode", planning: Planning | None = None,
+        self, model: WorldModel, num_envs: int, config: SearchConfig,
+        reset_history: Literal["episode", "released"] = "episode", functions: Functions | None = None,
     ) -> None:  # fmt: skip
         self.model, self.config, self.reset_history = model, config, reset_history
-        self.planning = make_planning("eager", model) if planning is None else planning
-        self.window = model.window(num_envs, device)
-        self.ended = torch.zeros(num_envs, dtype=torch.bool, device=device)  # in this round; for `released` only
+        self.functions = make_functions("eager", model) if functions is None else functions
+        self.window = model.window(num_envs)
+        self.ended = torch.zeros_like(self.window.count, dtype=torch.bool)  # in this round; for `released` only
 
     @torch.no_grad()
     def encode(self, observation: Tensor) -> Tensor:
         """Encode observations (N, ...) as latents (N, D); sets the model's evaluation mode."""
         self.model.eval()
-        return self.planning.encode(observation)
+        return self.functions.encode(observation)
 
     @torch.no_grad()
     def plan(self, observation: Tensor, numbers: SearchNumbers) -> Plan:
         """Search from observations (N, ...) with one row of numbers each; sets the model's evaluation mode."""
         latent = self.encode(observation)
-        return Plan(search(self.planning.functions, self.window, latent, numbers, self.config), latent)
+        return Plan(search(self.functions, self.window, latent, numbers, self.config), latent)
 
     def remember(self, latent: Tensor, action: Tensor, done: Tensor) -> None:
         """Append latents (N, D) and actions (N,) to the histories; empty those whose episode ended, done (N,)."""
@@ -94,60 +82,28 @@ class Planner:
         self.ended = state["ended"].to(device)
 
 
-@dataclass(frozen=True)
-class EvalSetup(settings.EvalSetup):
-    """Where and how a model is evaluated."""
-
-    search: SearchConfig = field(default_factory=SearchConfig)
-
-    @classmethod
-    def of(cls, config: TrainConfig, device: torch.device, reset_memory: bool = False) -> Self:
-        """Take a run's own environment, with the time limit of evaluations, and its search."""
-        return replace(super().of(config, device, reset_memory), search=config.search)
-
-    def with_simulations(self, simulations: int | None) -> Self:
-        """Change the number of simulations (None: keep it)."""
-        return self if simulations is None else replace(self, search=replace(self.search, simulations=simulations))
-
-
 def evaluate(
-    model: WorldModel,
-    setup: EvalSetup,
-    num_envs: int,
-    episodes_per_env: int,
-    seed: int,
-    planning: Planning | None = None,
-) -> Score:
+    model: WorldModel, setup: EvalSetup, config: SearchConfig, num_envs: int, episodes_per_env: int, seed: int,
+    functions: Functions | None = None,
+) -> Score:  # fmt: skip
     """Play the first `episodes_per_env` episodes of each environment, always with the most visited action.
 
-    `planning` executes the model (None: eagerly).
+    `functions` execute the model (None: eagerly).
     """
     training, streams = model.training, Streams.spawn(seed)
-    fleet = setup.fleet(num_envs, streams.worlds)
-    planner = Planner(model, num_envs, setup.device, setup.search, planning=planning)
-    with closing(fleet):
-        tally = _play(
-            fleet, planner, episodes_per_env, generator(streams.exploration, setup.device), setup.reset_memory
-        )
+    planner = Planner(model, num_envs, config, functions=functions)
+    random, tally = generator(streams.exploration, setup.device), Tally(episodes_per_env, num_envs)
+    with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
+        observation = fleet.reset()
+        while tally.open:
+            numbers = draw(config, num_envs, fleet.num_actions, random, evaluation=True)
+            plan = planner.plan(observation, numbers)
+            step = fleet.step(plan.found.action)
+            planner.remember(plan.latent, plan.found.action, step.done | setup.reset_memory)
+            observation = step.observation
+            tally.count(step)
     model.train(training)
     return tally.score(reported=env_reports_success(fleet))
-
-
-def _play(fleet: Fleet, planner: Planner, episodes_per_env: int, random: torch.Generator, reset_memory: bool) -> Tally:
-    """Step all environments until each has played its episodes; further episodes do not count."""
-    tally = Tally(episodes_per_env, fleet.num_envs)
-    observation = fleet.reset()
-    while tally.open:
-        numbers = draw(planner.config, fleet.num_envs, fleet.num_actions, random, evaluation=True)
-        plan = planner.plan(observation, numbers)
-        step = fleet.step(plan.found.action)
-        planner.remember(plan.latent, plan.found.action, step.done | reset_memory)
-        observation = step.observation
-        tally.count(step)
-    return tally
-
-
-KIND = "unizero"  # what a checkpoint's header says
 
 
 def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[WorldModel, TrainConfig, int]:
@@ -160,13 +116,10 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     """
     path = Path(run)
     checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint, KIND)
+    check_kind(path, checkpoint, "unizero")
     config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
     load_plugins(config.plugin)
-    world = config.environment
-    fleet = make_fleet(
-        world.env, 1, 0, observation_key=world.observation_key, env_kwargs=config.env_kwargs(training=False)
-    )
+    fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, 0)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)
     checkpoint.fill(model, "model")
@@ -177,69 +130,33 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     """Play without noise, always the most visited action, with the model of a run's latest checkpoint."""
     device = ComputeConfig(options.device, options.threads).start()
     model, config, step = load_model(run, device)
-    setup = make_setup(options, config, model, device)
-    score = evaluate(model, setup, options.num_eval_envs or 20, options.episodes_per_env or 5, options.seed)
-    form, prior, simulations = config.model.dynamics, config.model.prior.kind, setup.search.simulations
+    setup, config = make_setup(options, config, model, device), with_simulations(config, options.simulations)
+    num_envs, episodes = options.num_eval_envs or 20, options.episodes_per_env or 5
+    score = evaluate(model, setup, config.search, num_envs, episodes, options.seed)
+    form, prior, simulations = config.model.dynamics, config.model.prior.kind, config.search.simulations
     agent = f"{form} dynamics, {prior} prior, {simulations} simulations"
     facts = {"dynamics": form, "prior": prior, "simulations": simulations}
     return Evaluation(step, agent, setup.env, setup.env_kwargs, {"": score}, facts)
 
 
+def with_simulations(config: TrainConfig, simulations: int | None) -> TrainConfig:
+    """Change the number of simulations of a search (None: keep it)."""
+    return config if simulations is None else replace(config, search=replace(config.search, simulations=simulations))
+
+
 def make_setup(options: EvaluationOptions, config: TrainConfig, model: WorldModel, device: torch.device) -> EvalSetup:
     """Decide where to evaluate; raise UserError where the model cannot act in the environment asked for."""
-    setup = EvalSetup.of(config, device, options.reset_memory).with_simulations(options.simulations)
+    env = config.environment.env
+    if options.env is not None:
+        config = replace(config, environment=replace(config.environment, env=options.env, path=None))
+    setup = EvalSetup.of(config, device, options.reset_memory)
     if options.env is None:
         return setup
-    there = replace(config, environment=replace(config.environment, env=options.env, path=None))
-    setup = replace(setup, env=options.env, env_kwargs=there.env_kwargs(training=False))
     other = setup.fleet(1, 0)
     spec, actions = observation_spec(other.observation_space), other.num_actions
     if (spec, actions) != (model.spec, model.num_actions):
         raise UserError(
             f"--env {options.env} has {spec.kind} observations of shape {spec.shape} and {actions} actions, but the "
-            f"model was trained in {config.environment.env} with {model.spec.kind} ones of {model.spec.shape} and "
-            f"{model.num_actions}"
+            f"model was trained in {env} with {model.spec.kind} ones of {model.spec.shape} and {model.num_actions}"
         )
     return setup
-
-
-def is_due(update: int, fraction: float) -> bool:
-    """Decide whether update number `update` = 0, 1, ... reanalyses its whole batch.
-
-    The fraction of such updates is exact over a run. An accelerator searches many roots in hardly more time than few,
-    so reanalysing a whole batch now and then costs far less than as many sequences one by one.
-    """
-    return int((update + 1) * fraction) > int(update * fraction)
-
-
-def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
-    """Turn latents (B, W + T, D) into the roots of a search at every step: B x T histories and current latents."""
-    batch, steps = contexts.count.shape
-    pairs = latent.shape[1] - steps
-    count = contexts.count.flatten()  # (B T,)
-    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
-    # entries after `count` are padding; the clamp only keeps them inside the tensor
-    index = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
-    row = torch.arange(batch, device=count.device).repeat_interleave(steps)
-    rows = row.unsqueeze(1)
-    return Window(latent[rows, index], contexts.action[rows, index], count), latent[:, pairs:].flatten(0, 1)
-
-
-@torch.no_grad()
-def search_again(
-    model: WorldModel, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig,
-    planning: Planning | None = None,
-) -> Tensor:  # fmt: skip
-    """Search B x T roots at once for new policy targets (B, T, A); `numbers` has a row for each; sets evaluation mode.
-
-    `planning` executes the model (None: eagerly).
-    """
-    model.eval()
-    planning = make_planning("eager", model) if planning is None else planning
-    history, latent = windows(contexts, planning.encode(contexts.observation))
-    return search(planning.functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
-
-
-def reanalysed(sequences: Sequences, policy: Tensor) -> Sequences:
-    """Exchange the policy targets (B, T, A) of sequences."""
-    return replace(sequences, policy=policy.to(sequences.policy.dtype))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Callable
 
 import numba
 import numpy as np
@@ -19,55 +18,34 @@ from torch import Tensor
 from world_models.unizero.config import TreeConfig
 from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
 
-
-def compiled(function: Callable) -> Callable:
-    """Compile to machine code, without Python objects and without reordering float arithmetic."""
-    return numba.njit(cache=True)(function)
-
-
+compiled = numba.njit(cache=True)  # to machine code, without reordering float arithmetic
 Arrays = namedtuple(
     "Arrays",
     "parent action depth path child prior reward visits total low high margin history taken remembered",
 )
 
 
-class Walker:
-    """As `tree.Walker`, on the CPU; it shares the tree's memory."""
+class Runner:
+    """Trees that advance on their own, in the tree's memory; one query of the network covers K actions of a node.
 
-    def __init__(self, tree: Tree, config: TreeConfig) -> None:
+    A tree waits when it tries an action whose outcome is not known yet; `advance` returns when every tree waits or is
+    done. Where K are all A actions, the network is queried once for each node that has children; where K is 1, once for
+    each child. The trees equal those of `tree`. `found` (B, S, K, 2 + A) and the numbers of latents have an entry for
+    each round of queries.
+    """
+
+    def __init__(self, tree: Tree, config: TreeConfig, ties: Tensor, alternatives: int) -> None:
+        batch, nodes, actions = tree.child.shape
         self.arrays = Arrays(**{name: value.numpy() for name, value in tree._asdict().items()})
         self.discount = config.discount
         self.rule = (config.c1, config.c2, config.first_visit == "prior", SMALLEST_RANGE, TIE)
-
-    def select(self, simulation: int, numbers: Tensor, forced: Tensor) -> Tensor:
-        """As `tree.select`."""
-        order = torch.empty(len(forced), 2 * self.arrays.taken.shape[2] + 3, dtype=torch.int64)
-        _select(self.arrays, self.discount, self.rule, numbers.numpy(), forced.numpy(), order.numpy())
-        return order
-
-    def expand(self, simulation: int, order: Tensor, found: Tensor) -> None:
-        """As `tree.expand`."""
-        _expand(self.arrays, simulation + 1, order.numpy(), found.numpy(), self.discount)
-
-
-class NodeRunner:
-    """Trees that advance on their own, where one query of the network covers all actions of a node.
-
-    A tree waits when it tries an action of a node that was not queried yet; `advance` returns when every tree waits or
-    is done. So the network is queried once for each node that has children, not once for each child. The trees equal
-    those of `Walker`. `found` (B, S, A, 2 + A) and the numbers of latents have an entry for each round of queries.
-    """
-
-    def __init__(self, tree: Tree, config: TreeConfig, ties: Tensor) -> None:
-        batch, nodes, actions = tree.child.shape
-        self.walker, self.ties, self.rounds = Walker(tree, config), ties.numpy(), 0
+        self.ties, self.whole, self.rounds = ties.numpy(), alternatives == actions, 0
         self.made = np.zeros(batch, np.int64)  # simulations
-        self.round = np.full((batch, nodes), -1)  # in which a node was queried
-        self.number = torch.zeros(
-            batch, nodes, dtype=torch.int64
-        )  # of a node's latent: 0 = the root's, then as queried
-        self.found = np.empty((batch, nodes - 1, actions, 2 + actions))
-        self.waiting = np.zeros(batch, np.int64)  # at which node, or -1
+        self.round = np.full((batch, nodes, actions), -1)  # in which the outcome of an action was queried
+        # of a node's latent: 0 = the root's, then as queried
+        self.number = torch.zeros(batch, nodes, dtype=torch.int64)
+        self.found = np.empty((batch, nodes - 1, alternatives, 2 + actions))
+        self.waiting = np.full(batch, -1)  # at which node
         self.forced = np.full((batch, nodes - 1), -1)
         self.order = torch.zeros(batch, 2 * tree.taken.shape[2] + 3, dtype=torch.int64)
 
@@ -75,62 +53,49 @@ class NodeRunner:
         """Run the simulations from `begin` on for which `forced` (B, n) is the root's action, or -1.
 
         Returns:
-            The order (B, 2 W + 3) of the nodes to query, whose last column means nothing, or None when all of these
-            simulations are done. Its latents are given by their numbers; rows of trees that are done mean nothing.
+            The order (B, 2 W + 3) of the nodes and actions to query, or None when all of these simulations are done.
+            Its latents are given by their numbers; rows of trees that are done mean nothing.
         """
         until = begin + forced.shape[1]
         self.forced[:, begin:until] = forced.numpy()
         state = (self.made, self.round, self.number.numpy(), self.found, self.waiting)
-        walker = self.walker
-        waits = _run(
-            walker.arrays, walker.discount, walker.rule, self.ties, self.forced, until, state, self.order.numpy()
-        )
-        return self.order if waits else None
+        order = self.order.numpy()
+        waits = _run(self.arrays, self.discount, self.rule, self.ties, self.forced, until, state, order)
+        return self.order.clone() if waits else None
 
     def record(self, found: Tensor) -> None:
-        """Store the network's answer for all actions of the ordered nodes, (B, A, 2 + A) float64."""
-        self.found[:, self.rounds] = found.numpy()
+        """Store the network's answer for the ordered nodes, (B, K, 2 + A) float64, or (B, 2 + A) where K is 1."""
+        self.found[:, self.rounds] = found.numpy().reshape(self.found[:, 0].shape)
         rows = np.flatnonzero(self.waiting >= 0)
-        self.round[rows, self.waiting[rows]] = self.rounds
+        actions = slice(None) if self.whole else self.order.numpy()[rows, -1]
+        self.round[rows, self.waiting[rows], actions] = self.rounds
         self.rounds += 1
 
 
 @compiled
 def _run(tree, discount, rule, ties, forced, until, state, order):  # type: ignore[no-untyped-def]
     made, queried, number, found, waiting = state
-    actions, waits = found.shape[2], 0
+    alternatives, pairs, waits = found.shape[2], tree.taken.shape[2], 0
     for b in range(len(made)):
-        waiting[b] = -1
         while made[b] < until:
             s = made[b]
-            parent, action = _descend(tree, b, discount, rule, ties[b, s], forced[b, s])
-            if queried[b, parent] < 0:
-                _write_order(tree, b, parent, action, order)
-                _renumber(number, b, tree.taken.shape[2], order)
+            if waiting[b] >= 0:
+                parent, action = waiting[b], order[b, 2 * pairs + 2]
+                waiting[b] = -1
+            else:
+                parent, action = _descend(tree, b, discount, rule, ties[b, s], forced[b, s])
+            row = queried[b, parent, action]
+            if row < 0:
+                _write_order(tree, b, parent, action, number, order)
                 waiting[b] = parent
                 waits += 1
                 break
-            node, row = s + 1, queried[b, parent]
-            number[b, node] = 1 + row * actions + action
-            _attach(tree, b, node, parent, action, found[b, row, action])
-            _back_up(tree, b, node, found[b, row, action, 1], discount)
+            node, column = s + 1, action if alternatives > 1 else 0
+            number[b, node] = 1 + row * alternatives + column
+            _attach(tree, b, node, parent, action, found[b, row, column])
+            _back_up(tree, b, node, found[b, row, column, 1], discount)
             made[b] = s + 1
     return waits
-
-
-@compiled
-def _renumber(number, b, pairs, order):  # type: ignore[no-untyped-def]
-    for w in range(pairs):
-        if order[b, w] >= pairs:  # a node's, not one of the history before the root
-            order[b, w] = pairs + number[b, order[b, w] - pairs]
-    order[b, 2 * pairs + 1] = number[b, order[b, 2 * pairs + 1]]
-
-
-@compiled
-def _select(tree, discount, rule, numbers, forced, order):  # type: ignore[no-untyped-def]
-    for b in range(len(forced)):
-        node, action = _descend(tree, b, discount, rule, numbers[b], forced[b])
-        _write_order(tree, b, node, action, order)
 
 
 @compiled
@@ -151,12 +116,14 @@ def _descend(tree, b, discount, rule, numbers, forced):  # type: ignore[no-untyp
 
 
 @compiled
-def _write_order(tree, b, node, action, order):  # type: ignore[no-untyped-def]
+def _write_order(tree, b, node, action, number, order):  # type: ignore[no-untyped-def]
     pairs = tree.taken.shape[2]
-    order[b, :pairs] = tree.history[b, node]
-    order[b, pairs : 2 * pairs] = tree.taken[b, node]
+    for w in range(pairs):
+        index = tree.history[b, node, w]
+        order[b, w] = index if index < pairs else pairs + number[b, index - pairs]  # of the history, or a node's
+        order[b, pairs + w] = tree.taken[b, node, w]
     order[b, 2 * pairs] = tree.remembered[b, node]
-    order[b, 2 * pairs + 1], order[b, 2 * pairs + 2] = node, action
+    order[b, 2 * pairs + 1], order[b, 2 * pairs + 2] = number[b, node], action
 
 
 @compiled
@@ -208,13 +175,6 @@ def _choose(tree, b, scores, tie, number):  # type: ignore[no-untyped-def]
                 return a
             wanted -= 1
     return 0  # never reached: the best score ties with itself
-
-
-@compiled
-def _expand(tree, node, order, found, discount):  # type: ignore[no-untyped-def]
-    for b in range(len(order)):
-        _attach(tree, b, node, order[b, -2], order[b, -1], found[b])
-        _back_up(tree, b, node, found[b, 1], discount)
 
 
 @compiled

@@ -36,8 +36,7 @@ from world_models import settings
 from world_models.settings import check_environment, shorter, training_signal
 
 GROUP = 8  # probabilities of one SimNorm group
-FIRST_SPAN = {"gaussian_adaptive": 10.0}  # where a paper's span starts, by the beginning of its prior's name
-OTHER_SPAN = 6.0
+SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class ModelConfig:
     """Layers of the dynamics."""
     horizon: Annotated[int, Bounds(1)] = 10
     """Environment steps T of a training sequence, two tokens each."""
-    context: int = 8
+    context: Annotated[int, Bounds(4)] = 8
     """Tokens of the search window: values and policies see at most context - 1 tokens, rewards context - 2."""
     dropout: Annotated[float, Bounds(0, below=1)] = 0.1
     """Dropout of tokens, attention weights and sublayer outputs."""
@@ -89,7 +88,7 @@ class ModelConfig:
     initialisation, with which small models start with more signal. The heads' last layers are zero in both."""
     support: Annotated[int, Bounds(1)] = 50
     """Rewards and values are distributions over the integers -support .. support, after the value transform."""
-    prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=OTHER_SPAN, regulariser_weight=0.025))
+    prior: PriorConfig = field(default_factory=lambda: PriorConfig(span=SPAN, regulariser_weight=0.025))
     """Temporal prior of the attention."""
     span_diversity: Annotated[float, Bounds(0)] = 0.0
     """Weight of a penalty on the similarity of the heads' learned mu, sigma and span within a layer (the thesis names
@@ -103,7 +102,7 @@ class ModelConfig:
 
     def with_prior(self, kind: str) -> ModelConfig:
         """Exchange the prior; its span starts at the paper's value."""
-        span = next((value for name, value in FIRST_SPAN.items() if kind.startswith(name)), OTHER_SPAN)
+        span = SPAN_BESIDE_GAUSSIAN if kind.startswith("gaussian_adaptive") else SPAN
         return replace(self, prior=replace(self.prior, kind=kind, span=span))
 
     def check(self) -> None:
@@ -111,44 +110,18 @@ class ModelConfig:
         for what, name, table in (("gate", self.gate, GATES), ("prior", self.prior.kind, PRIORS)):
             if name not in table:
                 raise UserError(near_names(what, name, table))
-        if self.dynamics not in ("transformer", "recurrent", "gru"):
-            raise UserError(near_names("dynamics", self.dynamics, ("transformer", "recurrent", "gru")))
         check_numbers(self)
         if self.width % GROUP:
             raise UserError(f"--width {self.width} must be a multiple of {GROUP}, the size of a SimNorm group")
-        self._check_context()
-        if self.dynamics == "transformer":
-            self._check_attention()
-
-    def check_used(self) -> None:
-        """Raise UserError for an option that these dynamics never read.
-
-        Details of a prior are exempt: presets set them for whatever prior is chosen.
-        """
-        if self.dynamics == "transformer":
-            return
-        where, remedy = f"changes nothing in --dynamics {self.dynamics}", "leave it out, or use --dynamics transformer"
-        unused = {
-            f"--prior {self.prior.kind}": self.prior.kind != PriorConfig.kind,
-            "--rotary": self.rotary,
-            f"--span-diversity {self.span_diversity}": self.span_diversity > 0,
-        }
-        for option, given in unused.items():
-            if given:
-                raise UserError(f"{option} {where}, which has no attention; {remedy}")
-        if self.dynamics == "recurrent" and self.gate != ModelConfig.gate:
-            raise UserError(f"--gate {self.gate} {where}, whose layers have no gates; {remedy} or gru")
-
-    def _check_context(self) -> None:
-        if self.context < 4 or self.context % 2:
-            raise UserError(f"--context {self.context} must be an even number of tokens, 4 or more")
+        if self.context % 2:
+            raise UserError(f"--context {self.context} must be an even number of tokens")
         if self.context > 2 * self.horizon:
             raise UserError(
                 f"--context {self.context} tokens do not fit: training sequences of --horizon {self.horizon} steps "
                 f"have {2 * self.horizon} tokens, and later positions would be untrained"
             )
-
-    def _check_attention(self) -> None:
+        if self.dynamics != "transformer":
+            return
         if self.width % self.heads:
             raise UserError(f"--heads {self.heads} does not divide --width {self.width}; choose a divisor of it")
         if self.rotary and self.width // self.heads % 2:
@@ -165,6 +138,23 @@ class ModelConfig:
                     f"--{name} {value} of the {prior.kind} prior does not fit: it must be below the {tokens} tokens "
                     f"of --horizon {self.horizon} steps"
                 )
+
+    def check_used(self) -> None:
+        """Raise UserError for an option that these dynamics never read.
+
+        Details of a prior are exempt: presets set them for whatever prior is chosen.
+        """
+        if self.dynamics == "transformer":
+            return
+        unused = {
+            f"--prior {self.prior.kind}": self.prior.kind != PriorConfig.kind,
+            "--rotary": self.rotary,
+            f"--span-diversity {self.span_diversity}": self.span_diversity > 0,
+            f"--gate {self.gate}": self.dynamics == "recurrent" and self.gate != ModelConfig.gate,
+        }
+        for option in (name for name, given in unused.items() if given):
+            why = f"{option} changes nothing in --dynamics {self.dynamics}, which has no such part"
+            raise UserError(f"{why}; leave it out, or use --dynamics transformer")
 
 
 @dataclass(frozen=True)
@@ -216,15 +206,10 @@ class LearnerConfig:
 
     def check(self) -> None:
         """Raise UserError for a value that cannot work."""
-        check_numbers(self)
         if self.target_update_rate == self.target_update_every == 0:
             raise UserError(
                 "--target-update-rate 0 and --target-update-every 0 never change the target; give one of them"
             )
-
-    def copies_after(self, updates: int) -> bool:
-        """Decide whether the target becomes a copy of the model after update number `updates` = 1, 2, ..."""
-        return self.target_update_every > 0 and updates % self.target_update_every == 0
 
 
 @dataclass(frozen=True)
@@ -295,7 +280,6 @@ class SearchConfig:
 
     def check(self) -> None:
         """Raise UserError for a value that cannot be searched with."""
-        check_numbers(self)
         if self.backend == "torch" and self.query_per == "node":
             raise UserError("--query-per node needs trees that are walked on the CPU: --backend compiled or auto")
 
@@ -337,16 +321,16 @@ class CollectionConfig:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
         if iteration * num_envs < self.learning_starts or iteration % self.update_every:
             return 0
-        return self._owed(iteration, num_envs) - self._owed(iteration - self.update_every, num_envs)
+        owed, done = (int(i * num_envs * self.replay_ratio) for i in (iteration, iteration - self.update_every))
+        return owed - done
 
-    def updates_within(self, iterations: int, num_envs: int, window: int) -> int:
-        """Count the updates of a whole run, whose sequences are `window` iterations long."""
-        before = max(window, -(-self.learning_starts // num_envs)) - 1  # iterations that never learn
-        first, last = (number // self.update_every * self.update_every for number in (before, iterations))
-        return max(self._owed(last, num_envs) - self._owed(first, num_envs), 0)
+    def reanalyses(self, update: int) -> bool:
+        """Decide whether update `update` = 0, 1, ... reanalyses its whole batch; the fraction of such ones is exact.
 
-    def _owed(self, iteration: int, num_envs: int) -> int:
-        return int(iteration * num_envs * self.replay_ratio)
+        An accelerator searches many roots in hardly more time than few, so reanalysing a whole batch now and then costs
+        far less than as many sequences one by one.
+        """
+        return int((update + 1) * self.reanalyse_fraction) > int(update * self.reanalyse_fraction)
 
 
 @dataclass(frozen=True)
@@ -399,10 +383,8 @@ class TrainConfig:
     def earlier(cls) -> TrainConfig:
         """Give the values that were fixed in the code before a key existed, for config files of old runs."""
         now = cls()
-        encoder = replace(now.model.encoder, activation="gelu")
-        return replace(
-            now, model=replace(now.model, encoder=encoder), evaluation=replace(now.evaluation, evaluate_from=0)
-        )
+        model = replace(now.model, encoder=replace(now.model.encoder, activation="gelu"))
+        return replace(now, model=model, evaluation=replace(now.evaluation, evaluate_from=0))
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
@@ -410,9 +392,8 @@ class TrainConfig:
         if not self.environment.env.startswith("ALE/"):
             limit = limit if training else shorter(self.environment, limit)
             return replace(self.environment, time_limit=limit).kwargs()
-        game = asdict(self.atari)
-        frames = game["most_frames"] if limit is None else min(game["most_frames"], limit * game["frame_skip"])
-        return game | {"most_frames": frames}
+        frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
+        return asdict(self.atari) | {"most_frames": min(frames, self.atari.most_frames)}
 
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""
@@ -425,16 +406,9 @@ class TrainConfig:
                 f"--discount {self.search.tree.discount} of the search and --gamma {self.learner.gamma} of the value "
                 "targets must be the same number"
             )
-        self._check_updates()
-
-    def _check_updates(self) -> None:
-        """Raise UserError for a run that would end without an update."""
-        num_envs, collection, window = (
-            self.environment.num_envs,
-            self.collection,
-            self.model.horizon + self.learner.n_step,
-        )
-        if not collection.updates_within(-(-self.total_steps // num_envs), num_envs, window):
+        num_envs, window = self.environment.num_envs, self.model.horizon + self.learner.n_step
+        collection, iterations = self.collection, -(-self.total_steps // num_envs)
+        if not any(collection.updates_due(iteration, num_envs) for iteration in range(window, iterations + 1)):
             raise UserError(
                 f"--total-steps {self.total_steps} in --num-envs {num_envs} would never update the model: that begins "
                 f"after {collection.learning_starts} steps (--learning-starts) and sequences of {window} steps "

@@ -7,31 +7,57 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from dqn_memory.blocks import POSITIONS
 from world_models.unizero.config import ModelConfig
-from world_models.unizero.layers import AttentionStack, FeedForwardStack, RecurrentStack
-from world_models.unizero.window import Window
+from world_models.unizero.layers import AttentionStack, FeedForwardStack, RecurrentStack, Stack
 
 Predict = Callable[[Tensor], Tensor]
+Features = tuple[Tensor, Tensor]  # at the latents and at the actions of T steps, each (B, T, D)
+Imagined = tuple[Tensor, Tensor, Tensor]  # features at K actions, predicted latents, features at those, each (B, K, D)
+
+
+@dataclass(frozen=True)
+class Window:
+    """What a search node remembers, in B rows: the last W pairs of latent and action before the current latent.
+
+    It is left-aligned: entries at or after `count` are padding, whatever they hold.
+    """
+
+    latent: Tensor  # (B, W, D)
+    action: Tensor  # (B, W) int64
+    count: Tensor  # (B,) int64, 0 .. W
+
+    def push(self, latent: Tensor, action: Tensor) -> Window:
+        """Append the pair of latent (B, D) and action (B,); a full row drops its oldest pair."""
+        pairs = self.action.shape[1]
+        index = torch.arange(pairs, device=action.device)
+        shifted = index + (self.count == pairs)[:, None]  # (B, W)
+        source = torch.where(shifted == self.count[:, None], pairs, shifted)  # the new pair follows the old ones
+        latents = torch.cat((self.latent, latent[:, None].to(self.latent.dtype)), 1)  # (B, W+1, D)
+        actions = torch.cat((self.action, action[:, None]), 1)
+        columns = source[:, :, None].expand(-1, -1, latents.shape[-1])
+        return Window(latents.gather(1, columns), actions.gather(1, source), (self.count + 1).clamp(max=pairs))
+
+    def clean(self) -> tuple[Tensor, Tensor]:
+        """Give latents (B, W, D) and actions (B, W) with zeros in the padding, so that it cannot matter."""
+        real = torch.arange(self.action.shape[1], device=self.count.device) < self.count[:, None]  # (B, W)
+        return torch.where(real[..., None], self.latent, 0), torch.where(real, self.action, 0)
 
 
 class Dynamics(nn.Module, ABC):
     """Base class of dynamics: all features have the width D."""
 
-    @property
-    def causal(self) -> bool:
-        """Tell whether no feature depends on a later token."""
-        return True
+    causal = True
+    """Whether no feature depends on a later token."""
 
     @abstractmethod
-    def forward(
-        self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Compute the features at the latents (B, T, D) and at the actions (B, T) of T steps, each (B, T, D).
+    def forward(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Features:
+        """Compute the features at the latents (B, T, D) and at the actions (B, T) of T steps.
 
         Steps at or after `lengths` (B,) are padding; only dynamics that are not causal need to know.
         """
@@ -45,34 +71,23 @@ class Dynamics(nn.Module, ABC):
         """Compute the features (B, D) at the current latent (B, D) after its history."""
 
     @abstractmethod
-    def imagine(
-        self, window: Window, latent: Tensor, action: Tensor, predict: Predict
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the features at K actions (B, K), the latents predicted from them, and the features at those latents.
-
-        All three are (B, K, D). The actions are alternatives at one latent (B, D); what lies before them is read once.
-        """
+    def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
+        """Predict from K actions (B, K), alternatives at one latent (B, D); what lies before them is read once."""
 
 
 class TokenDynamics(Dynamics):
     """Two tokens a step, z_0 a_0 z_1 a_1 ..., read by a stack; positions count from the first token of the window."""
 
-    def __init__(self, config: ModelConfig, num_actions: int, stack: AttentionStack | RecurrentStack) -> None:
+    def __init__(self, config: ModelConfig, num_actions: int, stack: Stack) -> None:
         super().__init__()
+        self.causal = stack.causal
         absolute = isinstance(stack, AttentionStack) and not config.rotary
         self.embedding = nn.Embedding(num_actions, config.width)
         self.positions = POSITIONS["learned" if absolute else "none"](2 * config.horizon, config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.stack = stack
 
-    @property
-    def causal(self) -> bool:
-        """Tell whether the stack is causal."""
-        return self.stack.causal
-
-    def forward(
-        self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Features:
         """Read the given latents at every step (teacher forcing)."""
         real = None if lengths is None else 2 * lengths
         features = self.stack(self.embed(self.tokens(latent, action)), real).unflatten(1, (-1, 2))  # (B, T, 2, D)
@@ -84,9 +99,7 @@ class TokenDynamics(Dynamics):
         after = 2 * window.count
         return self.stack.read(trunk, self._embed_at(latent[:, None], after), after)[0][:, 0]
 
-    def imagine(
-        self, window: Window, latent: Tensor, action: Tensor, predict: Predict
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         """Read at most 2 W tokens before the prediction and 2 W + 1 with it; the oldest pair is dropped first."""
         pushed = window.push(latent, action[:, 0])  # any of the actions will do: its token is cut off
         trunk = self.embed(self.tokens(*pushed.clean()))[:, :-1]  # (B, 2W-1, D)
@@ -125,9 +138,7 @@ class MarkovDynamics(Dynamics):
         self.stack = FeedForwardStack(config)
         self.norm = nn.LayerNorm(config.width)
 
-    def forward(
-        self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, latent: Tensor, action: Tensor, predict: Predict, lengths: Tensor | None = None) -> Features:
         """Unroll the recurrence over time."""
         z = latent[:, 0]
         at_latents, at_actions = [], []
@@ -146,9 +157,7 @@ class MarkovDynamics(Dynamics):
         """Normalise the latent."""
         return self._at_latent(latent)
 
-    def imagine(
-        self, window: Window, latent: Tensor, action: Tensor, predict: Predict
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def imagine(self, window: Window, latent: Tensor, action: Tensor, predict: Predict) -> Imagined:
         """Take one step of the recurrence."""
         at_action = self._at_action(latent[:, None], action)
         following = predict(at_action)

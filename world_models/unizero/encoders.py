@@ -21,14 +21,10 @@ SIDE = 64  # pixels of an image
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky_relu": nn.LeakyReLU, "gelu": Gelu}
 
 
-def convolution(channels: int, out: int, stride: int = 1) -> nn.Conv2d:
-    """Make a 3 x 3 convolution without bias."""
-    return nn.Conv2d(channels, out, 3, stride, 1, bias=False)
-
-
-def normalisation(kind: str, channels: int) -> nn.Module:
-    """Make a normalisation of C channels, which has 2 C parameters in either form."""
-    return nn.BatchNorm2d(channels) if kind == "batch" else nn.GroupNorm(1, channels)
+def convolution(channels: int, out: int, stride: int, config: EncoderConfig) -> list[nn.Module]:
+    """Make a 3 x 3 convolution without bias, and its normalisation, which has 2 C parameters in either form."""
+    norm = nn.BatchNorm2d(out) if config.norm == "batch" else nn.GroupNorm(1, out)
+    return [nn.Conv2d(channels, out, 3, stride, 1, bias=False), norm]
 
 
 class ResidualBlock(nn.Module):
@@ -38,43 +34,21 @@ class ResidualBlock(nn.Module):
         super().__init__()
         activation = ACTIVATIONS[config.activation]
         self.inner = nn.Sequential(
-            convolution(channels, out, stride),
-            normalisation(config.norm, out),
-            activation(),
-            convolution(out, out),
-            normalisation(config.norm, out),
+            *convolution(channels, out, stride, config), activation(), *convolution(out, out, 1, config)
         )
-        self.shortcut = convolution(channels, out, stride) if stride > 1 else nn.Identity()
+        self.shortcut = convolution(channels, out, stride, config)[0] if stride > 1 else nn.Identity()
         self.activation = activation()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.activation(self.shortcut(x) + self.inner(x))  # (B, C', H/s, W/s)
 
 
-def convolutions(colours: int, config: EncoderConfig) -> nn.Sequential:
-    """Make UniZero's down-sampling network and one more block: (B, colours, 64, 64) -> (B, 2 channels, 8, 8)."""
-    c, image_width = config.channels, 2 * config.channels
-    return nn.Sequential(
-        convolution(colours, c, 2),
-        normalisation(config.norm, c),
-        ACTIVATIONS[config.activation](),
-        ResidualBlock(c, c, 1, config),
-        ResidualBlock(c, image_width, 2, config),
-        ResidualBlock(image_width, image_width, 1, config),
-        nn.AvgPool2d(3, 2, 1),
-        ResidualBlock(image_width, image_width, 1, config),
-        ResidualBlock(image_width, image_width, 1, config),
-    )
-
-
 class Encoder(nn.Module, ABC):
     """Base class: encodes observations with any leading dimensions in one pass into latents (..., D) after SimNorm."""
 
-    dimensions: int  # of one observation
-
-    def __init__(self, dimensions: int) -> None:
+    def __init__(self, spec: ObservationSpec) -> None:
         super().__init__()
-        self.dimensions = dimensions
+        self.dimensions = len(spec.shape)
 
     def forward(self, observation: Tensor) -> Tensor:
         leading = observation.shape[: observation.ndim - self.dimensions]
@@ -94,13 +68,23 @@ class ImageEncoder(Encoder):
     """
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
-        super().__init__(3)
+        super().__init__(spec)
         self.channels_last = spec.shape[-1] <= spec.shape[0]
         height, image_width, colours = spec.shape if self.channels_last else (*spec.shape[1:], spec.shape[0])
         if (height, image_width) != (SIDE, SIDE):
             raise UserError(f"images of {height} x {image_width} cannot be encoded; resize them to {SIDE} x {SIDE}")
         self.scale = 1.0 if spec.dtype.is_floating_point else 1 / 255
-        self.convolutions = convolutions(colours, config)
+        c, twice = config.channels, 2 * config.channels
+        self.convolutions = nn.Sequential(  # down-sampling and one more block: (B, 2 channels, 8, 8)
+            *convolution(colours, c, 2, config),
+            ACTIVATIONS[config.activation](),
+            ResidualBlock(c, c, 1, config),
+            ResidualBlock(c, twice, 2, config),
+            ResidualBlock(twice, twice, 1, config),
+            nn.AvgPool2d(3, 2, 1),
+            ResidualBlock(twice, twice, 1, config),
+            ResidualBlock(twice, twice, 1, config),
+        )
         self.linear = nn.Linear(2 * config.channels * (SIDE // 8) ** 2, width, bias=False)
 
     def features(self, observation: Tensor) -> Tensor:
@@ -114,7 +98,7 @@ class VectorEncoder(Encoder):
     """Encodes real vectors by `perceptron`."""
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
-        super().__init__(1)
+        super().__init__(spec)
         self.layers = perceptron(spec.shape[0], width, config)
 
     def features(self, observation: Tensor) -> Tensor:
@@ -127,7 +111,7 @@ class TokenEncoder(Encoder):
     offset: Tensor
 
     def __init__(self, spec: ObservationSpec, width: int, config: EncoderConfig) -> None:
-        super().__init__(1)
+        super().__init__(spec)
         components = spec.shape[0]
         self.table = nn.Embedding(components * spec.vocabulary, config.token_width)
         self.register_buffer("offset", torch.arange(components) * spec.vocabulary, persistent=False)
@@ -145,13 +129,8 @@ def perceptron(inputs: int, outputs: int, config: EncoderConfig) -> nn.Sequentia
     )
 
 
-ENCODERS: dict[str, type[ImageEncoder] | type[VectorEncoder] | type[TokenEncoder]] = {
+ENCODERS: dict[str, Callable[[ObservationSpec, int, EncoderConfig], Encoder]] = {  # by kind of observation
     "image": ImageEncoder,
     "continuous": VectorEncoder,
     "discrete": TokenEncoder,
 }
-
-
-def make_encoder(spec: ObservationSpec, width: int, config: EncoderConfig) -> Encoder:
-    """Build the encoder that fits the observation's kind."""
-    return ENCODERS[spec.kind](spec, width, config)

@@ -11,21 +11,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 import tyro
 from matplotlib.figure import Figure
 
 from dqn_memory.analysis import plots
-from dqn_memory.runs.errors import one_line_errors
+from dqn_memory.analysis.attention import Array, prior_tables
+from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.folder import run_folder
-from dqn_memory.runs.settings import Bounds, check_numbers
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.files import disk_errors, write_atomic
+from envs.registry import WORLDS, make_world
+from world_models.settings import EvalSetup
+from world_models.unizero import analysis
 from world_models.unizero import plots as model_plots
-from world_models.unizero.analysis import Choice, Errors, Findings, Link, first_values, investigate, returns_to_go
-from world_models.unizero.config import ComputeConfig
+from world_models.unizero.acting import load_model, with_simulations
+from world_models.unizero.analysis import Link, Trajectory
+from world_models.unizero.config import ComputeConfig, TrainConfig
+from world_models.unizero.networks import WorldModel
 
 
 @dataclass(frozen=True)
@@ -36,142 +44,174 @@ class Args:
     """Run folder."""
     run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run folder, as a flag instead."""
-    choice: tyro.conf.OmitArgPrefixes[Choice] = field(default_factory=Choice)
+    also: Repeatable = ()
+    """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
+    seed: Annotated[int, Bounds(0)] = 0
+    """Seed of the environment and of the search's ties."""
+    most_steps: Annotated[int, Bounds(1)] = analysis.MOST_STEPS
+    """Steps after which the episode is cut."""
+    last_step: int | None = None
+    """Step at which the drawn window ends (None: the last one whose reward is not 0, or else the last one)."""
+    columns: Annotated[int, Bounds(1)] = 10
+    """Steps in the picture of the trajectory; maps show as many as a training sequence has."""
+    layer: int | None = None
+    """Layer of the map that is linked to its frames, counted from 0 (None: where the strongest link is)."""
+    head: int | None = None
+    """Head of that map, counted from 0 (None: where the strongest link is)."""
+    simulations: Annotated[int, Bounds(1)] | None = None
+    """Expansions of each search (None: as in training)."""
+    frames: bool = True
+    """Show the environment's pictures; --no-frames is for environments that draw none."""
     device: str = "auto"
     """cpu, cuda, cuda:1 ... (auto: cuda where there is one)."""
     threads: Annotated[int, Bounds(1)] | None = None
     """CPU threads of torch (None: torch's own choice)."""
 
-    def check(self) -> None:
-        """Raise UserError for a number that cannot work."""
-        check_numbers(self)
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything that is drawn and written about one checkpoint."""
+
+    model: WorldModel
+    config: TrainConfig
+    step: int  # the checkpoint's
+    seen: Trajectory
+    errors: dict[str, Any]
+    values: dict[str, Array]  # (R, L, H) learned, by name
+    window: slice  # steps whose attention is drawn
+    maps: Array  # (L, H, 2T, 2T) of these
+    shown: slice  # steps in the picture of the trajectory
+    link: Link | None
+    names: list[str]  # words for the actions
+
+
+def investigate(run: Path, args: Args) -> Findings:
+    """Load, play and measure; nothing is written. Raises UserError for what cannot be done."""
+    device = ComputeConfig(args.device, args.threads).start()
+    model, config, step = load_model(run, device)
+    values = pooled(run, model, config, args.also)
+    setup, searched = EvalSetup.of(config, device), with_simulations(config, args.simulations)
+    ours = setup.env.removeprefix("envs:") in WORLDS
+    names = make_world(setup.env, **setup.env_kwargs).action_names if ours else ()
+    if args.frames and not ours and not setup.env.startswith("ALE/"):  # pictures must be asked for
+        setup = replace(setup, env_kwargs=setup.env_kwargs | {"render_mode": "rgb_array"})
+    seen = analysis.play(model, setup, searched, args.seed, args.most_steps, args.frames)
+    window = analysis.chosen_window(seen, config.model.horizon, args.last_step)
+    maps = analysis.attention_maps(model, seen.latent[window], torch.from_numpy(seen.action[window]))
+    return Findings(
+        model=model, config=config, step=step, seen=seen, errors=analysis.errors(seen, config.learner.gamma),
+        values=values, window=window, maps=maps, shown=slice(max(0, window.stop - args.columns), window.stop),
+        link=analysis.strongest_link(maps, model.causal, args.layer, args.head),
+        names=[*names, *(f"action {number}" for number in range(len(names), model.num_actions))],
+    )  # fmt: skip
+
+
+def pooled(run: Path, model: WorldModel, config: TrainConfig, also: Sequence[str]) -> dict[str, Array]:
+    """Stack learned values (R, L, H) of a run and of further ones; raise UserError where one has another model."""
+    found = [analysis.learned_values(model)]
+    for other in also:
+        their_model, theirs, _ = load_model(other)
+        if theirs.model != config.model:
+            raise UserError(f"--also {other} is a run of another model than {run}: its values cannot be averaged")
+        found.append(analysis.learned_values(their_model))
+    return {name: np.stack([each[name] for each in found]) for name in found[0]}
 
 
 def draw(folder: Path, found: Findings) -> list[Path]:
     """Draw all pictures; returns the files written."""
-    figures: dict[str, Figure] = {"trajectory.png": _trajectory(found)}
+    figures, seen, first, model = dict[str, Figure](), found.seen, found.window.start, found.config.model
+    form = f"{model.prior.kind} prior" if model.dynamics == "transformer" else f"{model.dynamics} dynamics"
+    about = f"{found.config.environment.env}, {form}, checkpoint of step {found.step:,}"
+    title = f"Steps {found.shown.start} to {found.shown.stop - 1} of {len(seen)}\n{about}"
+    caption = "\n".join(error_lines(found.errors)[:2])
+    steps = seen[found.shown]
+    figures["trajectory.png"] = model_plots.trajectory(steps, title, found.names, caption, found.shown.start)
     if found.values:
-        figures["learned.png"] = _learned(found)
-    tables, meaning = found.tables
+        runs = len(next(iter(found.values.values())))
+        over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
+        title = f"Learned attention priors\n{about}{over}"
+        figures["learned.png"] = plots.learned_values(found.values, analysis.first_values(model), title)
+    priors = {layer: attention.prior for layer, attention in enumerate(found.model.attentions())}
+    tables, meaning = prior_tables(priors, 2 * model.horizon)
     if tables:
-        title = f"Attention priors by distance\n{found.about}"
+        title = f"Attention priors by distance\n{about}"
         figures["priors.png"] = plots.prior_tables(tables, title, meaning, "tokens, two a step")
     if len(found.maps):
-        title = f"Attention over steps {found.first} to {found.last}\n{found.about}"
-        figures["attention.png"] = plots.token_maps(found.maps, title, found.first)
-    if found.link is not None and found.seen.frames:
-        figures["link.png"] = _link(found, found.link)
+        title = f"Attention over steps {first} to {found.window.stop - 1}\n{about}"
+        figures["attention.png"] = plots.token_maps(found.maps, title, first)
+    if (link := found.link) is not None and seen.frames:
+        title = (
+            f"Strongest link of layer {link.layer}, head {link.head}: weight {link.weight:.2f}, {link.lift:.1f} times "
+            f"an even share, {abs(link.query - link.key)} tokens apart\n{about}"
+        )
+        words = [found.names[action] for action in seen.action[found.window]]
+        maps, frames = found.maps[link.layer, link.head], seen.frames[found.window]
+        figures["link.png"] = model_plots.link(maps, link.query, link.key, frames, title, words, first)
     return [plots.save(figure, folder / name) for name, figure in figures.items()]
 
 
-def _learned(found: Findings) -> Figure:
-    runs = len(next(iter(found.values.values())))
-    over = f"\nmean and standard deviation of {runs} runs" if runs > 1 else ""
-    title = f"Learned attention priors\n{found.about}{over}"
-    return plots.learned_values(found.values, first_values(found.config.model), title)
-
-
-def _trajectory(found: Findings) -> Figure:
-    seen, part = found.seen, slice(found.shown, found.last + 1)
-    steps = model_plots.Steps(
-        reward=seen.reward[part], predicted=seen.predicted_reward[part], frames=seen.frames[part],
-        prior=seen.prior[part], searched=seen.searched[part], action=seen.action[part], first=found.shown,
-    )  # fmt: skip
-    title = f"Steps {found.shown} to {found.last} of {len(seen)}\n{found.about}"
-    caption = f"{reward_words(found.errors)}\n{latent_words(found.errors)}"
-    return model_plots.trajectory(steps, title, caption, found.names)
-
-
-def _link(found: Findings, link: Link) -> Figure:
-    part = slice(found.first, found.last + 1)
-    actions = [found.action_word(int(action)) for action in found.seen.action[part]]
-    title = (
-        f"Strongest link of layer {link.layer}, head {link.head}: weight {link.weight:.2f}, {link.lift:.1f} times an "
-        f"even share, {abs(link.query - link.key)} tokens apart\n{found.about}"
-    )
-    maps, frames = found.maps[link.layer, link.head], found.seen.frames[part]
-    return model_plots.link(maps, link.query, link.key, frames, title, actions, found.first)
-
-
-def reward_words(found: Errors) -> str:
-    """Describe the error of the predicted rewards."""
-    return (
-        f"reward: mean |error| {found.reward_mean_absolute:.3g}, largest {found.reward_largest:.3g} over all "
-        f"{found.steps} steps (rewards spread by {found.reward_spread:.3g})"
-    )
-
-
-def latent_words(found: Errors) -> str:
-    """Describe the error of the predicted latents."""
-    return (
-        f"next latent: {found.latent_divergence:.3g} nats a group from what was seen "
-        f"({found.latent_divergence_unchanged:.3g} if nothing were to change)"
-    )
-
-
-def as_text(found: Findings) -> str:
-    """Write all errors, a line each."""
-    error = found.errors
-    lines = [reward_words(error), latent_words(error)]
-    if error.value_mean_absolute is None:
-        lines.append("value: not measured, as the episode has no end among these steps")
-    else:
-        lines.append(
-            f"value: mean |error| {error.value_mean_absolute:.3g} over {error.value_steps} steps "
-            f"(returns spread by {error.value_spread:.3g})"
+def error_lines(found: dict[str, Any]) -> list[str]:
+    """Describe all errors, a line each: of rewards, latents, values and the search."""
+    value = "value: not measured, as the episode has no end among these steps"
+    if found["value_mean_absolute"] is not None:
+        value = (
+            f"value: mean |error| {found['value_mean_absolute']:.3g} over {found['value_steps']} steps "
+            f"(returns spread by {found['value_spread']:.3g})"
         )
-    lines.append(
-        f"search: {error.search_divergence:.3g} nats from the policy before it, "
-        f"which prefers the same action at {error.search_agreement:.0%} of the steps"
-    )
-    return "\n".join(lines)
+    return [
+        f"reward: mean |error| {found['reward_mean_absolute']:.3g}, largest {found['reward_largest']:.3g} over all "
+        f"{found['steps']} steps (rewards spread by {found['reward_spread']:.3g})",
+        f"next latent: {found['latent_divergence']:.3g} nats a group from what was seen "
+        f"({found['latent_divergence_unchanged']:.3g} if nothing were to change)",
+        value,
+        f"search: {found['search_divergence']:.3g} nats from the policy before it, "
+        f"which prefers the same action at {found['search_agreement']:.0%} of the steps",
+    ]
 
 
-def facts(found: Findings, seed: int) -> dict[str, Any]:
+def facts(found: Findings, seed: int, pictures: list[str]) -> dict[str, Any]:
     """Give the content of inspect.json."""
     model, seen = found.config.model, found.seen
     return {
         "step": found.step, "env": found.config.environment.env, "dynamics": model.dynamics, "prior": model.prior.kind,
         "seed": seed,
-        "episode": {"steps": len(seen), "done": seen.done, "return": seen.episode_return},
-        "window": {"first_step": found.first, "last_step": found.last},
-        "errors": asdict(found.errors),
-        "start": first_values(model),
+        "episode": {"steps": len(seen), "done": bool(seen.done[-1]), "return": float(seen.episode_return[-1])},
+        "window": {"first_step": found.window.start, "last_step": found.window.stop - 1},
+        "errors": found.errors,
+        "start": analysis.first_values(model),
         "learned": {name: values.tolist() for name, values in found.values.items()},
         "link": None if found.link is None else asdict(found.link),
+        "pictures": pictures,
     }  # fmt: skip
 
 
 def steps(found: Findings) -> dict[str, Any]:
     """Give the content of trajectory.json: the errors, and the numbers of every step."""
-    seen = found.seen
-    returns = returns_to_go(seen.reward, seen.ended, found.config.learner.gamma)
-    numbers = {
-        name: getattr(seen, name).tolist()
-        for name in ("action", "reward", "predicted_reward", "value", "prior", "searched", "latent_error",
-                     "latent_change")
-    }  # fmt: skip
-    known = [None if value != value else value for value in returns.tolist()]
-    return {"errors": asdict(found.errors), "gamma": found.config.learner.gamma} | numbers | {"return_to_go": known}
+    seen, gamma = found.seen, found.config.learner.gamma
+    names = ("action", "reward", "predicted_reward", "value", "prior", "searched", "latent_error", "latent_change")
+    returns = analysis.returns_to_go(seen.reward, seen.ended, gamma).tolist()
+    known = [None if value != value else value for value in returns]
+    numbers = {name: getattr(seen, name).tolist() for name in names}
+    return {"errors": found.errors, "gamma": gamma} | numbers | {"return_to_go": known}
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m world_models.unizero.inspect")
-    args.check()
+    check_numbers(args)
     run = run_folder(args.folder, args.run)
-    found = investigate(run, ComputeConfig(args.device, args.threads).start(), args.choice)
+    found = investigate(run, args)
     folder = run / "inspect"
     with disk_errors(folder):
         folder.mkdir(exist_ok=True)
     written = draw(folder, found)
-    report = facts(found, args.choice.seed) | {"pictures": [path.name for path in written]}
+    report = facts(found, args.seed, [path.name for path in written])
     for name, content in (("trajectory.json", steps(found)), ("inspect.json", report)):
         write_atomic(folder / name, json.dumps(content, indent=1).encode())
         written.append(folder / name)
-    print(f"{run} at step {found.step:,}: {len(found.seen)} steps, return {found.seen.episode_return:.2f}")
-    print(as_text(found))
+    print(f"{run} at step {found.step:,}: {len(found.seen)} steps, return {found.seen.episode_return[-1]:.2f}")
+    print("\n".join(error_lines(found.errors)))
     print("\n".join(f"wrote {path}" for path in written))
 
 

@@ -11,7 +11,10 @@ memory is what `read` computed for `extend`.
 
 from __future__ import annotations
 
-from typing import Any, cast
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,59 +24,160 @@ from dqn_memory.blocks import GATES, Attention, Block
 from dqn_memory.blocks.attention import KeysValues
 from dqn_memory.blocks.block import select
 from dqn_memory.blocks.feed_forward import FeedForward, Gelu
+from dqn_memory.blocks.positions import rotate
 from dqn_memory.blocks.recurrence import Recurrence
-from world_models.unizero.branches import Columns, Reach, attend
 from world_models.unizero.config import ModelConfig
 
+# ---- a trunk of tokens and the branches after it ---------------------------------------------------------------------
+# A search evaluates all actions of a node at once. What lies before the action is the same for all, so it is read once:
+# the trunk's S tokens stand left-aligned in columns 0 .. S-1, and each round of K branches adds K columns, one token a
+# branch, all at the same position. Masks say which token sees which, so that one pass serves trunk and branches (like
+# tree attention in speculative decoding). The prior must be causal.
+TRUNK, PADDING = -1, -2
 
-class AttentionLayer(nn.Module):
-    """Pre-LN transformer layer: x = gate(x, Attention(LN x)), then x = gate(x, FeedForward(LN x))."""
+
+class Columns(NamedTuple):
+    """Where the tokens of each row stand: T columns, S of the trunk and K of each round so far."""
+
+    position: Tensor  # (B, T) int64: in the sequence; padding has the positions that follow
+    branch: Tensor  # (B, T) int64: 0 .. K-1, TRUNK or PADDING
+    length: int  # of the longest sequence: all positions lie below
+
+    @classmethod
+    def trunk(cls, length: int, real: Tensor) -> Columns:
+        """Place S tokens at 0 .. S-1, of which the first `real` (B,) are no padding."""
+        position = torch.arange(length, device=real.device).expand(len(real), -1)
+        return cls(position, torch.where(position < real[:, None], TRUNK, PADDING), length)
+
+    def grow(self, index: Tensor, branches: int) -> Columns:
+        """Add a token to each branch, at position `index` (B,)."""
+        new = torch.arange(branches, device=index.device).expand(len(index), -1)
+        position = torch.cat((self.position, index[:, None].expand_as(new)), 1)
+        return Columns(position, torch.cat((self.branch, new), 1), self.length + 1)
+
+    def reach(self, queries: int) -> Reach:
+        """Tell what the newest Q columns see: the trunk before them, and their own branch up to themselves."""
+        branch, position = self.branch[:, -queries:], self.position[:, -queries:]
+        back = position[:, :, None] - self.position[:, None]  # (B, Q, T)
+        related = (self.branch[:, None] == TRUNK) | (self.branch[:, None] == branch[:, :, None])
+        return Reach(position, back.clamp(min=0), ~((back >= 0) & related), self.length)
+
+
+class Reach(NamedTuple):
+    """What the Q newest of T columns see."""
+
+    position: Tensor  # (B, Q) int64: where they stand
+    distance: Tensor  # (B, Q, T) int64: tokens back, 0 where that is ahead
+    hidden: Tensor  # (B, Q, T)
+    length: int  # all distances lie below
+
+    def last(self, queries: int) -> Reach:
+        """Keep the newest `queries` of them."""
+        position, distance, hidden = (value[:, -queries:] for value in self[:3])
+        return Reach(position, distance, hidden, self.length)
+
+
+def attend(
+    attention: Attention, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int
+) -> tuple[Tensor, KeysValues]:
+    """Compute the outputs (B, Q, D) of the last Q of the new columns x (B, N, D), and keys and values of all T columns.
+
+    `memory` holds those of the columns before x (None: there are none); `reach` says what the new ones see.
+    """
+    packed = attention.project_in(x).unflatten(-1, (3, attention.heads, -1)).permute(2, 0, 3, 1, 4)
+    query, key, value = packed.unbind()  # (B, H, N, hd)
+    if attention.rotary:
+        query, key = (rotate(part, reach.position[:, None]) for part in (query, key))
+    if memory is not None:
+        key, value = torch.cat((memory[0], key), 2), torch.cat((memory[1], value), 2)
+    with torch.autocast(x.device.type, enabled=False):
+        kind = torch.promote_types(x.dtype, torch.float32)
+        scores = query[:, :, -queries:].to(kind) @ key.to(kind).transpose(-1, -2)  # (B, H, Q, T)
+        scores, reach = scores / math.sqrt(query.shape[-1]), reach.last(queries)
+        scale, bias = attention.prior.tables(reach.length)  # by distance, (H, T)
+        if scale is not None:
+            scores = scores * scale.to(scores.dtype)[:, reach.distance].transpose(0, 1)
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)[:, reach.distance].transpose(0, 1)
+        weights = scores.masked_fill(reach.hidden[:, None], -math.inf).softmax(-1)
+        mixed = F.dropout(weights, attention.dropout, attention.training) @ value.to(kind)
+    return attention.project_out(mixed.transpose(1, 2).flatten(2).to(packed.dtype)), (key, value)
+
+
+# ---- layers and stacks -----------------------------------------------------------------------------------------------
+class Layer(nn.Module):
+    """Pre-LN layer: x = gate(x, Mix(LN x)), then x = gate(x, FeedForward(LN x)).
+
+    `mixer` is the block that mixes tokens, under its name in a checkpoint.
+    """
+
+    def __init__(self, config: ModelConfig, **mixer: Block) -> None:
+        super().__init__()
+        for name, block in mixer.items():
+            self.add_module(name, block)
+        self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
+        self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
+        self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
+
+    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
+        x = self.gates[0](x, y)
+        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
+
+
+class AttentionLayer(Layer):
+    """A layer of a transformer."""
+
+    attention: Attention
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        width, dropout = config.width, config.dropout
         prior = config.prior.build(config.heads, 2 * config.horizon)
-        self.attention = Attention(width, config.heads, prior, dropout, config.rotary)
-        self.feed_forward = FeedForward(width, 4, dropout, Gelu())
-        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.gates = nn.ModuleList(GATES[config.gate](width) for _ in range(2))
-        self.dropout = nn.Dropout(dropout)  # of the attention's output; the feed-forward block has its own
+        super().__init__(config, attention=Attention(config.width, config.heads, prior, config.dropout, config.rotary))
+        self.dropout = nn.Dropout(config.dropout)  # of the attention's output; the feed-forward block has its own
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, S, D)."""
-        return self._leave(x, self.attention(self.norms[0](x), lengths))
+        return self._leave(x, self.dropout(self.attention(self.norms[0](x), lengths)))
 
     def last(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Compute the last real position alone, (B, D)."""
         y, index = self.attention(self.norms[0](x), lengths), lengths - 1
-        return self._leave(select(x, index)[:, None], select(y, index)[:, None])[:, 0]
+        return self._leave(select(x, index)[:, None], self.dropout(select(y, index)[:, None]))[:, 0]
 
     def branch(self, x: Tensor, memory: KeysValues | None, reach: Reach, queries: int) -> tuple[Tensor, KeysValues]:
-        """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `branches`."""
+        """Compute the last Q of the new columns x (B, N, D), (B, Q, D), and keys and values: see `attend`."""
         y, memory = attend(self.attention, self.norms[0](x), memory, reach, queries)
-        return self._leave(x[:, -queries:], y), memory
-
-    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.gates[0](x, self.dropout(y))
-        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
+        return self._leave(x[:, -queries:], self.dropout(y)), memory
 
 
-class AttentionStack(nn.Module):
-    """Transformer layers and a last LayerNorm."""
+class RecurrentLayer(Layer):
+    """A layer with a GRU in the place of attention."""
+
+    memory: Recurrence
 
     def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config, memory=Recurrence("gru", config.width, config.dropout))
+
+    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+        """Encode x (B, S, D)."""
+        return self._leave(x, self.memory(self.norms[0](x)))
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Encode one position x (B, D) from state (B, D); returns the new state too."""
+        never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
+        y, (state,) = self.memory.step(self.norms[0](x), (state,), never)
+        return self._leave(x[:, None], y[:, None])[:, 0], state
+
+
+class Stack(nn.Module, ABC):
+    """Layers and a last LayerNorm."""
+
+    causal = True
+    """Whether no token sees a later one."""
+
+    def __init__(self, layers: Iterable[Layer], width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(AttentionLayer(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-
-    @property
-    def causal(self) -> bool:
-        """Tell whether no token sees a later one, which depends on the prior."""
-        return all(layer.attention.causal for layer in self.attention_layers())
-
-    def attention_layers(self) -> list[AttentionLayer]:
-        """List the layers, with their type."""
-        return cast(list[AttentionLayer], list(self.layers))
+        self.layers = nn.ModuleList(layers)
+        self.norm = nn.LayerNorm(width)
 
     def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
         """Encode x (B, S, D)."""
@@ -81,8 +185,28 @@ class AttentionStack(nn.Module):
             x = layer(x, lengths)
         return self.norm(x)
 
+    @abstractmethod
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
         """Compute the outputs of K branches at one token after the trunk, and the memory for `extend`."""
+
+    @abstractmethod
+    def extend(self, memory: Any, following: Tensor) -> Tensor:
+        """Compute the outputs one token further in each branch."""
+
+
+class AttentionStack(Stack):
+    """Transformer layers; the prior decides whether they are causal."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__((AttentionLayer(config) for _ in range(config.layers)), config.width)
+        self.causal = all(layer.attention.causal for layer in self.attention_layers())
+
+    def attention_layers(self) -> list[AttentionLayer]:
+        """List the layers, with their type."""
+        return cast(list[AttentionLayer], list(self.layers))
+
+    def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
+        """Attend to the trunk once for all branches."""
         branches = new.shape[1]
         if not self.causal:
             tokens = trunk.repeat_interleave(branches, 0)  # (B K, S, D)
@@ -96,7 +220,7 @@ class AttentionStack(nn.Module):
         return self.norm(x), (columns, index, memories)
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
-        """Compute the outputs one token further in each branch."""
+        """Attend to the keys and values of `read`."""
         known, index, memories = memory
         branches = following.shape[1]
         if not self.causal:
@@ -113,78 +237,40 @@ class AttentionStack(nn.Module):
         """
         branches = new.shape[1]
         end = index.repeat_interleave(branches)  # (B K,)
-        x = tokens = place(F.pad(tokens, (0, 0, 0, 1)), new.flatten(0, 1), end)
+        here = torch.arange(tokens.shape[1] + 1, device=end.device) == end[:, None]  # (B K, S+1)
+        x = tokens = torch.where(here[..., None], new.flatten(0, 1)[:, None], F.pad(tokens, (0, 0, 0, 1)))
         *first, last = self.attention_layers()
         for layer in first:
             x = layer(x, end + 1)
         return self.norm(last.last(x, end + 1)).view_as(new), (tokens, index, None)
 
 
-class RecurrentLayer(nn.Module):
-    """x = x + GRU(LN x), then x = x + FeedForward(LN x)."""
+class RecurrentStack(Stack):
+    """Recurrent layers, in the place of the transformer."""
 
     def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.memory = Recurrence("gru", config.width, config.dropout)
-        self.feed_forward = FeedForward(config.width, 4, config.dropout, Gelu())
-        self.norms = nn.ModuleList(nn.LayerNorm(config.width) for _ in range(2))
-        self.gates = nn.ModuleList(GATES[config.gate](config.width) for _ in range(2))
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Encode x (B, S, D)."""
-        return self._leave(x, self.memory(self.norms[0](x)))
-
-    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Encode one position x (B, D) from state (B, D); returns the new state too."""
-        never = torch.zeros(len(x), dtype=torch.bool, device=x.device)
-        y, (state,) = self.memory.step(self.norms[0](x), (state,), never)
-        return self._leave(x[:, None], y[:, None])[:, 0], state
-
-    def _leave(self, x: Tensor, y: Tensor) -> Tensor:
-        x = self.gates[0](x, y)
-        return self.gates[1](x, self.feed_forward(self.norms[1](x)))
-
-
-class RecurrentStack(nn.Module):
-    """Recurrent layers and a last LayerNorm, in the place of the transformer."""
-
-    causal = True
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(RecurrentLayer(config) for _ in range(config.layers))
-        self.norm = nn.LayerNorm(config.width)
-
-    def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
-        """Encode x (B, S, D)."""
-        for layer in self.layers:
-            x = layer(x)
-        return self.norm(x)
+        super().__init__((RecurrentLayer(config) for _ in range(config.layers)), config.width)
 
     def read(self, trunk: Tensor, new: Tensor, index: Tensor) -> tuple[Tensor, Any]:
-        """Compute the outputs of K branches at one token after the trunk, and their states; a loop over tokens."""
+        """Step through the trunk; the memory are the states of all branches."""
         states = [torch.zeros_like(trunk[:, 0]) for _ in self.layers]
-        for position, token in enumerate(trunk.unbind(1)):
+        for position, token in enumerate(trunk.split(1, 1)):
             real = (position < index)[:, None]
-            after = self._step(token, states)[1]
+            after = self._branch(token, states)[1]
             states = [torch.where(real, now, old) for now, old in zip(after, states, strict=True)]
         return self._branch(new, [state.repeat_interleave(new.shape[1], 0) for state in states])
 
     def extend(self, memory: Any, following: Tensor) -> Tensor:
-        """Compute the outputs one token further in each branch."""
+        """Take one more step in every branch."""
         return self._branch(following, memory)[0]
 
     def _branch(self, new: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Take a step in every branch: new (B, K, D) from states (B K, D)."""
-        y, after = self._step(new.flatten(0, 1), states)
-        return y.view_as(new), after
-
-    def _step(self, x: Tensor, states: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        after = []
+        x, after = new.flatten(0, 1), []
         for layer, state in zip(cast(list[RecurrentLayer], list(self.layers)), states, strict=True):
             x, state = layer.step(x, state)
             after.append(state)
-        return self.norm(x), after
+        return self.norm(x).view_as(new), after
 
 
 class FeedForwardStack(nn.Module):
@@ -202,9 +288,3 @@ class FeedForwardStack(nn.Module):
         for block, norm in zip(self.blocks, self.norms, strict=True):
             x = x + block(norm(x)[:, None])[:, 0]
         return self.norm(x)
-
-
-def place(x: Tensor, new: Tensor, index: Tensor) -> Tensor:
-    """Replace position `index` (B,) in each row of tokens x (B, S, D) by new (B, D)."""
-    here = torch.arange(x.shape[1], device=x.device) == index[:, None]  # (B, S)
-    return torch.where(here[..., None], new[:, None], x)

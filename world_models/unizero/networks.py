@@ -16,9 +16,8 @@ from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import UserError
 from world_models.distributions import simnorm, value_code
 from world_models.unizero.config import GROUP, ModelConfig
-from world_models.unizero.dynamics import DYNAMICS
-from world_models.unizero.encoders import make_encoder
-from world_models.unizero.window import Window
+from world_models.unizero.dynamics import DYNAMICS, Window
+from world_models.unizero.encoders import ENCODERS
 
 __all__ = ["Expansion", "Predictions", "Window", "WorldModel", "build"]
 
@@ -55,22 +54,12 @@ class WorldModel(nn.Module):
         super().__init__()
         self.config, self.spec, self.num_actions = config, spec, num_actions
         self.code = value_code(config.support)
-        self.encoder = make_encoder(spec, config.width, config.encoder)
+        self.encoder = ENCODERS[spec.kind](spec, config.width, config.encoder)
         self.dynamics = DYNAMICS[config.dynamics](config, num_actions)
-        self.heads = nn.ModuleDict(
-            {
-                "reward": _head(config.width, self.code.bins),
-                "latent": _head(config.width, config.width),
-                "policy": _head(config.width, num_actions),
-                "value": _head(config.width, self.code.bins),
-            }
-        )
+        self.causal = self.dynamics.causal  # else predictions of a training sequence depend on its later tokens
+        outputs = {"reward": self.code.bins, "latent": config.width, "policy": num_actions, "value": self.code.bins}
+        self.heads = nn.ModuleDict({name: _head(config.width, size) for name, size in outputs.items()})
         self._initialise()
-
-    @property
-    def causal(self) -> bool:
-        """False when predictions of a training sequence depend on its later tokens."""
-        return self.dynamics.causal
 
     def encode(self, observation: Tensor) -> Tensor:
         """Encode observations (B, ..., observation) as SimNorm'd latents (B, ..., D)."""
@@ -108,13 +97,12 @@ class WorldModel(nn.Module):
         reward, value = self.code.decode(logits)
         return Expansion(reward, following, self.heads["policy"](at_latent), value)
 
-    def window(self, batch: int, device: torch.device | str | None = None) -> Window:
+    def window(self, batch: int) -> Window:
         """Make an empty history of B rows."""
-        parameter = next(self.parameters())
-        return Window.empty(
-            batch, self.config.pairs, self.config.width, device or parameter.device,
-            torch.promote_types(parameter.dtype, torch.float32),
-        )  # fmt: skip
+        like, pairs = next(self.parameters()), self.config.pairs
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        action = torch.zeros(batch, pairs, dtype=torch.int64, device=like.device)
+        return Window(like.new_zeros(batch, pairs, self.config.width, dtype=dtype), action, action.new_zeros(batch))
 
     def predict(self, at_action: Tensor) -> Tensor:
         """Predict next latents (..., D) from features at actions (..., D)."""
@@ -126,8 +114,8 @@ class WorldModel(nn.Module):
 
     def regularisation(self) -> Tensor:
         """Compute the penalty on the spans of all layers and on the heads' likeness; a scalar."""
-        total = next(self.parameters()).new_zeros(())
-        prior, spans = self.config.prior, self._spans()
+        total, prior = next(self.parameters()).new_zeros(()), self.config.prior
+        spans = [attention.prior.span() for attention in self.attentions() if "span" in attention.prior.learns]
         if spans and prior.regulariser != "none":
             total = total + prior.regulariser_weight * PENALTIES[prior.regulariser](torch.stack(spans))
         return total + self.config.span_diversity * self.likeness() if self.config.span_diversity else total
@@ -161,10 +149,6 @@ class WorldModel(nn.Module):
             for head, value in enumerate(values.detach().tolist())
         }
 
-    def _spans(self) -> list[Tensor]:
-        priors = [attention.prior for attention in self.attentions()]
-        return [prior.span() for prior in priors if "span" in prior.learns]
-
     @torch.no_grad()
     def _initialise(self) -> None:
         """Draw linear maps, embeddings and positions from N(0, 0.02), convolutions by He's rule; last layers are 0."""
@@ -193,7 +177,5 @@ def build(config: ModelConfig, spec: ObservationSpec, num_actions: int) -> World
     config.check()
     try:
         return WorldModel(config, spec, num_actions)
-    except UserError:
-        raise
     except ValueError as error:  # the blocks know nothing of command lines; their sentence serves as it is
         raise UserError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Pictures of UniZero from plain arrays: an episode with what the model predicted, and one link of an attention map.
+"""Pictures of UniZero: an episode with what the model predicted, and one link of an attention map.
 
 A window of T steps has the 2T tokens z_0 a_0 z_1 a_1 ...: a latent and an action for each step.
 """
@@ -6,7 +6,6 @@ A window of T steps has the 2T tokens z_0 a_0 z_1 a_1 ...: a latent and an actio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,49 +15,34 @@ from matplotlib.image import AxesImage
 from matplotlib.patches import ConnectionPatch, Rectangle
 
 from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, Array, map_panel, styled
+from world_models.unizero.analysis import Trajectory
 
 SIDE = 0.95  # inches of a small picture
 MANY = 8  # from so many actions on, probabilities are colours without numbers
 
 
-@dataclass(frozen=True)
-class Steps:
-    """T steps of an episode, and what a model and a search made of them."""
-
-    reward: Array  # (T,)
-    predicted: Array  # (T,), the reward before it was known
-    frames: Sequence[Array]  # T pictures, or none
-    prior: Array  # (T, A), the policy before the search
-    searched: Array  # (T, A)
-    action: Array  # (T,) int
-    first: int = 0  # number of the first of them
-
-
 @styled
-def trajectory(shown: Steps, title: str, caption: str = "", names: Sequence[str] = ()) -> Figure:
-    """Four rows: true and predicted reward, frames, prior and searched policy.
+def trajectory(shown: Trajectory, title: str, names: Sequence[str], caption: str = "", first_step: int = 0) -> Figure:
+    """Four rows: true and predicted reward, frames, prior and searched policy (thesis, Figures 11-12).
 
-    Thesis, Figures 11-12. A frame marks the action that was taken; without `frames` there are three rows.
+    A frame marks the action that was taken, `names` are words for the actions; without pictures there are three rows.
     """
-    frames, first_step, (steps, actions) = shown.frames, shown.first, shown.prior.shape
+    frames, (steps, actions) = shown.frames, shown.prior.shape
     figure_width = max(SIDE * steps, 5.6)
     tall = SIDE * frames[0].shape[0] / frames[0].shape[1] if len(frames) else 0.0
     heights = [1.5, *([tall] if len(frames) else []), *[max(0.9, 0.24 * actions)] * 2]
     figure = Figure(figsize=(figure_width + 2.0, sum(heights) + 1.9), layout="constrained")
     panels = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
-    _rewards(panels[0], shown.reward, shown.predicted, first_step, caption)
+    _rewards(panels[0], shown.reward, shown.predicted_reward, first_step, caption)
     if len(frames):
         _film(panels[1], frames, first_step, SIDE * steps / figure_width)
         panels[1].set_ylabel("seen")
-    for panel, policy, word in zip(
-        panels[-2:], (shown.prior, shown.searched), ("prior policy", "search policy"), strict=True
-    ):
+    for panel, word, policy in ((panels[-2], "prior", shown.prior), (panels[-1], "search", shown.searched)):
         image = _policy(panel, policy, shown.action, names, first_step)
-        panel.set_ylabel(word)
+        panel.set_ylabel(f"{word} policy")
     figure.colorbar(image, ax=panels[-2:], label="probability", aspect=18, pad=0.01)
     panels[-1].set_xlabel("step of the episode (the framed action was taken)")
-    panels[-1].set_xticks(range(first_step, first_step + steps))
-    panels[-1].set_xlim(first_step - 0.5, first_step + steps - 0.5)
+    panels[-1].set(xticks=range(first_step, first_step + steps), xlim=(first_step - 0.5, first_step + steps - 0.5))
     figure.suptitle(title)
     return figure
 
@@ -84,12 +68,9 @@ def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float, m
         panel.imshow(frame, extent=(middle - half, middle + half, 0, 1), aspect="auto", interpolation="nearest")
         edge: Any = {"edgecolor": MARK, "linewidth": 2} if index in marked else {"edgecolor": GREY, "linewidth": 0.6}
         panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, fill=False, clip_on=False, **edge))
-    panel.set_xlim(first_step - 0.5, first_step + len(frames) - 0.5)
-    panel.set_ylim(0, 1)
-    panel.set_yticks([])
+    panel.set(xlim=(first_step - 0.5, first_step + len(frames) - 0.5), ylim=(0, 1), yticks=[])
     panel.tick_params(length=0)
-    for spine in panel.spines.values():
-        spine.set_visible(False)
+    panel.spines[:].set_visible(False)
 
 
 def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], first_step: int) -> AxesImage:
@@ -97,8 +78,7 @@ def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], fir
     steps, actions = policy.shape
     extent = (first_step - 0.5, first_step + steps - 0.5, actions - 0.5, -0.5)
     image = panel.imshow(policy.T, cmap=MAP, vmin=0, vmax=1, extent=extent, aspect="auto", interpolation="nearest")
-    words = [names[i] if i < len(names) else f"action {i}" for i in range(actions)]
-    panel.set_yticks(range(actions), words)
+    panel.set_yticks(range(actions), names)
     panel.tick_params(length=0)
     for index, taken in enumerate(action):
         edge: Any = {"fill": False, "edgecolor": MARK, "linewidth": 1.6, "clip_on": False}
@@ -114,7 +94,7 @@ def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], fir
 @styled
 def link(
     weights: Array, query: int, key: int, frames: Sequence[Array], title: str,
-    actions: Sequence[str] = (), first_step: int = 0,
+    actions: Sequence[str], first_step: int = 0,
 ) -> Figure:  # fmt: skip
     """One head's map (2T, 2T) and the pictures at its strongest link (thesis, Figure 6).
 
@@ -131,38 +111,19 @@ def link(
     film.set_xticks([])
     image = map_panel(panel, weights, first_step)
     panel.set_aspect("auto")
-    panel.set_xlabel("key: step of the episode (latent, then action)")
-    panel.set_ylabel("query: step of the episode")
+    panel.set(xlabel="key: step of the episode (latent, then action)", ylabel="query: step of the episode")
     figure.colorbar(image, ax=panel, location="bottom", label="attention weight", aspect=40, shrink=0.7)
     corner = (first_step + key / 2, first_step + query / 2)
     panel.add_patch(Rectangle(corner, 0.5, 0.5, fill=False, edgecolor=MARK, linewidth=2.2))
-    shown = [figure.add_subplot(grid[1, 1]), figure.add_subplot(grid[2, 1])]
-    for other, token, role in zip(shown, (key, query), ("key", "query"), strict=True):
-        _picture(other, frames[token // 2], f"{role}: {_token(token, actions, first_step)}")
-        _join(figure, panel, other, corner)
+    for row, role, token in ((1, "key", key), (2, "query", query)):
+        other, step = figure.add_subplot(grid[row, 1]), token // 2
+        seen = f"what was seen at step {first_step + step}"
+        words = f"the action at step {first_step + step} ({actions[step]})" if token % 2 else seen
+        other.imshow(frames[step], interpolation="nearest")
+        other.set(title=f"{role}: {words}", xticks=[], yticks=[])
+        other.spines[:].set(visible=True, edgecolor=MARK, linewidth=1.6)
+        ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
+        line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
+        figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))
     figure.suptitle(title)
     return figure
-
-
-def _picture(panel: Axes, frame: Array, words: str) -> None:
-    panel.imshow(frame, interpolation="nearest")
-    panel.set_title(words)
-    panel.set_xticks([])
-    panel.set_yticks([])
-    for spine in panel.spines.values():
-        spine.set(visible=True, edgecolor=MARK, linewidth=1.6)
-
-
-def _token(token: int, actions: Sequence[str], first_step: int) -> str:
-    step = token // 2
-    if token % 2 == 0:
-        return f"what was seen at step {first_step + step}"
-    done = f" ({actions[step]})" if step < len(actions) else ""
-    return f"the action at step {first_step + step}{done}"
-
-
-def _join(figure: Figure, panel: Axes, other: Axes, corner: tuple[float, float]) -> None:
-    """Draw a line from the marked cell to a picture."""
-    ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
-    line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
-    figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))

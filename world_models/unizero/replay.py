@@ -45,6 +45,11 @@ class Replay(Ring):
 
     A sequence of T = `horizon` steps can be drawn once the n = `lookahead` steps after it are stored, which its value
     targets read. After the ring has wrapped, its W = `history` oldest columns serve as context only.
+
+    `add` takes (N, ...) each: `time` is the step's number in its episode; `policy` (N, A) the search's visits or any
+    weights that sum above 0; `done` ends an episode, `terminated` says that it has no value afterwards.
+    `next_observation`, the true one also where the environment was reset, is left out where `final_observations` is
+    off.
     """
 
     def __init__(
@@ -79,15 +84,6 @@ class Replay(Ring):
         first, stop = self._drawable_columns()
         return (stop - first) * self.num_envs
 
-    def add(self, **cells: Tensor) -> None:
-        """Store one column: observation, action, reward, terminated, done, time, policy, next_observation, (N, ...).
-
-        `time` is the step's number in its episode; `policy` (N, A) the search's visits or any weights that sum above 0;
-        `done` ends an episode, `terminated` says that it has no value afterwards. `next_observation`, the true one
-        also where the environment was reset, is left out where `final_observations` is off.
-        """
-        super().add(**cells)
-
     def draw(self, batch: int, generator: torch.Generator) -> Tensor:
         """Draw B steps at which a sequence begins, as column x N + environment; (B,) int64 on the host.
 
@@ -117,9 +113,9 @@ class Replay(Ring):
     def _draw_uniformly(self, batch: int, generator: torch.Generator) -> Tensor:
         first, stop = self._drawable_columns()
         bounds = (first * self.num_envs, stop * self.num_envs)
+        if not self.drawable:
+            raise ValueError(f"no sequence of {self.reach} steps has been stored yet")
         if self.drawable < batch:
-            if not self.drawable:
-                raise ValueError(f"no sequence of {self.reach} steps has been stored yet")
             return torch.randint(*bounds, (batch,), generator=generator)
         drawn: dict[int, None] = {}  # in the order of their first appearance, which is fair to all subsets
         while len(drawn) < batch:
@@ -136,13 +132,15 @@ class Replay(Ring):
         left = real.sum(1)
         cut = (done & ~self._at("terminated", columns, envs) & real).any(1) & self.config.final_observations
         policy = self._at("policy", columns[:, : self.horizon], envs)
-        inside = real[:, : self.horizon]
+        inside = mask = real[:, : self.horizon]
+        if segment := self.config.segment_length:
+            mask = inside & (offset[: self.horizon] < segment - self._at("time", columns[:, :1], envs).long() % segment)
         return Sequences(
             observation=self._observations(columns, env, left, cut),
             action=torch.where(real, self._at("action", columns, envs), 0).long(),
             reward=torch.where(real, self._at("reward", columns, envs), 0.0),
             policy=torch.where(inside.unsqueeze(2), policy / policy.sum(2, keepdim=True), 1.0 / self.num_actions),
-            mask=inside & (offset[: self.horizon] < self._segment_left(column, env).unsqueeze(1)),
+            mask=mask,
             left=left,
             truncated=cut,
         )
@@ -150,9 +148,8 @@ class Replay(Ring):
     def contexts(self, drawn: Tensor) -> Contexts:
         """Gather the drawn sequences with the W steps before them; steps of earlier episodes are not counted."""
         column, env = self._cell(drawn)
-        offset = torch.arange(self.history + self.horizon, device=self.device) - self.history
+        offset, envs = torch.arange(-self.history, self.horizon, device=self.device), env.unsqueeze(1)
         columns = (column.unsqueeze(1) + offset).clamp(min=0)  # (B, W + T)
-        envs = env.unsqueeze(1)
         time = self._at("time", columns[:, self.history :], envs)
         return Contexts(
             observation=self._at("observation", columns, envs),
@@ -175,14 +172,5 @@ class Replay(Ring):
         observation = self._at("observation", columns.minimum(last), envs)
         if not self.config.final_observations:
             return observation
-        after_end = cut.unsqueeze(1) & (columns > last)
-        return torch.where(self._padded(after_end), self._at("next_observation", last, envs), observation)
-
-    def _segment_left(self, column: Tensor, env: Tensor) -> Tensor:
-        """Count the steps left in each step's segment, (B,)."""
-        if not self.config.segment_length:
-            return torch.full_like(column, self.reach)
-        return self.config.segment_length - self._at("time", column, env).long() % self.config.segment_length
-
-    def _padded(self, mask: Tensor) -> Tensor:
-        return mask.reshape(*mask.shape, *[1] * len(self.spec.shape))
+        after_end = (cut.unsqueeze(1) & (columns > last)).reshape(*columns.shape, *[1] * len(self.spec.shape))
+        return torch.where(after_end, self._at("next_observation", last, envs), observation)

@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from dqn_memory.runs.cuda_graph import Captured
+from dqn_memory.runs.settings import Engine
 from world_models.unizero import compiled_tree, tree
 from world_models.unizero.config import SearchConfig, TreeConfig
 from world_models.unizero.gumbel import Halving
-from world_models.unizero.networks import Expansion
+from world_models.unizero.networks import Window, WorldModel
 from world_models.unizero.tree import Tree, init_tree, read_order, root_children
-from world_models.unizero.window import Window
 
 MANY = 96  # actions times roots from which on a CPU gains hardly anything by querying whole nodes
 FEW = 64  # roots up to which a CPU walks all trees before an accelerator has launched the tensor operations
@@ -33,10 +34,6 @@ class SearchNumbers:
     ties: Tensor  # (B, S, S) uniforms in [0, 1) that break ties, by simulation and depth
     noise: Tensor | None  # (B, A) Dirichlet for pUCT roots, Gumbel for Gumbel roots; None in evaluation
     action: Tensor  # (B,) uniforms that choose the played action
-
-    def rows(self, index: Tensor) -> SearchNumbers:
-        """Select the numbers of some roots."""
-        return SearchNumbers(self.ties[index], None if self.noise is None else self.noise[index], self.action[index])
 
     def to(self, device: torch.device) -> SearchNumbers:
         """Copy the numbers to another device."""
@@ -61,7 +58,7 @@ def draw(
     config: SearchConfig, batch: int, actions: int, generator: torch.Generator, evaluation: bool = False
 ) -> SearchNumbers:
     """Draw all random numbers of one search, on the generator's device."""
-    device, size = generator.device, config.simulations
+    device, size, tiny = generator.device, config.simulations, torch.finfo(torch.float64).tiny
 
     def uniform(*shape: int) -> Tensor:
         return torch.rand(batch, *shape, generator=generator, dtype=torch.float64, device=device)
@@ -70,34 +67,36 @@ def draw(
     if evaluation:
         return SearchNumbers(ties, None, action)
     if config.root == "gumbel":
-        smallest = torch.finfo(torch.float64).tiny
-        return SearchNumbers(ties, -(-uniform(actions).clamp(min=smallest).log()).log(), action)
+        return SearchNumbers(ties, -(-uniform(actions).clamp(min=tiny).log()).log(), action)
     alpha = torch.full((batch, actions), config.dirichlet_alpha, dtype=torch.float64, device=device)
-    gamma = torch._standard_gamma(alpha, generator=generator).clamp(min=torch.finfo(torch.float64).tiny)
+    gamma = torch._standard_gamma(alpha, generator=generator).clamp(min=tiny)
     return SearchNumbers(ties, gamma / gamma.sum(1, keepdim=True), action)
 
 
 @torch.no_grad()
 def search(
-    model: SearchModel | Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
+    functions: Functions, history: Window, latent: Tensor, numbers: SearchNumbers, config: SearchConfig
 ) -> SearchResult:
     """Search from the latents (B, D) of B current observations, each with its own history.
 
     Shapes are static, and the torch backend copies nothing to the host.
     """
-    functions = model if isinstance(model, Functions) else Functions.of(model)
     logits, predicted = functions.root(history, latent)
     on_host = _on_host(config, latent)
     device = torch.device("cpu") if on_host else latent.device  # of the trees
-    prior = _root_prior(logits, numbers, config)
+    prior = logits.double().softmax(-1)
+    if numbers.noise is not None and config.root == "puct":
+        prior = (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
     grown = init_tree(prior.to(device), config.simulations, history.action.to(device), history.count.to(device))
-    halving = _halving(logits, numbers, config, device)
-    work = Simulations(grown, config.tree, numbers.ties.to(device), halving, history.latent, latent)
-    if on_host and _queries_nodes(config, functions, prior):
-        latents = work.by_node(functions)
+    numbers = numbers.to(device)
+    halving = None if config.root == "puct" else Halving(grown, logits.to(device), numbers.noise, config)
+    work = Simulations(grown, config.tree, numbers.ties, halving, history.latent, latent)
+    if on_host:
+        whole = _queries_nodes(config, functions, prior)
+        latents = work.on_host(functions, logits.shape[1] if whole else 1)
     else:
-        latents = work.by_action(functions, on_host)
-    return _result(grown, latents, predicted, halving, config)
+        latents = work.on_device(functions)
+    return _result(grown, latents, predicted, halving, config.tree.discount)
 
 
 def probabilities(visits: Tensor, temperature: float) -> Tensor:
@@ -121,13 +120,6 @@ def play(result: SearchResult, numbers: SearchNumbers, config: SearchConfig, tem
     return (reached <= number).sum(1)
 
 
-def _root_prior(logits: Tensor, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
-    prior = logits.double().softmax(-1)
-    if numbers.noise is None or config.root == "gumbel":
-        return prior
-    return (1.0 - config.dirichlet_fraction) * prior + config.dirichlet_fraction * numbers.noise
-
-
 def _on_host(config: SearchConfig, latent: Tensor) -> bool:
     """Decide whether compiled loops on the CPU walk the trees of roots (B, D)."""
     few = latent.device.type == "cpu" or len(latent) <= FEW or config.query_per == "node"
@@ -140,22 +132,12 @@ def _queries_nodes(config: SearchConfig, functions: Functions, prior: Tensor) ->
     return config.query_per == "node" or (config.query_per == "auto" and functions.shares and few)
 
 
-def _halving(logits: Tensor, numbers: SearchNumbers, config: SearchConfig, device: torch.device) -> Halving | None:
-    if config.root == "puct":
-        return None
-    noise = None if numbers.noise is None else numbers.noise.to(device)
-    return Halving(logits.to(device), noise, config.simulations, config.gumbel)
-
-
-def _result(
-    grown: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, config: SearchConfig
-) -> SearchResult:
-    visits, _ = root_children(grown, config.tree.discount)
+def _result(grown: Tree, latents: Tensor, predicted: Tensor, halving: Halving | None, discount: float) -> SearchResult:
+    visits, _ = root_children(grown, discount)
     if halving is None:
         policy, action = visits / visits.sum(1, keepdim=True).double(), visits.argmax(1)
     else:
-        policy = halving.improved(grown, predicted.to(visits.device).double(), config.tree)
-        action = halving.best(grown, config.tree)
+        policy, action = halving.improved(predicted.to(visits.device).double()), halving.best()
     return SearchResult(
         visits=visits.to(latents.device), policy=policy.to(latents.device),
         value=grown.value[:, 0].to(latents.device), action=action.to(latents.device),
@@ -163,35 +145,30 @@ def _result(
     )  # fmt: skip
 
 
-class SearchModel(Protocol):
-    """What a search needs from a world model in evaluation mode; see WorldModel."""
-
-    def root(self, history: Window, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate roots: policy logits (B, A) and values (B,)."""
-        ...
-
-    def expand(self, history: Window, latent: Tensor, action: Tensor) -> Expansion:
-        """Predict the outcome of actions (B,) at latents (B, D) with their history."""
-        ...
-
-
-Outcome = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # of latents, order and action, see `outcome`
-
-
 class Functions(NamedTuple):
-    """The queries of a search, as functions of tensors: a model's `root`, and `outcome` with the model bound to it."""
+    """What planning asks of a model in evaluation mode, as functions of tensors."""
 
-    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]
-    outcome: Outcome
-    shares: bool = False  # whether one query of K actions (B, K) reads their common history only once
-
-    @classmethod
-    def of(cls, model: SearchModel) -> Functions:
-        """Execute a model eagerly; `engine` has other ways."""
-        return cls(model.root, partial(outcome, model))
+    encode: Callable[[Tensor], Tensor]  # observations (B, ...) -> latents (B, D)
+    root: Callable[[Window, Tensor], tuple[Tensor, Tensor]]  # histories, latents -> logits (B, A) and values (B,)
+    outcome: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # latents, order, action: see `outcome`
+    shares: bool  # whether one query of K actions (B, K) reads their common history only once
 
 
-def outcome(model: SearchModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+def make_functions(engine: Engine, model: WorldModel, backend: str = "inductor") -> Functions:
+    """Execute a model's functions eagerly, compiled or as captured CUDA graphs; they follow its weights.
+
+    The loop over simulations and the choices inside trees stay where `SearchConfig.backend` puts them.
+    """
+
+    def ask(latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        return outcome(model, latents, order, action)
+
+    compiled = partial(torch.compile, dynamic=False, backend=backend)
+    wrap: Any = {"eager": lambda function: function, "compile": compiled, "cudagraph": Captured}[engine]
+    return Functions(wrap(model.encode), wrap(model.root), wrap(ask), model.causal)
+
+
+def outcome(model: WorldModel, latents: Tensor, order: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Answer an order (B, 2 W + 3), see `read_order`, whose windows are indices into `latents` (B, W + 1 + N, D).
 
     Returns:
@@ -210,10 +187,10 @@ def outcome(model: SearchModel, latents: Tensor, order: Tensor, action: Tensor) 
 class Simulations(NamedTuple):
     """All simulations of a search: S new nodes for each of B trees.
 
-    The model is queried for every tried action (`by_action`), or once for all actions of each node that is visited
-    (`by_node`). Both build the same trees. At least half of the nodes of a tree are leaves, so queries by node are
-    fewer; trees then also advance on their own, so there are as many queries as the tree with most inner nodes has.
-    The actions of a query share what lies before them, so it costs little more than one action.
+    The model is queried for every tried action, or on the host once for all actions of each node that is visited. Both
+    build the same trees. At least half of the nodes of a tree are leaves, so queries by node are fewer; trees then also
+    advance on their own, so there are as many queries as the tree with most inner nodes has. The actions of a query
+    share what lies before them, so it costs little more than one action.
     """
 
     tree: Tree  # on the device where it is walked
@@ -228,44 +205,42 @@ class Simulations(NamedTuple):
 
         Ask for the next ones when these n simulations are done.
         """
-        size, begin = self.ties.shape[1], 0
+        batch, size, _ = self.ties.shape
+        begin, free = 0, torch.full((batch, size), -1, device=self.ties.device)
         while begin < size:
-            if self.halving is None:
-                forced = torch.full((len(self.latent), size), -1, device=self.ties.device)
-            else:
-                forced = self.halving.phase(begin, self.tree, self.config)
+            forced = free if self.halving is None else self.halving.phase(begin)
             yield begin, forced
             begin += forced.shape[1]
 
-    def by_action(self, functions: Functions, compiled: bool) -> Tensor:
-        """Query one action of each tree at a time; returns latents (B, W + 1 + S, D) of history, root and nodes.
+    def on_device(self, functions: Functions) -> Tensor:
+        """Grow trees of tensors, one query a simulation; returns latents (B, W + 1 + S, D) of history, root and nodes.
 
-        With trees of tensors nothing is copied to the host, and all shapes are static.
+        Nothing is copied to the host, and all shapes are static.
         """
-        walker = (compiled_tree if compiled else tree).Walker(self.tree, self.config)
         latents = _allocate(self.history, self.latent, self.ties.shape[1])
         first = latents.shape[1] - self.ties.shape[1]  # index of the first node's latent
         for begin, forced in self.phases():
             for simulation in range(begin, begin + forced.shape[1]):
-                order = walker.select(simulation, self.ties[:, simulation], forced[:, simulation - begin])
-                query = order.to(latents.device)
-                found, latents[:, first + simulation] = functions.outcome(latents, query, query[:, -1])
-                walker.expand(simulation, order, found.to(order.device))
+                held, numbers = forced[:, simulation - begin], self.ties[:, simulation]
+                order = tree.select(self.tree, simulation, numbers, held, self.config)
+                found, latents[:, first + simulation] = functions.outcome(latents, order, order[:, -1])
+                tree.expand(self.tree, simulation, order, found, self.config)
         return latents
 
-    def by_node(self, functions: Functions) -> Tensor:
-        """Query all actions of a node of each tree at a time; trees are on the CPU. Returns the same latents."""
-        actions, size = self.tree.prior.shape[2], self.ties.shape[1]
-        runner = compiled_tree.NodeRunner(self.tree, self.config, self.ties)
-        latents = _allocate(self.history, self.latent, size * actions)
-        free = latents.shape[1] - size * actions  # index after the last latent so far
-        every = torch.arange(actions, device=latents.device).repeat(len(latents), 1)
+    def on_host(self, functions: Functions, alternatives: int) -> Tensor:
+        """Grow trees on the CPU; a query covers one action or all of a node. Returns the same latents."""
+        size, pairs = self.ties.shape[1], self.history.shape[1]
+        runner = compiled_tree.Runner(self.tree, self.config, self.ties, alternatives)
+        latents = _allocate(self.history, self.latent, size * alternatives)
+        free = pairs + 1  # index after the last latent so far
+        every = torch.arange(alternatives, device=latents.device).repeat(len(latents), 1)
         for begin, forced in self.phases():
             while (order := runner.advance(begin, forced)) is not None:
-                found, latents[:, free : free + actions] = functions.outcome(latents, order.to(latents.device), every)
+                query = order.to(latents.device)
+                found, new = functions.outcome(latents, query, every if runner.whole else query[:, -1])
+                latents[:, free : free + alternatives] = new.view(len(new), alternatives, -1)
                 runner.record(found.cpu())
-                free += actions
-        pairs = self.history.shape[1]
+                free += alternatives
         return torch.cat((latents[:, :pairs], _take(latents, runner.number.to(latents.device) + pairs)), 1)
 
 

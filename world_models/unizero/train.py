@@ -1,32 +1,55 @@
 """Train UniZero: `python -m world_models.unizero.train --config unizero/memory-5x5 --prior gaussian`.
 
-The algorithm is `UniZeroTrainer.iterate`: plan and act in N environments, store, learn. What every training script
-shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` continues a run.
+This file and `networks.py` are UniZero (Pu et al. 2024). From top to bottom: a run and its loop (plan, act, store,
+learn), searching stored steps again, value targets, the losses, the update, the target network. What every
+training script shares (state, resume, logging) is in `dqn_memory.runs.trainer`. `--resume RUN` continues a run.
+
+From the value targets on every function has static shapes and copies nothing to the host, so that eager, compiled and
+graph-captured runs share them. Shapes: N environments, B sequences of T steps, W steps of history, A actions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from dqn_memory.analysis.attention import Maps
 from dqn_memory.network import observation_spec
+from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import generator
+from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import Trainer
-from world_models.unizero.acting import EvalSetup, Planner, evaluate, evaluate_run, is_due, reanalysed, search_again
-from world_models.unizero.config import TrainConfig
-from world_models.unizero.engine import make_learn, make_planning
-from world_models.unizero.learner import make_optimizer, make_target, move_target
-from world_models.unizero.networks import WorldModel, build
-from world_models.unizero.phases import ACTING, EVALUATION, LEARNING, SEARCH, Stopwatch
-from world_models.unizero.replay import Replay, Sequences
-from world_models.unizero.search import draw, play
+from world_models.distributions import cross_entropy, entropy, group_kl
+from world_models.settings import EvalSetup
+from world_models.unizero.acting import Planner, evaluate, evaluate_run
+from world_models.unizero.analysis import report_maps
+from world_models.unizero.config import GROUP, LearnerConfig, LossConfig, SearchConfig, TrainConfig
+from world_models.unizero.networks import Window, WorldModel, build
+from world_models.unizero.phases import ACTING, BETWEEN, EVALUATION, LEARNING, SEARCH, Stopwatch
+from world_models.unizero.replay import Contexts, Replay, Sequences
+from world_models.unizero.search import Functions, SearchNumbers, draw, make_functions, play, search
+
+Metrics = dict[str, Tensor]
+# (observations (B, T, ...), the actions (B, T) that followed, lengths (B,)) -> values (B, T)
+ValueFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Batch(Sequences):
+    """Sequences without the steps after them, and what they teach of values."""
+
+    value: Tensor  # (B, T) n-step targets, on the scale of returns
+
+
+Loss = Callable[[WorldModel, Batch, Tensor, LossConfig], tuple[Tensor, Metrics]]
 
 
 class UniZeroTrainer(Trainer[TrainConfig]):
@@ -39,53 +62,38 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     stateful = ("planner",)
     generators = ("numbers", "drawing")
     tensors = ("observation", "time")
-
-    @staticmethod
-    def attention_report(run: Path, seed: int) -> Maps | None:
-        """Read what a study's report shows of a run's attention."""
-        from world_models.unizero.analysis import report_maps  # it plays and draws, which training does not need
-
-        return report_maps(run, seed)
+    attention_report = staticmethod(report_maps)
 
     def __init__(self, config: TrainConfig) -> None:
         super().__init__(config)
         self.stats, self.stopwatch = RunStats(self.device, "losses/total"), Stopwatch(self.device)
         streams, rows = self.streams, config.environment.num_envs
         self.spec, self.num_actions = observation_spec(self.fleet.observation_space), self.fleet.num_actions
-        self.model = self._build(streams.network)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(streams.network)
+            self.model = build(config.model, self.spec, self.num_actions).to(self.device)
         self.target = make_target(self.model)
         engine = config.compute.engine
         self.optimizer = make_optimizer(self.model, config.learner, capturable=engine == "cudagraph")
         self.optimizers = [self.optimizer]
-        self.planning = make_planning(engine, self.model)
+        self.functions = make_functions(engine, self.model)
         self.learn = make_learn(engine, self.model, self.target, self.optimizer, config.learner)
         self.replay = Replay(
             config.replay, self.spec, self.num_actions, rows, self.device,
             horizon=config.model.horizon, lookahead=config.learner.n_step, history=config.model.pairs,
         )  # fmt: skip
-        self.planner = self._planner()
         self.numbers = generator(streams.exploration, self.device)  # Dirichlet noise, ties and actions of the searches
         self.drawing = generator(streams.replay)  # sequences, and the numbers of reanalysis
         torch.manual_seed(streams.dropout)  # dropout draws from the default generator, nothing else does
         self.begin()
 
-    def _build(self, seed: int) -> WorldModel:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            return build(self.config.model, self.spec, self.num_actions).to(self.device)
-
-    def _planner(self) -> Planner:
-        config = self.config
-        rows, reset_history = config.environment.num_envs, config.collection.reset_history
-        return Planner(self.model, rows, self.device, config.search, reset_history, self.planning)
-
     def begin(self) -> None:
         """Start episodes in all environments, with empty search histories."""
+        config, num_envs = self.config, self.fleet.num_envs
         self.observation = self.fleet.reset()  # (N, ...)
-        self.time = torch.zeros(
-            self.config.environment.num_envs, dtype=torch.int64, device=self.device
-        )  # index in the episode
-        self.planner = self._planner()
+        self.time = torch.zeros(num_envs, dtype=torch.int64, device=self.device)  # step within the episode
+        reset_history = config.collection.reset_history
+        self.planner = Planner(self.model, num_envs, config.search, reset_history, self.functions)
 
     def iterate(self) -> None:
         """Take one step in every environment, then this iteration's updates."""
@@ -114,7 +122,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         if self.replay.drawable:
             for _ in range(self.config.collection.updates_due(self.iterations, self.config.environment.num_envs)):
                 self._learn()
-        self.stopwatch.stop()
+        self.stopwatch.begin(BETWEEN)
 
     def plan(self) -> tuple[Tensor, Tensor, Tensor]:
         """Search for actions (N,); returns them with the search's policy (N, A) and the latents (N, D)."""
@@ -132,9 +140,10 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return action, policy, self.planner.encode(self.observation)
 
     def _learn(self) -> None:
-        metrics = self.learn(self.sequences(is_due(self.updates, self.config.collection.reanalyse_fraction)))
+        metrics = self.learn(self.sequences(self.config.collection.reanalyses(self.updates)))
         self.updates += 1
-        if self.config.learner.copies_after(self.updates):
+        copy_every = self.config.learner.target_update_every
+        if copy_every and self.updates % copy_every == 0:
             move_target(self.model, self.target, 1.0)
         self.stats.count_update(metrics, self.steps)
 
@@ -146,7 +155,9 @@ class UniZeroTrainer(Trainer[TrainConfig]):
             return sequences
         contexts, search = self.replay.contexts(drawn), self.config.search
         numbers = draw(search, contexts.count.numel(), self.num_actions, self.drawing).to(self.device)
-        return reanalysed(sequences, search_again(self.model, contexts, numbers, search, self.planning))
+        self.model.eval()
+        policy = search_again(self.functions, contexts, numbers, search)  # (B, T, A)
+        return replace(sequences, policy=policy.to(sequences.policy.dtype))
 
     def scalars(self) -> dict[str, float]:
         """Give what a log line says and clear its sums; `phases.Stopwatch` says what the times mean."""
@@ -157,9 +168,9 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         config, setup = self.config.evaluation, EvalSetup.of(self.config, self.device, reset_memory)
         quota = config.final_episodes_per_env if final else config.episodes_per_env
         self.stopwatch.begin(EVALUATION)
-        seed = self.evaluation_seed(final)
-        score = evaluate(self.model, setup, config.num_eval_envs, quota, seed, self.planning)
-        self.stopwatch.stop()
+        search, rows, seed = self.config.search, config.num_eval_envs, self.evaluation_seed(final)
+        score = evaluate(self.model, setup, search, rows, quota, seed, self.functions)
+        self.stopwatch.begin(BETWEEN)
         return score
 
     def networks(self) -> dict[str, WorldModel]:
@@ -175,6 +186,213 @@ class UniZeroTrainer(Trainer[TrainConfig]):
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
         """How well the agent of a run's latest checkpoint does."""
         return evaluate_run(run, options)
+
+
+# ---- searching stored steps again ------------------------------------------------------------------------------------
+def windows(contexts: Contexts, latent: Tensor) -> tuple[Window, Tensor]:
+    """Turn latents (B, W + T, D) into the roots of a search at every step: B x T histories and current latents."""
+    batch, steps = contexts.count.shape
+    pairs = latent.shape[1] - steps
+    count = contexts.count.flatten()  # (B T,)
+    first = torch.arange(steps, device=count.device).repeat(batch) + pairs - count  # the oldest that counts
+    # entries after `count` are padding; the clamp only keeps them inside the tensor
+    index = (first.unsqueeze(1) + torch.arange(pairs, device=count.device)).clamp(max=pairs + steps - 1)  # (B T, W)
+    rows = torch.arange(batch, device=count.device).repeat_interleave(steps).unsqueeze(1)
+    return Window(latent[rows, index], contexts.action[rows, index], count), latent[:, pairs:].flatten(0, 1)
+
+
+@torch.no_grad()
+def search_again(functions: Functions, contexts: Contexts, numbers: SearchNumbers, config: SearchConfig) -> Tensor:
+    """Search B x T roots at once for new policy targets (B, T, A); `numbers` has a row for each."""
+    history, latent = windows(contexts, functions.encode(contexts.observation))
+    return search(functions, history, latent, numbers, config).policy.unflatten(0, contexts.count.shape)
+
+
+# ---- value targets ---------------------------------------------------------------------------------------------------
+# UniZero bootstraps every target anew from the target network, in one teacher-forced pass over the T observations that
+# begin n' = min(n, max(1, left)) steps after the sequence does.
+
+
+def make_batch(sequences: Sequences, values: ValueFunction, gamma: float, n: int) -> Batch:
+    """Cut stored sequences to T steps and add their value targets."""
+    steps = sequences.mask.shape[1]
+    bootstrap = bootstrap_values(sequences, n, values).to(torch.promote_types(sequences.reward.dtype, torch.float32))
+    value = n_step_targets(sequences.reward, bootstrap, sequences.left, sequences.truncated, gamma, n)
+    own = {name: getattr(sequences, name)[:, :steps] for name in ("observation", "action", "reward")}
+    return Batch(**vars(sequences) | own, value=value)
+
+
+def bootstrap_values(sequences: Sequences, n: int, values: ValueFunction) -> Tensor:
+    """Estimate values (B, T) of the observations n' .. n' + T - 1 steps after each sequence's first, in one call."""
+    steps = sequences.mask.shape[1]
+    count = sequences.left.clamp(1, n)  # (B,), the rewards n' that a target sums
+    index = count.unsqueeze(1) + torch.arange(steps, device=count.device)  # (B, T), below T + n
+    row = torch.arange(len(count), device=count.device).unsqueeze(1)
+    available = sequences.left + sequences.truncated  # observations of the episode, a final one included
+    real = (available - count).clamp(1, steps)  # at least one, whose value n_step_targets then ignores
+    return values(sequences.observation[row, index], sequences.action[row, index], real)
+
+
+def n_step_targets(reward: Tensor, bootstrap: Tensor, left: Tensor, truncated: Tensor, gamma: float, n: int) -> Tensor:
+    """Compute value targets (B, T) on the scale of returns.
+
+    The target of step c sums the rewards of steps c .. c + n' - 1, discounted, and adds gamma^n' times the value after
+    them. Behind the last step of an episode rewards and value are 0; but if the episode was truncated, the value of its
+    final observation takes their place.
+
+    Args:
+        reward: (B, T + n - 1 or more), from the sequence's first step on.
+        bootstrap: (B, T), the values of the observations n' and more steps later.
+        left: (B,), steps of the episode from the first one on; T + n stands for more than that.
+        truncated: (B,) bool, whether the episode was cut and its final observation is known.
+        gamma: discount of a step.
+        n: steps of reward before the bootstrap.
+    """
+    steps = bootstrap.shape[1]
+    count, left = left.clamp(1, n).unsqueeze(1), left.unsqueeze(1)  # (B, 1)
+    index = torch.arange(reward.shape[1], device=reward.device)
+    power = torch.arange(n, device=reward.device)
+    window = torch.where(index < left, reward, 0.0).unfold(1, n, 1)[:, :steps]  # (B, T, n)
+    discount = torch.where(power < count, gamma ** power.to(reward.dtype), 0.0)  # (B, n)
+    step = index[:steps]
+    final = truncated.unsqueeze(1) & (step < left)
+    ahead = count.minimum(left - step).clamp(min=0)  # (B, T): fewer than n' where the episode was cut
+    value = bootstrap.gather(1, step.minimum((left - count).clamp(min=0)))
+    value = torch.where((step + count < left) | final, value, 0.0)
+    return (window * discount.unsqueeze(1)).sum(2) + gamma ** ahead.to(reward.dtype) * value
+
+
+# ---- losses: four, each a mean over real steps (Pu et al. 2024; Table 4 of "Learning to Focus") ----------------------
+
+
+def losses(model: WorldModel, batch: Batch, target_latent: Tensor, config: LossConfig) -> tuple[Tensor, Metrics]:
+    """Compute the total loss, a scalar, and its parts.
+
+    The model is teacher forced: it reads the encoded observations, not its own predictions, and the gradient reaches
+    the encoder through these tokens. `target_latent` (B, T, D) are the target encoder's latents of the observations.
+    """
+    latent = model.encode(batch.observation)  # (B, T, D)
+    predicted = model(latent, batch.action, batch.mask.sum(-1))
+    code, real = model.code, batch.mask
+    parts = {  # the last step has no next latent to be compared with
+        "latent": _mean(group_kl(predicted.next_latent[:, :-1], target_latent[:, 1:], GROUP), real[:, 1:]),
+        "reward": _mean(cross_entropy(predicted.reward, code.encode(batch.reward)), real),
+        "value": _mean(cross_entropy(predicted.value, code.encode(batch.value)), real),
+        "policy": _mean(cross_entropy(predicted.policy, batch.policy), real),
+        "entropy": _mean(entropy(predicted.policy), real),
+    }
+    total = (
+        config.latent_weight * parts["latent"]
+        + config.reward_weight * parts["reward"]
+        + config.value_weight * parts["value"]
+        + config.policy_weight * parts["policy"]
+        - config.entropy_weight * parts["entropy"]
+    )
+    metrics = {f"losses/{name}": part.detach() for name, part in parts.items()}
+    return total, metrics | {"losses/total": total.detach()}
+
+
+def _mean(x: Tensor, real: Tensor) -> Tensor:
+    """Average x (B, T) over the real steps; 0 where there are none."""
+    return torch.where(real, x, 0.0).sum() / real.sum().clamp(min=1)
+
+
+# ---- the update ------------------------------------------------------------------------------------------------------
+
+
+def update(
+    model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, batch: Batch,
+    config: LearnerConfig, loss: Loss = losses,
+) -> Metrics:  # fmt: skip
+    """Take one gradient step on `model` and move `target` towards it; the metrics stay on the device.
+
+    `loss` computes what `losses` computes, perhaps compiled.
+    """
+    model.train()
+    with _autocast(batch.action, config):
+        target_latent = target_latents(target, batch.observation)
+        total, metrics = loss(model, batch, target_latent, config.loss)
+    penalty = model.regularisation()
+    optimizer.zero_grad(set_to_none=True)
+    (total + penalty).backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), config.max_grad_norm, foreach=True)
+    optimizer.step()
+    model.project()
+    move_target(model, target, config.target_update_rate)
+    return metrics | {"losses/regularisation": penalty.detach(), "grad/norm": norm.detach()}
+
+
+def make_learn(
+    engine: Engine, model: WorldModel, target: WorldModel, optimizer: torch.optim.Optimizer, config: LearnerConfig,
+    backend: str = "inductor",
+) -> Callable[[Sequences], Metrics]:  # fmt: skip
+    """Make the update on sequences from the replay, whose bootstrap values the target network supplies first.
+
+    All engines compute the same; `cudagraph` needs a capturable optimiser.
+    """
+    loss = torch.compile(losses, dynamic=False, backend=backend) if engine == "compile" else losses
+
+    def learn(sequences: Sequences) -> Metrics:
+        with _autocast(sequences.action, config):
+            batch = make_batch(sequences, partial(target_values, target), config.gamma, config.n_step)
+        return update(model, target, optimizer, batch, config, loss)
+
+    return Captured(learn, (model, target), optimizer) if engine == "cudagraph" else learn
+
+
+def _autocast(like: Tensor, config: LearnerConfig) -> torch.autocast:
+    return torch.autocast(like.device.type, torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+def make_optimizer(model: WorldModel, config: LearnerConfig, capturable: bool = False) -> torch.optim.AdamW:
+    """Make AdamW. Tensors of two dimensions or more decay; priors with a learning rate of their own are a group."""
+    priors = {id(p) for attention in model.attentions() for p in attention.prior.parameters()}
+    apart = priors if config.prior_learning_rate is not None else set()
+    own, others = ([p for p in model.parameters() if (id(p) in apart) == inside] for inside in (True, False))
+    groups = [
+        {"params": [p for p in others if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in others if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    if own:
+        groups.append({"params": own, "weight_decay": 0.0, "lr": config.prior_learning_rate})
+    return torch.optim.AdamW(
+        groups, lr=config.learning_rate, betas=config.betas, eps=1e-8, fused=True, capturable=capturable
+    )
+
+
+# ---- the target network ----------------------------------------------------------------------------------------------
+
+
+def make_target(model: WorldModel) -> WorldModel:
+    """Copy the model, buffers included, without gradients."""
+    return copy.deepcopy(model).requires_grad_(False)
+
+
+@torch.no_grad()
+def move_target(model: nn.Module, target: nn.Module, rate: float) -> None:
+    """Move the target's parameters, but not its buffers, towards the model's by `rate`, in place."""
+    torch._foreach_lerp_(list(target.parameters()), list(model.parameters()), rate)
+
+
+@torch.no_grad()
+def target_latents(target: WorldModel, observation: Tensor) -> Tensor:
+    """Encode (B, T, D) what the predicted next latents are compared with, in training mode.
+
+    Batch normalisation then uses the statistics of this batch, as the online encoder does. The target's running
+    statistics are its own; they are not copied from the model.
+    """
+    target.train()
+    return target.encode(observation)
+
+
+@torch.no_grad()
+def target_values(target: WorldModel, observation: Tensor, action: Tensor, lengths: Tensor | None = None) -> Tensor:
+    """Estimate values (B, S) of S observations on the scale of returns, in evaluation mode.
+
+    One teacher-forced pass over S <= horizon steps, so the k-th value has k earlier steps as its context.
+    """
+    target.eval()
+    return target.values(target.encode(observation), action, lengths)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

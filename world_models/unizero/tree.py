@@ -16,11 +16,9 @@ import torch
 from torch import Tensor
 
 from world_models.unizero.config import TreeConfig
-from world_models.unizero.window import Window
+from world_models.unizero.dynamics import Window
 
 TIE = 1e-6  # scores this close to the best are tied
-
-
 SMALLEST_RANGE = 0.01  # the normalisation divides by no less
 
 
@@ -82,14 +80,6 @@ def normalise(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return scaled.clamp(0.0, 1.0)
 
 
-def exploration(prior: Tensor, visits: Tensor, child_visits: Tensor, config: TreeConfig) -> Tensor:
-    """Compute the exploration term of pUCT: prior (..., A), all visits of a node's children (...), of each (..., A)."""
-    count = visits.unsqueeze(-1).double()
-    root = count.clamp(min=1.0 if config.first_visit == "prior" else 0.0).sqrt()
-    weight = (torch.log((count + config.c2 + 1.0) / config.c2) + config.c1) * root
-    return prior * (weight / (child_visits + 1.0))
-
-
 def mean_q(tree: Tree, child_q: Tensor, known: Tensor) -> Tensor:
     """Estimate q of unvisited children, (B, n): the mean of the visited ones, below the root with the parent's mean q.
 
@@ -115,8 +105,10 @@ def scores(tree: Tree, nodes: int, config: TreeConfig) -> Tensor:
     child_q = q.gather(1, flat).view_as(child)
     child_visits = torch.where(known, tree.visits.gather(1, flat).view_as(child), 0)
     value = torch.where(known, child_q, mean_q(tree, child_q, known).unsqueeze(-1))
-    explore = exploration(tree.prior[:, :nodes], tree.visits[:, :nodes] - 1, child_visits, config)
-    return explore + normalise(value, tree.low, tree.high)
+    count = (tree.visits[:, :nodes] - 1).unsqueeze(-1).double()  # of a node's children
+    root = count.clamp(min=1.0 if config.first_visit == "prior" else 0.0).sqrt()
+    weight = (torch.log((count + config.c2 + 1.0) / config.c2) + config.c1) * root
+    return tree.prior[:, :nodes] * (weight / (child_visits + 1.0)) + normalise(value, tree.low, tree.high)
 
 
 def choose(score: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,8 +124,8 @@ def choose(score: Tensor, number: Tensor) -> tuple[Tensor, Tensor]:
 def select(tree: Tree, simulation: int, numbers: Tensor, forced: Tensor, config: TreeConfig) -> Tensor:
     """Descend from the root to an action not tried yet; returns an order (B, 2 W + 3), see `read_order`.
 
-    `numbers` (B, simulations) holds a uniform number for the decision at each depth; `forced` (B,) is the action taken
-    at the root, or -1.
+    `numbers` (B, simulations) holds a uniform number for the decision at each depth; `forced` (B,) is the action
+    taken at the root, or -1.
     """
     nodes = simulation + 1
     number = numbers.gather(1, tree.depth[:, :nodes])
@@ -146,25 +138,12 @@ def select(tree: Tree, simulation: int, numbers: Tensor, forced: Tensor, config:
     for _ in range((nodes - 1).bit_length()):
         following = following.gather(1, following)
     leaf = following[:, :1]
-    visited = torch.zeros_like(held).scatter(1, tree.path[:, :nodes, :nodes].gather(1, _rows(leaf, nodes))[:, 0], True)
+    path = tree.path[:, :nodes, :nodes].gather(1, _rows(leaf, nodes))[:, 0]
+    visited = torch.zeros_like(held).scatter(1, path, True)
     tree.margin.copy_(tree.margin.minimum(torch.where(visited & ~held, gap, torch.inf).amin(1)))
-    return _order(tree, leaf, action.gather(1, leaf))
-
-
-def read_order(order: Tensor) -> tuple[Window, Tensor, Tensor]:
-    """Unpack an order (B, 2 W + 3): the window before the node to expand, the node (B,) and the action (B,).
-
-    The window holds indices (B, W, 1) into the row of latents where a model's window holds latents.
-    """
-    pairs = (order.shape[1] - 3) // 2
-    window = Window(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
-    return window, order[:, -2], order[:, -1]
-
-
-def _order(tree: Tree, node: Tensor, action: Tensor) -> Tensor:
-    rows = _rows(node, tree.taken.shape[2])
+    rows = _rows(leaf, tree.taken.shape[2])
     history, taken = tree.history.gather(1, rows).squeeze(1), tree.taken.gather(1, rows).squeeze(1)
-    return torch.cat((history, taken, tree.remembered.gather(1, node), node, action), 1)
+    return torch.cat((history, taken, tree.remembered.gather(1, leaf), leaf, action.gather(1, leaf)), 1)
 
 
 def expand(tree: Tree, simulation: int, order: Tensor, found: Tensor, config: TreeConfig) -> None:
@@ -175,6 +154,16 @@ def expand(tree: Tree, simulation: int, order: Tensor, found: Tensor, config: Tr
     node = simulation + 1
     _attach(tree, node, order, found)
     _back_up(tree, node, found[:, 1], config.discount)
+
+
+def read_order(order: Tensor) -> tuple[Window, Tensor, Tensor]:
+    """Unpack an order (B, 2 W + 3): the window before the node to expand, the node (B,) and the action (B,).
+
+    The window holds indices (B, W, 1) into the row of latents where a model's window holds latents.
+    """
+    pairs = (order.shape[1] - 3) // 2
+    window = Window(order[:, :pairs].unsqueeze(-1), order[:, pairs : 2 * pairs], order[:, -3])
+    return window, order[:, -2], order[:, -1]
 
 
 def _attach(tree: Tree, node: int, order: Tensor, found: Tensor) -> None:
@@ -207,21 +196,6 @@ def _back_up(tree: Tree, node: int, value: Tensor, discount: float) -> None:
     q = (tree.reward + discount * tree.value).gather(1, path)
     tree.low.copy_(tree.low.minimum(torch.where(on, q, torch.inf).amin(1)))
     tree.high.copy_(tree.high.maximum(torch.where(on, q, -torch.inf).amax(1)))
-
-
-class Walker:
-    """The two steps of a simulation for one batch of trees; `compiled_tree` has the same class."""
-
-    def __init__(self, tree: Tree, config: TreeConfig) -> None:
-        self.tree, self.config = tree, config
-
-    def select(self, simulation: int, numbers: Tensor, forced: Tensor) -> Tensor:
-        """As `select`."""
-        return select(self.tree, simulation, numbers, forced, self.config)
-
-    def expand(self, simulation: int, order: Tensor, found: Tensor) -> None:
-        """As `expand`."""
-        expand(self.tree, simulation, order, found, self.config)
 
 
 def root_children(tree: Tree, discount: float) -> tuple[Tensor, Tensor]:

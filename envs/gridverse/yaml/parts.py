@@ -2,35 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from envs.core import choose
 from envs.errors import UserError
-from envs.gridverse.objects import (
-    EAST,
-    EXIT,
-    FLOOR,
-    OBSTACLE,
-    RED,
-    SOUTH,
-    TELEPOD,
-    WALL,
-    Layout,
-    Rule,
-    Scene,
-    Transition,
-    blocks_movement,
-    kinds,
-    pack,
-    table,
-)
-from envs.gridverse.rules import Motion, at, put
+from envs.gridverse import objects
+from envs.gridverse.layouts import bordered, check_size
+from envs.gridverse.objects import Layout, Reward, Rule, Scene, Transition, kinds, pack
+from envs.gridverse.rules import Front, Motion, at, changed, put
 
 Shape = tuple[int, int]
 Distance = Callable[[Scene], Tensor]  # to (N,) float64
+NORMS = {"manhattan": 1.0, "euclidean": 2.0}  # the order of the norm that measures a distance
 
 # ---- choices among cells: no sort, static shapes ---------------------------------------------------------------------
 
@@ -55,11 +41,6 @@ def pick_distinct(allowed: Tensor, u: Tensor) -> Tensor:
     return torch.stack(chosen, 1) if chosen else torch.zeros(len(u), 0, dtype=torch.int64, device=u.device)
 
 
-def shuffled(u: Tensor) -> Tensor:
-    """Return a uniform permutation (N, K) int64 of 0 .. K-1 per row of uniforms u (N, K)."""
-    return u.argsort(1)
-
-
 # ---- layouts ---------------------------------------------------------------------------------------------------------
 
 
@@ -72,27 +53,28 @@ class Empty(Layout):
     Draws: the exit's cell, the agent's cell, the agent's heading, as far as they are random.
     """
 
+    makes: Mapping[int, int] = {objects.EXIT: 1}
+
     def __init__(
-        self, shape: Shape, device: torch.device, random_agent: bool = False, random_exit: bool = False
+        self, device: torch.device, shape: Shape, random_agent: bool = False, random_exit: bool = False
     ) -> None:
-        self.height, self.width = check_shape(shape, (4, 4), "An empty grid")
+        check_size("An empty grid", shape, (4, 4))
+        self.height, self.width = shape
         self.random_agent, self.random_exit = random_agent, random_exit
         self.draws = int(random_exit) + 2 * int(random_agent)
-        grid = torch.full(shape, pack(WALL), dtype=torch.int16)
-        grid[1:-1, 1:-1] = pack(FLOOR)
-        self.grid = grid.flatten().to(device)  # (H*W,)
-        self.interior = (self.grid == pack(FLOOR)).nonzero()[:, 0]  # ((H-2)*(W-2),)
+        self.grid = bordered(*shape).flatten().to(device)  # (H*W,)
+        self.interior = (self.grid == pack(objects.FLOOR)).nonzero()[:, 0]  # ((H-2)*(W-2),)
 
     def __call__(self, u: Tensor) -> Scene:
         cells, count = len(self.interior), len(u)
         goal = self.interior.new_full((count,), cells - 1)
         if self.random_exit:
             goal = choose(u[:, 0], cells)
-        agent, heading = torch.zeros_like(goal), torch.full_like(goal, EAST)
+        agent, heading = torch.zeros_like(goal), torch.full_like(goal, objects.EAST)
         if self.random_agent:
             agent = choose(u[:, -2], cells - 1)
             agent, heading = agent + (agent >= goal), choose(u[:, -1], 4)
-        grids = self.grid.expand(count, -1).scatter(1, self.interior[goal][:, None], pack(EXIT))
+        grids = self.grid.expand(count, -1).scatter(1, self.interior[goal][:, None], pack(objects.EXIT))
         nothing = torch.zeros_like(goal)
         return Scene(grids, self.interior[agent], heading, nothing, nothing)
 
@@ -101,47 +83,49 @@ class Empty(Layout):
         return None if self.draws else torch.zeros(1, 0, dtype=torch.float64, device=self.grid.device)
 
 
-class DynamicObstacles(Layout):
+class DynamicObstacles(Empty):
     """An empty grid in which different floor cells, not the agent's, hold moving obstacles.
 
     Draws: those of the empty grid, then one for every obstacle.
     """
 
-    def __init__(self, shape: Shape, num_obstacles: int, device: torch.device, random_agent: bool = False) -> None:
-        self.empty = Empty(shape, device, random_agent)
-        self.height, self.width = shape
-        self.draws = self.empty.draws + num_obstacles
-        free = len(self.empty.interior) - 2
+    def __init__(self, device: torch.device, shape: Shape, num_obstacles: int, random_agent: bool = False) -> None:
+        super().__init__(device, shape, random_agent)
+        self.obstacles, self.makes = num_obstacles, {objects.EXIT: 1, objects.OBSTACLE: num_obstacles}
+        self.draws += num_obstacles
+        free = len(self.interior) - 2
         if not 0 <= num_obstacles <= free:
             raise UserError(f"num_obstacles must be from 0 to {free} in a grid of {list(shape)}, not {num_obstacles}.")
 
     def __call__(self, u: Tensor) -> Scene:
-        before = self.empty(u[:, : self.empty.draws])
-        positions = pick_distinct(vacant(before), u[:, self.empty.draws :])
-        return before._replace(cells=before.cells.scatter(1, positions, pack(OBSTACLE)))
+        begin, along = u.split([self.draws - self.obstacles, self.obstacles], 1)
+        before = super().__call__(begin)
+        positions = pick_distinct(vacant(before), along)
+        return before._replace(cells=before.cells.scatter(1, positions, pack(objects.OBSTACLE)))
 
 
-class Telepods(Layout):
+class Telepods(Empty):
     """An empty grid with two red telepods; the agent starts in the upper left corner and looks east or south.
 
     Draws: the cells of the two telepods, the heading.
     """
 
-    draws = 3
+    makes: Mapping[int, int] = {objects.EXIT: 1, objects.TELEPOD: 2}
+    colours = (objects.RED,)
 
-    def __init__(self, shape: Shape, device: torch.device) -> None:
-        self.empty = Empty(shape, device)
-        self.height, self.width = shape
-        self.headings = torch.tensor([EAST, SOUTH], device=device)
+    def __init__(self, device: torch.device, shape: Shape) -> None:
+        super().__init__(device, shape)
+        self.draws = 3
+        self.headings = torch.tensor([objects.EAST, objects.SOUTH], device=device)
 
     def __call__(self, u: Tensor) -> Scene:
-        before = self.empty(u[:, :0])
+        before = super().__call__(u[:, :0])
         positions = pick_distinct(vacant(before), u[:, :2])
-        cells = before.cells.scatter(1, positions, pack(TELEPOD, colour=RED))
+        cells = before.cells.scatter(1, positions, pack(objects.TELEPOD, colour=objects.RED))
         return before._replace(cells=cells, heading=self.headings[choose(u[:, 2], 2)])
 
 
-class Crossing(Layout):
+class Crossing(Empty):
     """An empty grid cut by rivers, lines from wall to wall, with one opening in each on a path to the exit.
 
     Rivers lie at even coordinates; which of them are there is uniform. The path crosses all of them, each once, the
@@ -151,15 +135,16 @@ class Crossing(Layout):
     Draws: which rivers, the order of crossing, and the openings.
     """
 
-    def __init__(self, shape: Shape, num_rivers: int, object_type: int, device: torch.device) -> None:
-        self.height, self.width = check_shape(shape, (5, 5), "A crossing")
+    def __init__(self, device: torch.device, shape: Shape, num_rivers: int, object_type: int) -> None:
+        check_size("A crossing", shape, (5, 5))
+        super().__init__(device, shape)
         if self.height % 2 == 0 or self.width % 2 == 0:
             raise UserError(f"A crossing needs an odd height and an odd width, not {list(shape)}.")
         if num_rivers < 1:
             raise UserError(f"num_rivers must be at least 1, not {num_rivers}.")
-        if object_type not in (FLOOR, WALL, EXIT, OBSTACLE):
+        if object_type not in (objects.FLOOR, objects.WALL, objects.EXIT, objects.OBSTACLE):
             raise UserError("object_type of a crossing must be Floor, Wall, Exit or MovingObstacle, without a colour.")
-        self.empty, self.river = Empty(shape, device), pack(object_type)
+        self.river = pack(object_type)
         self.ys = torch.arange(2, self.height - 2, 2, device=device)  # (Y,) rows of horizontal rivers
         self.xs = torch.arange(2, self.width - 2, 2, device=device)  # (X,) columns of vertical ones
         self.candidates = len(self.ys) + len(self.xs)
@@ -169,29 +154,27 @@ class Crossing(Layout):
         lines[torch.arange(len(self.ys)), self.ys, 1:-1] = True
         lines[len(self.ys) + torch.arange(len(self.xs)), 1:-1, self.xs] = True
         self.lines = lines.flatten(1)  # (Y + X, H*W)
-        self.most = int(self.lines.any(0).sum())  # cells that can be river
+        if object_type not in (objects.FLOOR, objects.WALL):
+            most = int(self.lines.any(0).sum())  # cells that can be river
+            self.makes = {objects.EXIT: 1} | {object_type: most + (object_type == objects.EXIT)}
 
     def __call__(self, u: Tensor) -> Scene:
         which, order, along = u.split([self.candidates, self.rivers, self.rivers], 1)
-        before = self.empty(u[:, :0])
-        present = shuffled(which) < self.rivers  # (N, Y + X)
+        before = super().__call__(u[:, :0])
+        present = which.argsort(1) < self.rivers  # (N, Y + X)
         wet = (present[:, :, None] & self.lines).any(1)  # (N, H*W)
         cells = before.cells.masked_fill(wet, self.river)
-        return before._replace(cells=self._open(cells, present, order, along))
-
-    def _open(self, cells: Tensor, present: Tensor, order: Tensor, along: Tensor) -> Tensor:
-        """Put an opening into every river."""
         rows = self._limits(present[:, : len(self.ys)], self.ys, self.height)
         columns = self._limits(present[:, len(self.ys) :], self.xs, self.width)
         vertical = present[:, len(self.ys) :].sum(1, keepdim=True)  # (N, 1)
-        sideways = shuffled(order) < vertical  # (N, rivers), whether the path crosses a vertical river next
+        sideways = order.argsort(1) < vertical  # (N, rivers), whether the path crosses a vertical river next
         i, j = torch.zeros_like(vertical), torch.zeros_like(vertical)  # the room where the path stands
         for across, draw in zip(sideways.split(1, 1), along.split(1, 1), strict=True):
             y = torch.where(across, _between(rows, i, draw), rows.gather(1, i + 1))
             x = torch.where(across, columns.gather(1, j + 1), _between(columns, j, draw))
-            cells = cells.scatter(1, y * self.width + x, pack(FLOOR))
+            cells = cells.scatter(1, y * self.width + x, pack(objects.FLOOR))
             i, j = i + ~across, j + across
-        return cells
+        return before._replace(cells=cells)
 
     def _limits(self, present: Tensor, lines: Tensor, size: int) -> Tensor:
         """List where rooms end: the wall, the rivers present in rising order, then the other wall again and again."""
@@ -208,18 +191,7 @@ def _between(limits: Tensor, index: Tensor, u: Tensor) -> Tensor:
 
 def vacant(before: Scene) -> Tensor:
     """Return the floor cells (N, H*W) where the agent does not stand."""
-    return (before.cells == pack(FLOOR)).scatter(1, before.position[:, None], False)
-
-
-def check_shape(shape: Shape, smallest: Shape, what: str) -> Shape:
-    """Refuse a shape with a side that is too short.
-
-    Raises:
-        UserError: it has one.
-    """
-    if shape[0] < smallest[0] or shape[1] < smallest[1]:
-        raise UserError(f"{what} needs a shape of at least {list(smallest)}, not {list(shape)}.")
-    return shape
+    return (before.cells == pack(objects.FLOOR)).scatter(1, before.position[:, None], False)
 
 
 # ---- rules -----------------------------------------------------------------------------------------------------------
@@ -232,32 +204,28 @@ class MoveObstacles:
     ones before it have left. The agent is no obstacle to them: the floor it stands on is floor.
     """
 
-    def __init__(self, height: int, width: int, count: int, device: torch.device) -> None:
-        self.draws = count
-        self.size, self.inside = height * width, width + 1
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.draws = layout.makes.get(objects.OBSTACLE, 0)
+        self.size, self.inside = layout.height * layout.width, layout.width + 1
         self.cell = torch.arange(self.size, device=device)
-        self.steps = torch.tensor([-width, width, -1, 1], device=device)
+        self.steps = Front(layout.width, device).ahead
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         if not self.draws:
             return scene
         # Flat positions (N, count) in row-major order; H*W where there are fewer obstacles.
-        positions = torch.where(kinds(scene.cells) == OBSTACLE, self.cell, self.size)  # (N, H*W)
+        positions = torch.where(kinds(scene.cells) == objects.OBSTACLE, self.cell, self.size)  # (N, H*W)
         positions = positions.topk(self.draws, 1, largest=False, sorted=True).values
         cells = scene.cells
         for position, draw in zip(positions.unbind(1), u.unbind(1), strict=True):
-            cells = self._move(cells, position, draw)
+            start = torch.where(position < self.size, position, self.inside)
+            around = start[:, None] + self.steps  # (N, 4)
+            free = cells.gather(1, around) == pack(objects.FLOOR)
+            moves = free.any(1) & (position < self.size)
+            target = torch.where(moves, around.gather(1, pick(free, draw)[:, None])[:, 0], start)
+            left = put(cells, start, torch.where(moves, pack(objects.FLOOR), at(cells, start)))
+            cells = put(left, target, torch.where(moves, pack(objects.OBSTACLE), at(left, target)))
         return scene._replace(cells=cells)
-
-    def _move(self, cells: Tensor, position: Tensor, u: Tensor) -> Tensor:
-        """Move the obstacle at each position (N,)."""
-        start = torch.where(position < self.size, position, self.inside)
-        around = start[:, None] + self.steps  # (N, 4)
-        free = cells.gather(1, around) == pack(FLOOR)
-        moves = free.any(1) & (position < self.size)
-        target = torch.where(moves, around.gather(1, pick(free, u)[:, None])[:, 0], start)
-        left = put(cells, start, torch.where(moves, pack(FLOOR), at(cells, start)))
-        return put(left, target, torch.where(moves, pack(OBSTACLE), at(left, target)))
 
 
 class Teleport:
@@ -271,7 +239,7 @@ class Teleport:
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
         code = at(scene.cells, scene.position)
         others = (scene.cells == code[:, None]) & (self.cell != scene.position[:, None])  # (N, H*W)
-        jumps = (kinds(code) == TELEPOD) & others.any(1)
+        jumps = (kinds(code) == objects.TELEPOD) & others.any(1)
         return scene._replace(position=torch.where(jumps, pick(others, u[:, 0]), scene.position))
 
 
@@ -283,10 +251,7 @@ class Chain:
         self.draws = sum(rule.draws for rule in rules)
 
     def __call__(self, scene: Scene, action: Tensor, u: Tensor) -> Scene:
-        shares = u.split([rule.draws for rule in self.rules], 1)
-        for rule, share in zip(self.rules, shares, strict=True):
-            scene = rule(scene, action, share)
-        return scene
+        return changed(self.rules, scene, action, u)[0]
 
 
 # ---- rewards and endings ---------------------------------------------------------------------------------------------
@@ -302,38 +267,29 @@ class IntoWall:
     def __call__(self, step: Transition) -> Tensor:
         before = step.before
         target = before.position + self.offsets[before.heading, step.action]
-        return kinds(at(before.cells, target)) == WALL
+        return kinds(at(before.cells, target)) == objects.WALL
 
 
-class Change:
-    """The reward `closer` or `further` by the change of a distance, else 0."""
+def change(distance: Distance, closer: float, further: float, device: torch.device) -> Reward:
+    """Make the reward `closer` or `further` by the change of a distance, else 0."""
+    rewards = torch.tensor([closer, 0.0, further], dtype=torch.float64, device=device)
 
-    def __init__(self, distance: Distance, closer: float, further: float, device: torch.device) -> None:
-        self.distance = distance
-        self.rewards = torch.tensor([closer, 0.0, further], dtype=torch.float64, device=device)
+    def pay(step: Transition) -> Tensor:
+        before, after = distance(step.before), distance(step.after)
+        return rewards[1 + (after > before).long() - (after < before).long()]
 
-    def __call__(self, step: Transition) -> Tensor:
-        before, after = self.distance(step.before), self.distance(step.after)
-        return self.rewards[1 + (after > before).long() - (after < before).long()]
-
-
-class StraightDistance:
-    """The distance of the agent from the one object of a kind, walls aside."""
-
-    def __init__(self, width: int, kind: int, metric: str) -> None:
-        self.width, self.kind, self.metric = width, kind, METRICS[metric]
-
-    def __call__(self, scene: Scene) -> Tensor:
-        goal = find(scene.cells, self.kind)
-        down = (goal // self.width - scene.position // self.width).double()
-        right = (goal % self.width - scene.position % self.width).double()
-        return self.metric(down, right)
+    return pay
 
 
-METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "manhattan": lambda down, right: down.abs() + right.abs(),
-    "euclidean": lambda down, right: (down * down + right * right).sqrt(),
-}
+def straight_distance(width: int, kind: int, metric: str) -> Distance:
+    """Make the distance of the agent from the one object of a kind, walls aside."""
+
+    def distance(scene: Scene) -> Tensor:
+        goal, agent = find(scene.cells, kind), scene.position
+        apart = torch.stack([goal // width - agent // width, goal % width - agent % width])  # (2, N)
+        return torch.linalg.vector_norm(apart.double(), NORMS[metric], dim=0)
+
+    return distance
 
 
 class WalkingDistance:
@@ -341,11 +297,10 @@ class WalkingDistance:
 
     def __init__(self, height: int, width: int, kind: int, device: torch.device) -> None:
         self.kind = kind
-        self.blocked = table(blocks_movement, device)  # (SEEN,)
+        self.blocked = objects.table(objects.blocks_movement, device)  # (SEEN,)
         cells = torch.arange(height * width, device=device)
-        steps = torch.tensor([-width, width, -1, 1], device=device)
         # The border is wall, so a neighbour that is pulled back into the grid is never walked on.
-        self.neighbours = (cells[:, None] + steps).clamp(0, len(cells) - 1)  # (H*W, 4)
+        self.neighbours = (cells[:, None] + Front(width, device).ahead).clamp(0, len(cells) - 1)  # (H*W, 4)
         self.longest = max((height - 2) * (width - 2), 1)
 
     def __call__(self, scene: Scene) -> Tensor:

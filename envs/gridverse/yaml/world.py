@@ -2,7 +2,7 @@
 
 There is a table for each kind of function, with a row for each name. A row is called with its context, then with the
 parameters of the file by name; those with a default may be left out. The context is the device for reset functions and
-for all others the `Ground` that the reset function has made, and for visibility functions the window, too.
+the `Ground` that the reset function has made for all others.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import operator
 import os
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import reduce, wraps
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -21,41 +21,20 @@ import yaml
 
 from envs.errors import UserError, near_names
 from envs.files import read_text
+from envs.gridverse import objects
 from envs.gridverse.encodings import Objects
-from envs.gridverse.layouts import Corridor, LockedRoom, rooms
-from envs.gridverse.objects import (
-    BEACON,
-    DOOR,
-    EXIT,
-    FLOOR,
-    KEY,
-    OBSTACLE,
-    RED,
-    TELEPOD,
-    WALL,
-    YELLOW,
-    Ending,
-    Layout,
-    Reward,
-    Rule,
-)
-from envs.gridverse.rewards import Living, MemoryExit, OnKind, OpenDoor, PickDrop, Standing
+from envs.gridverse.layouts import Corridor, LockedRoom, Scattered
+from envs.gridverse.objects import EXIT, FLOOR, KEY, OBSTACLE, WALL, Ending, Layout, Reward, Rule
+from envs.gridverse.rewards import MemoryPay, OpenDoor, PickDrop, living, on_kind, standing
 from envs.gridverse.rules import ActuateDoor, Motion, PickAndDrop
-from envs.gridverse.view import Area, Occluded, Raytracing, StochasticRaytracing, Transparent, View, Visibility
+from envs.gridverse.view import Area, View, Visibility
 from envs.gridverse.world import GridWorld, Task
 from envs.gridverse.yaml import parts, schema
-from envs.gridverse.yaml.schema import ACTIONS, COLOURS, KIND_NAMES, Location, Pair, build, build_all, mapping
+from envs.gridverse.yaml.schema import ACTIONS, COLOURS, KIND_NAMES, VISIBILITIES, Location, Pair, build, build_all
 
 STOCK = Path(__file__).parents[1] / "files"
-KEYS = (
-    "state_space",
-    "observation_space",
-    "reset_function",
-    "transition_functions",
-    "reward_functions",
-    "observation_function",
-    "terminating_function",
-)
+FUNCTIONS = [f"{name}_function" for name in ("reset", "observation", "terminating")]
+REQUIRED = ["state_space", "observation_space", *FUNCTIONS, "transition_functions", "reward_functions"]
 
 
 class Yaml(GridWorld):
@@ -63,8 +42,7 @@ class Yaml(GridWorld):
 
     Args:
         path: a file, or the name of one that comes along, such as "keydoor.7x7" (`stock_files()` lists them).
-        encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device: as in GridWorld; a file says nothing of
-            these.
+        options: the keywords of GridWorld but `view`; a file says nothing of these.
 
     Raises:
         UserError: the file cannot be read, or it names a function, parameter, object, colour or action that there
@@ -73,46 +51,47 @@ class Yaml(GridWorld):
     Source of the format: gym-gridverse, github.com/abaisero/gym-gridverse, as of September 2023.
     """
 
-    def __init__(
-        self,
-        path: str | Path = "",
-        encoding: str = "summed",
-        dictionary: bool = False,
-        phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
-        time_limit: int = 500,
-        device: str | torch.device = "cpu",
-    ) -> None:
+    def __init__(self, path: str | Path = "", **options: Any) -> None:
         if not str(path):
             raise UserError(f"A Gridverse/Yaml world needs path=, a file or one of {', '.join(stock_files())}.")
-        task, view = load(path, torch.device(device))
-        super().__init__(task, view, encoding, dictionary, phantom_rooms, phantom_cells, time_limit, device)
+        if "view" in options:
+            raise UserError(f"The view of {path} is in the file; leave out view=.")
+        try:
+            task, view = load(path, torch.device(options.get("device", "cpu")))
+        except RecursionError:
+            raise UserError(f"{path} is nested too deeply to be a gridverse file.") from None
+        super().__init__(task, view, **options)
         self.path = path
 
 
 def load(path: str | Path, device: torch.device) -> tuple[Task, View]:
     """Read and check a file; returns the task and the view that it describes, with tables on `device`."""
-    top, data = read(path)
-    data = mapping(data, top, KEYS, ("action_space",))
+    top, data = Location(str(path)), read(path)
+    schema.check_keys(data, top, REQUIRED, ["action_space"])
     done = schema.actions(data.get("action_space", list(ACTIONS)), top.at("action_space"))
-    ground = build(RESETS, data["reset_function"], top.at("reset_function"), device)
-    _space(data, "state_space", top, ground)
-    seen = _space(data, "observation_space", top, ground)
+    layout = build(RESETS, data["reset_function"], top.at("reset_function"), device)
+    _space(data["state_space"], top.at("state_space"), layout)
+    seen = _space(data["observation_space"], top.at("observation_space"), layout)
+    ground = Ground(layout, device)
     rules = build_all(RULES, data["transition_functions"], top.at("transition_functions"), ground)
     ground = dataclasses.replace(ground, carried=_carries(rules) and ACTIONS.index("PICK_N_DROP") in done)
     rewards = build_all(REWARDS, data["reward_functions"], top.at("reward_functions"), ground)
     ending = build(ENDINGS, data["terminating_function"], top.at("terminating_function"), ground)
     view = build(OBSERVATIONS, data["observation_function"], top.at("observation_function"), ground)
-    return Task(ground.layout, done, rules, rewards, (ending,), seen), view
+    return Task(layout, done, rules, rewards, (ending,), seen), view
 
 
-def _space(data: dict[str, Any], key: str, top: Location, ground: Ground) -> Objects:
+def _space(space: Any, location: Location, layout: Layout) -> Objects:
     """Return the objects and colours that a space lists, once they are known to hold what the layout makes."""
-    location = top.at(key)
-    space = mapping(data[key], location, ("objects", "colors"))
+    schema.check_keys(space, location, ["objects", "colors"], [])
     listed = schema.kinds(space["objects"], location.at("objects"))
     hues = schema.colours(space["colors"], location.at("colors"))
-    ground.check_space(listed, hues, location)
+    for kind in (FLOOR, WALL, *layout.makes):
+        if kind not in listed:
+            raise location.at("objects").error(f"{KIND_NAMES[kind]} is missing, and the reset function makes it.")
+    for name, colour in COLOURS.items():
+        if colour in layout.colours and colour not in hues:
+            raise location.at("colors").error(f"{name} is missing, and the reset function uses it.")
     return Objects(listed, tuple(hue for hue in hues if hue))
 
 
@@ -153,107 +132,65 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read(path: str | Path) -> tuple[Location, Any]:
-    """Read a YAML file, or a stock file by its name; returns where it is from and what it holds.
+def read(path: str | Path) -> Any:
+    """Read what a YAML file, or a stock file by its name, holds.
 
     Raises:
         UserError: there is no such file, or it cannot be read as YAML.
     """
-    file, top = locate(path), Location(str(path))
+    text = read_text(locate(path))
     try:
-        return top, yaml.load(read_text(file), _Loader)
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise UserError(f"{top} is not YAML ({where}{error.problem}).") from None
-    except yaml.YAMLError as error:
-        raise UserError(f"{top} is not YAML: {' '.join(str(error).split())}.") from None
-    except RecursionError:
-        raise UserError(f"{top} is nested too deeply to be a gridverse file.") from None
-    except ValueError as error:  # of a date in the 13th month, say
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"{top} holds a value that cannot be read: {error}.") from None
+        raise UserError(f"{path} is not YAML ({where}{error.problem}).") from None
+    except (yaml.YAMLError, ValueError) as error:  # such as a date in the 13th month
+        raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())}.") from None
 
 
 @dataclass(frozen=True)
 class Ground:
-    """What the other functions of a file have to know about its reset function.
+    """What the other functions of a file have to know: the layout, and where all tables are.
 
-    Attributes:
-        counts: how many objects of each kind the layout makes besides floor and wall.
-        colours: those of these objects.
-        carried: whether the agent can lift things, so that the grid may be without a key.
+    `carried` says whether the agent can lift things, so that the grid may be without a key.
     """
 
     layout: Layout
-    counts: Mapping[int, int]
     device: torch.device
-    colours: tuple[int, ...] = ()
     carried: bool = False
-
-    @property
-    def height(self) -> int:
-        return self.layout.height
 
     @property
     def width(self) -> int:
         return self.layout.width
 
-    def exactly_one(self, kind: int, wanted_by: str) -> None:
-        """Ask for one object of a kind that is always in the grid.
+    def one(self, kind: int) -> int:
+        """Return a kind of which there is always exactly one object in the grid.
 
         Raises:
             UserError: the reset function makes none or several, or the agent can take it out of the grid.
         """
-        made = "many" if kind in (FLOOR, WALL) else self.counts.get(kind, 0)
+        made = "many" if kind in (FLOOR, WALL) else self.layout.makes.get(kind, 0)
         if made != 1:
-            raise UserError(f"{wanted_by} needs exactly one {KIND_NAMES[kind]}, and the reset function makes {made}.")
+            raise UserError(f"there must be exactly one {KIND_NAMES[kind]}, and the reset function makes {made}.")
         if kind == KEY and self.carried:
-            raise UserError(f"{wanted_by} needs its Key in the grid, and pickndrop lets the agent lift it.")
-
-    def check_space(self, kinds: tuple[int, ...], colours: tuple[int, ...], location: Location) -> None:
-        """Check that a space lists what the layout makes.
-
-        Raises:
-            UserError: an object or a colour is missing from the space.
-        """
-        for kind in (FLOOR, WALL, *self.counts):
-            if kind not in kinds:
-                raise location.at("objects").error(f"{KIND_NAMES[kind]} is missing, and the reset function makes it.")
-        for name, colour in COLOURS.items():
-            if colour in self.colours and colour not in colours:
-                raise location.at("colors").error(f"{name} is missing, and the reset function uses it.")
+            raise UserError("the Key must stay in the grid, and pickndrop lets the agent lift it.")
+        return kind
 
 
 # ---- reset functions: a layout, and what it puts into the grid -------------------------------------------------------
 
 
-def _crossing(device: torch.device, shape: Pair, num_rivers: int, object_type: int) -> Ground:
-    layout = parts.Crossing(shape, num_rivers, object_type, device)
-    counts = {EXIT: 1}
-    if object_type not in (FLOOR, WALL):
-        counts[object_type] = counts.get(object_type, 0) + layout.most
-    return Ground(layout, counts, device)
-
-
-def _keydoor(device: torch.device, shape: Pair) -> Ground:
-    if shape[0] < 4:
-        raise UserError(f"A keydoor grid must be at least 4 cells high, to have room beside the key, not {shape[0]}.")
-    return Ground(LockedRoom(*shape, device), {EXIT: 1, DOOR: 1, KEY: 1}, device, (YELLOW,))
-
-
-def _memory(device: torch.device, shape: Pair, colors: tuple[int, ...]) -> Ground:
-    return Ground(Corridor(*shape, device, _exit_colours(colors, 2)), {EXIT: 2, BEACON: 2}, device, colors)
+def _memory(device: torch.device, shape: Pair, colors: tuple[int, ...]) -> Layout:
+    return Corridor(*shape, device, _exit_colours(colors, 2))
 
 
 def _memory_rooms(
     device: torch.device, shape: Pair, layout: Pair, colors: tuple[int, ...], num_beacons: int, num_exits: int
-) -> Ground:
+) -> Layout:
     if num_beacons < 1 or num_exits < 2:
         raise UserError(f"There must be at least 1 beacon and 2 exits, not {num_beacons} and {num_exits}.")
-    placed = rooms(*shape, layout, num_beacons, num_exits, device, _exit_colours(colors, num_exits))
-    return Ground(placed, {EXIT: num_exits, BEACON: num_beacons}, device, colors)
+    return Scattered(*shape, layout, num_beacons, num_exits, device, _exit_colours(colors, num_exits))
 
 
 def _exit_colours(colors: tuple[int, ...], fewest: int) -> tuple[int, ...]:
@@ -262,21 +199,15 @@ def _exit_colours(colors: tuple[int, ...], fewest: int) -> tuple[int, ...]:
     return colors
 
 
-RESETS: dict[str, Callable[..., Ground]] = {
-    "crossing": _crossing,
-    "dynamic_obstacles": lambda device, shape, num_obstacles, random_agent=False: Ground(
-        parts.DynamicObstacles(shape, num_obstacles, device, random_agent), {EXIT: 1, OBSTACLE: num_obstacles}, device
-    ),
-    "empty": lambda device, shape, random_agent=False, random_exit=False: Ground(
-        parts.Empty(shape, device, random_agent, random_exit), {EXIT: 1}, device
-    ),
-    "keydoor": _keydoor,
+RESETS: dict[str, Callable[..., Layout]] = {
+    "crossing": parts.Crossing,
+    "dynamic_obstacles": parts.DynamicObstacles,
+    "empty": parts.Empty,
+    "keydoor": lambda device, shape: LockedRoom(shape[0], shape[1], device),
     "memory": _memory,
     "memory_rooms": _memory_rooms,
-    "rooms": lambda device, shape, layout: Ground(
-        rooms(shape[0], shape[1], layout, 0, 1, device, (0,)), {EXIT: 1}, device
-    ),
-    "teleport": lambda device, shape: Ground(parts.Telepods(shape, device), {EXIT: 1, TELEPOD: 2}, device, (RED,)),
+    "rooms": lambda device, shape, layout: Scattered(shape[0], shape[1], layout, 0, 1, device, (0,)),
+    "teleport": parts.Telepods,
 }
 
 # ---- transition functions --------------------------------------------------------------------------------------------
@@ -286,11 +217,9 @@ RULES: dict[str, Callable[..., Rule]] = {
     "actuate_door": lambda ground: ActuateDoor(ground.width, ground.device),
     "chain": lambda ground, transition_functions: parts.Chain(transition_functions),
     "move_agent": lambda ground: Motion(ground.width, ground.device, moves=True, turns=False),
-    "move_obstacles": lambda ground: parts.MoveObstacles(
-        ground.height, ground.width, ground.counts.get(OBSTACLE, 0), ground.device
-    ),
+    "move_obstacles": lambda ground: parts.MoveObstacles(ground.layout, ground.device),
     "pickndrop": lambda ground: PickAndDrop(ground.width, ground.device),
-    "teleport": lambda ground: parts.Teleport(ground.height, ground.width, ground.device),
+    "teleport": lambda ground: parts.Teleport(ground.layout.height, ground.width, ground.device),
     "turn_agent": lambda ground: Motion(ground.width, ground.device, moves=False, turns=True),
 }
 
@@ -304,17 +233,9 @@ def _into_wall(ground: Ground, reward: float = -1.0) -> Reward:
 
 
 def _memory_exit(ground: Ground, reward_good: float = 1.0, reward_bad: float = -1.0) -> Reward:
-    if not ground.counts.get(BEACON):
+    if not ground.layout.makes.get(objects.BEACON):
         raise UserError("reach_exit_memory needs a Beacon in the grid, and the reset function makes none.")
-    return MemoryExit(reward_good, reward_bad, ground.device)
-
-
-def _distance(ground: Ground, object_type: int, wanted_by: str, metric: str = "") -> parts.Distance:
-    """Measure how far the agent is from the one object of a kind: by a metric, or on foot."""
-    ground.exactly_one(object_type, wanted_by)
-    if metric:
-        return parts.StraightDistance(ground.width, object_type, metric)
-    return parts.WalkingDistance(ground.height, ground.width, object_type, ground.device)
+    return MemoryPay(reward_good, reward_bad, 0.0, ground.device)
 
 
 def _closer(
@@ -324,21 +245,21 @@ def _closer(
     reward_closer: float = 1.0,
     reward_further: float = -1.0,
 ) -> Reward:
-    distance = _distance(ground, object_type, "getting_closer", distance_function)
-    return parts.Change(distance, reward_closer, reward_further, ground.device)
+    distance = parts.straight_distance(ground.width, ground.one(object_type), distance_function)
+    return parts.change(distance, reward_closer, reward_further, ground.device)
 
 
 def _closer_on_foot(
     ground: Ground, object_type: int, reward_closer: float = 1.0, reward_further: float = -1.0
 ) -> Reward:
-    distance = _distance(ground, object_type, "getting_closer_shortest_path")
-    return parts.Change(distance, reward_closer, reward_further, ground.device)
+    distance = parts.WalkingDistance(ground.layout.height, ground.width, ground.one(object_type), ground.device)
+    return parts.change(distance, reward_closer, reward_further, ground.device)
 
 
 def _by_distance(
     ground: Ground, object_type: int, distance_function: str = "manhattan", reward_per_unit_distance: float = -1.0
 ) -> Reward:
-    distance = _distance(ground, object_type, "proportional_to_distance", distance_function)
+    distance = parts.straight_distance(ground.width, ground.one(object_type), distance_function)
     return lambda step: distance(step.after) * reward_per_unit_distance
 
 
@@ -347,18 +268,18 @@ REWARDS: dict[str, Callable[..., Reward]] = {
         reward_open, reward_close, ground.width, ground.device
     ),
     "bump_into_wall": _into_wall,
-    "bump_moving_obstacle": lambda ground, reward=-1.0: Standing(OBSTACLE, reward, 0.0, ground.device),
+    "bump_moving_obstacle": lambda ground, reward=-1.0: standing(OBSTACLE, reward, 0.0, ground.device),
     "getting_closer": _closer,
     "getting_closer_shortest_path": _closer_on_foot,
-    "living_reward": lambda ground, reward=-1.0: Living(reward, ground.device),
-    "overlap": lambda ground, object_type, reward_on=1.0, reward_off=0.0: Standing(
+    "living_reward": lambda ground, reward=-1.0: living(reward, ground.device),
+    "overlap": lambda ground, object_type, reward_on=1.0, reward_off=0.0: standing(
         object_type, reward_on, reward_off, ground.device
     ),
     "pickndrop": lambda ground, object_type, reward_pick=1.0, reward_drop=-1.0: PickDrop(
         object_type, reward_pick, reward_drop, ground.device
     ),
     "proportional_to_distance": _by_distance,
-    "reach_exit": lambda ground, reward_on=1.0, reward_off=0.0: Standing(EXIT, reward_on, reward_off, ground.device),
+    "reach_exit": lambda ground, reward_on=1.0, reward_off=0.0: standing(EXIT, reward_on, reward_off, ground.device),
     "reach_exit_memory": _memory_exit,
     "reduce_sum": lambda ground, reward_functions: (
         lambda step: reduce(operator.add, [pay(step) for pay in reward_functions])  # in listed order
@@ -369,9 +290,9 @@ REWARDS: dict[str, Callable[..., Reward]] = {
 
 ENDINGS: dict[str, Callable[..., Ending]] = {
     "bump_into_wall": lambda ground: parts.IntoWall(ground.width, ground.device),
-    "bump_moving_obstacle": lambda ground: OnKind(OBSTACLE, ground.device),
-    "overlap": lambda ground, object_type: OnKind(object_type, ground.device),
-    "reach_exit": lambda ground: OnKind(EXIT, ground.device),
+    "bump_moving_obstacle": lambda ground: on_kind(OBSTACLE, ground.device),
+    "overlap": lambda ground, object_type: on_kind(object_type, ground.device),
+    "reach_exit": lambda ground: on_kind(EXIT, ground.device),
     "reduce_all": lambda ground, terminating_functions: (
         lambda step: reduce(operator.and_, [ends(step) for ends in terminating_functions])
     ),
@@ -383,41 +304,16 @@ ENDINGS: dict[str, Callable[..., Ending]] = {
 # ---- observation functions: a window round the agent, and which of its cells are seen --------------------------------
 
 
-def _occluded(ground: Ground, area: Area) -> Visibility:
-    if area[0][1] != 0:
-        raise UserError(f"partially_occluded needs the agent in the last row of its area, [[..., 0], ...], not {area}.")
-    return Occluded()
+def _view(ground: Ground, area: Area, visibility: Callable[..., Visibility]) -> View:
+    return View(ground.layout.height, ground.width, area, visibility, ground.device)
 
 
-def _window(area: Area) -> tuple[int, int, tuple[int, int]]:
-    """Return the rows and columns of a window, and the agent's (row, column) in it."""
-    (top, bottom), (left, right) = area
-    return bottom - top + 1, right - left + 1, (-top, -left)
-
-
-VISIBILITIES: dict[str, Callable[..., Visibility]] = {
-    "fully_transparent": lambda ground, area: Transparent(),
-    "partially_occluded": _occluded,
-    "raytracing": lambda ground, area, absolute_counts=True, threshold=1.0: Raytracing(
-        *_window(area), absolute_counts, threshold, ground.device
+OBSERVATIONS: dict[str, Callable[..., View]] = {
+    "from_visibility": lambda ground, area, visibility_function: _view(ground, area, visibility_function),
+    "fully_transparent": lambda ground, area: _view(ground, area, VISIBILITIES["fully_transparent"]()),
+    "partially_occluded": lambda ground, area: _view(ground, area, VISIBILITIES["partially_occluded"]()),
+    "raytracing": lambda ground, area, absolute_counts=True, threshold=1.0: _view(
+        ground, area, VISIBILITIES["raytracing"](absolute_counts, threshold)
     ),
-    "stochastic_raytracing": lambda ground, area: StochasticRaytracing(*_window(area), ground.device),
-}
-
-
-def _view(visibility: Callable[..., Visibility]) -> Callable[..., View]:
-    """Make the observation function, with the same parameters, that shows a window with this visibility."""
-
-    @wraps(visibility)
-    def view(ground: Ground, area: Area, **parameters: Any) -> View:
-        return View(ground.height, ground.width, area, visibility(ground, area, **parameters), ground.device)
-
-    return view
-
-
-OBSERVATIONS = {
-    "from_visibility": _view(
-        lambda ground, area, visibility_function: build(VISIBILITIES, *visibility_function, ground, area)
-    ),
-    **{name: _view(visibility) for name, visibility in VISIBILITIES.items()},
+    "stochastic_raytracing": lambda ground, area: _view(ground, area, VISIBILITIES["stochastic_raytracing"]()),
 }
