@@ -282,4 +282,6 @@ PRIORS: dict[str, type[Prior]] = {
         future_logit_zero=True,
     ),
 }
+for _name, _class in PRIORS.items():
+    _class.__name__ = _class.__qualname__ = _name  # as a network prints it
 SHIPPED = dict(PRIORS)  # before any plugin
