@@ -16,7 +16,10 @@ from envs.gridverse.rules import Front, Motion, at, changed, put
 
 Shape = tuple[int, int]
 Distance = Callable[[Scene], Tensor]  # to (N,) float64
-NORMS = {"manhattan": 1.0, "euclidean": 2.0}  # the order of the norm that measures a distance
+METRICS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {  # of the cells between, down and to the right
+    "manhattan": lambda down, right: (down.abs() + right.abs()).double(),
+    "euclidean": lambda down, right: (down * down + right * right).double().sqrt(),
+}
 
 # ---- choices among cells: no sort, static shapes ---------------------------------------------------------------------
 
@@ -286,8 +289,7 @@ def straight_distance(width: int, kind: int, metric: str) -> Distance:
 
     def distance(scene: Scene) -> Tensor:
         goal, agent = find(scene.cells, kind), scene.position
-        apart = torch.stack([goal // width - agent // width, goal % width - agent % width])  # (2, N)
-        return torch.linalg.vector_norm(apart.double(), NORMS[metric], dim=0)
+        return METRICS[metric](goal // width - agent // width, goal % width - agent % width)
 
     return distance
 

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from envs.errors import UserError
 from envs.gridverse import objects
 from envs.gridverse.view import Occluded, Raytracing, StochasticRaytracing, Visibility
-from envs.gridverse.yaml.parts import NORMS
+from envs.gridverse.yaml.parts import METRICS
 
 T = TypeVar("T")
 Pair = tuple[int, int]
@@ -147,7 +147,7 @@ PARAMETERS: dict[str, Check] = {  # all others are numbers
     **dict.fromkeys(("layout", "shape"), pair),
     "area": area,
     "colors": colours,
-    "distance_function": named({name: name for name in NORMS}),
+    "distance_function": named({name: name for name in METRICS}),
     "object_type": kind,
     "visibility_function": lambda value, location: build(VISIBILITIES, value, location),
 }
