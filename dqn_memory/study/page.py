@@ -68,8 +68,8 @@ def section(name: str, *parts: Part | Sequence[Part] | Sequence[Row], **facts: o
         several = [part] if isinstance(part, Part) else list(part)
         rows = [each for each in several if isinstance(each, Mapping)]
         found += [Table.from_records(rows)] if rows else [each for each in several if isinstance(each, Part)]
-    told = words.get("words") if found else words.get("nothing")
-    text = () if told is None else (told.format(**facts).strip(),)
+    sentence = words.get("words") if found else words.get("nothing")
+    text = () if sentence is None else (sentence.format(**facts).strip(),)
     return Section(words["title"], (*text, *found)) if found or text else None
 
 

@@ -144,14 +144,14 @@ def lead(data: Data) -> list[str]:
     """
     source, words = data.source, WORDS["lead"]
     number = Counter(run.state for run in source.runs)
-    told = words["runs"].format(
+    summary = words["runs"].format(
         runs=counted(len(source.runs), "run"), script=script_of(source.kind), series=len(data.series),
         states=", ".join(f"{number[state]} {state}" for state in sorted(number)),
         environments=counted(len(source.worlds), "environment"), entries=len(data.entries),
         seeds=counted(len({run.seed for run in source.runs}), "seed"), meaning=meaning(data, PREFERRED),
     )  # fmt: skip
     about = " ".join(filter(None, [source.about, words["cut"] if source.smoke else ""]))
-    return [*filter(None, [about]), told, words["made"].format(smoke=" --smoke" if source.smoke else "")]
+    return [*filter(None, [about]), summary, words["made"].format(smoke=" --smoke" if source.smoke else "")]
 
 
 def sections(data: Data) -> list[Section]:

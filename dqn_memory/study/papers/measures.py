@@ -187,7 +187,7 @@ def recompute(given: Given, recipe: Recipe) -> Result:
     if recipe.measure not in MEASURES:
         raise UserError(f"there is no measure '{recipe.measure}' for a claim; there are {', '.join(MEASURES)}")
     results: list[Any] = []
-    told, found = list[str](), dict[str, Operand]()
+    lines, found = list[str](), dict[str, Operand]()
     for case in cases(recipe.each) or [{}]:
         cells = {
             name: operand(given, filled(address, case), min if name == "lowest" else max)
@@ -196,8 +196,8 @@ def recompute(given: Given, recipe: Recipe) -> Result:
         found = {name: each for name, each in cells.items() if each is not None}
         results.append(MEASURES[recipe.measure](*found.values(), **recipe.options))
         p = MEASURES["p"](*found.values()) if "{p" in recipe.tells else ""
-        told.append(recipe.tells.format(name=" ".join(case.values()), p=p, **found))
-    values: dict[str, Any] = {**found, "all": recipe.join.join(told), "least": min(told)}
+        lines.append(recipe.tells.format(name=" ".join(case.values()), p=p, **found))
+    values: dict[str, Any] = {**found, "all": recipe.join.join(lines), "least": min(lines)}
     for name, fact in recipe.facts.items():
         values[name] = recompute(replace(given, published=""), Recipe(**{"of": recipe.of, **fact})).recomputed
     if isinstance(results[0], Figure):
@@ -206,7 +206,7 @@ def recompute(given: Given, recipe: Recipe) -> Result:
         text, agrees = whole.like(given.published), bool(given.published) and whole.agrees(given.published)
     elif recipe.each:
         text = f"{sum(results)} of {len(results)}"
-        different = recipe.join.join(words for words, holds in zip(told, results, strict=True) if not holds)
+        different = recipe.join.join(words for words, holds in zip(lines, results, strict=True) if not holds)
         values |= {"held": sum(results), "count": text, "different": different}
         agrees = text != recipe.unless if recipe.unless else text == given.published
     else:

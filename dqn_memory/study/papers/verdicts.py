@@ -84,9 +84,9 @@ def claims_page(command: str, folder: Path = FOLDER) -> str:
     sections = {"Summary": summary.markdown()}
     sections |= {paper: Table(COLUMNS, list(map(_row, each))).markdown() for paper, each in of.items()}
     for paper, rows in _aggregates(Tables(folder)).items():
-        told = words["worlds" if paper == "dbgfqn" else "games"]
+        text = words["worlds" if paper == "dbgfqn" else "games"]
         table = Table.from_records(rows).markdown()
-        sections[f'Aggregates of Table 1 of "{PAPERS[paper]}"'] = f"{told}\n\n{table}"
+        sections[f'Aggregates of Table 1 of "{PAPERS[paper]}"'] = f"{text}\n\n{table}"
     parts = [words["head"].format(command=command), *(f"## {name}\n\n{each}" for name, each in sections.items())]
     return "\n\n".join(parts) + "\n"
 

@@ -113,13 +113,13 @@ def _exceptions(groups: Sequence[Group]) -> list[str]:
     """Say what did not move, what only its penalty moved, and why."""
     still = [(group, name) for group in groups for name in group.learned if name not in group.moved]
     pressed = [(group, "span") for group in groups if group.hard and "span" in group.moved]
-    told = []
+    sentences = []
     for words, values in (("still", still), ("pressed", pressed)):
         places = "; ".join(f"{name} of {group.where} (start {group.starts[name]:g})" for group, name in values)
-        told += [WORDS["priors"][words].format(places=places)] if values else []
+        sentences += [WORDS["priors"][words].format(places=places)] if values else []
     if any(group.hard and name == "span" for group, name in (*still, *pressed)):
-        told.append(WORDS["priors"]["hard"])
-    return [" ".join(told)] if told else []
+        sentences.append(WORDS["priors"]["hard"])
+    return [" ".join(sentences)] if sentences else []
 
 
 def _pictures(group: Group, unit: str) -> list[Picture]:

@@ -144,8 +144,8 @@ def aggregate_section(data: Data) -> Section | None:
         rows.append({"series": name, "seeds": str(len(scores)), **numbers})
         if all(game(data.of(world)[0].env) for world in shared):
             rows[-1]["games won"] = f"{statistics.games_won(scores)} of {len(shared)}"
-    told = [_own_lines(data, shared), "; ".join(remarks) + "." * bool(remarks)]
-    facts = {"environments": counted(len(shared), "environment"), "remarks": " ".join(filter(None, told))}
+    notes = [_own_lines(data, shared), "; ".join(remarks) + "." * bool(remarks)]
+    facts = {"environments": counted(len(shared), "environment"), "remarks": " ".join(filter(None, notes))}
     return section("aggregates", rows, **facts, why=_unshared(data) if not rows else "")
 
 
@@ -343,7 +343,7 @@ def runs_section(data: Data) -> Section | None:
 
 def _run_row(entry: Entry) -> dict[str, str]:
     low, high = (entry.last(f"final/success_{end}") for end in ("low", "high"))
-    told = entry.success and low is not None
+    known = entry.success and low is not None
 
     def number(value: float | None, form: str, unit: float = 1) -> str:
         return "" if value is None else format(value / unit, form)
@@ -351,7 +351,7 @@ def _run_row(entry: Entry) -> dict[str, str]:
     return {
         "environment": entry.run.world, "series": entry.series, "seed": str(entry.run.seed),
         "steps": f"{entry.curve.trained:,}", "score": f"{entry.score:.3f}",
-        "95 % interval": "" if not told else "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
+        "95 % interval": "" if not known else "every start tried" if low == high else f"{low:.3f} - {high:.3f}",
         "episodes": number(entry.last("final/episodes"), ".0f"),
         "return": number(entry.last("final/episodic_return"), ".2f"),
         "greedy return": number(entry.last("final/greedy_episodic_return"), ".2f"),
