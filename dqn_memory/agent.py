@@ -29,7 +29,9 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions
-from dqn_memory.runs.settings import ComputeConfig, from_record, load_plugins
+from dqn_memory.runs.settings import ComputeConfig
+from dqn_memory.runs.toml import from_record
+from envs.cli import load_plugins
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS

@@ -40,8 +40,9 @@ from dqn_memory.blocks import PriorConfig
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.settings import Repeatable, load_plugins, parse
+from dqn_memory.runs.settings import Repeatable, parse
 from dqn_memory.train import make_optimizer, sample, update
+from envs.cli import load_plugins
 from envs.files import disk_errors, write_atomic
 from envs.machine import benchmark_facts, revision
 from envs.tables import Table, Value, origin, page

@@ -27,7 +27,8 @@ from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Timer, Work, envi
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, from_record, parse, set_tf32
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, parse, set_tf32
+from dqn_memory.runs.toml import from_record
 from envs.machine import benchmark_facts
 from envs.tables import Table, origin, write_page
 from world_models.glam.config import MemoryKind

@@ -11,7 +11,9 @@ from dqn_memory.runs.backend import Backend, recorded, refused
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.settings import from_record, load_plugins, parse
+from dqn_memory.runs.settings import parse
+from dqn_memory.runs.toml import from_record
+from envs.cli import load_plugins
 
 C = TypeVar("C", bound=Any)
 

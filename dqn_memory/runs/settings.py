@@ -5,10 +5,8 @@
         steps: Annotated[int, Bounds(1)] = 100_000
         "Environment steps."
 
-    config = parse(TrainConfig)             # python -m ... --config memory-7x7 --total-steps 5000
-    check_numbers(config)                   # --steps 0 must be at least 1
-    text = to_toml(config)                  # complete, reloadable
-    same = from_toml(TrainConfig, text, "config.toml")
+    config = parse(TrainConfig)  # python -m ... --config memory-7x7 --total-steps 5000
+    check_numbers(config)        # --steps 0 must be at least 1
 
 A field's flag is its own name where no other field of the tree has it, else it takes the name of the field that holds
 it in front. A nested field called `kind` is named after its holder: `prior.kind` is `--prior`. Fields of nested classes
@@ -39,34 +37,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, ge
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.toml import defaults, field_types, from_record, from_toml, members, to_toml
-from envs.cli import load_plugins
+from dqn_memory.runs.toml import defaults, field_types, from_toml, members
 from envs.files import read_text
 from envs.registry import WORLDS
 
 if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies, go without torch
     import torch
-
-__all__ = [
-    "PRESETS",
-    "Bounds",
-    "ComputeConfig",
-    "OutputConfig",
-    "Repeatable",
-    "check_numbers",
-    "check_parts",
-    "flag_names",
-    "flags_of",
-    "from_record",
-    "from_toml",
-    "load_plugins",
-    "parse",
-    "preset_names",
-    "read_config",
-    "set_tf32",
-    "study_files",
-    "to_toml",
-]
 
 C = TypeVar("C")
 Keys = tuple[str, ...]

@@ -27,7 +27,9 @@ from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes, with_backend
 from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, env_reports_success, success_word
 from dqn_memory.runs.seeding import Streams, dropout_state, episodes_seed, restore_dropout
-from dqn_memory.runs.settings import load_plugins, parse, to_toml
+from dqn_memory.runs.settings import parse
+from dqn_memory.runs.toml import to_toml
+from envs.cli import load_plugins
 from envs.fleet import make_fleet
 from envs.seeding import restore_generator
 

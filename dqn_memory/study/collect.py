@@ -11,11 +11,12 @@ from dqn_memory.analysis.size import count
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.settings import from_record, load_plugins
+from dqn_memory.runs.toml import from_record
 from dqn_memory.study.archive import CONFIG, DEFINITION, ROWS, RunRecord, Source
 from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import RunState
+from envs.cli import load_plugins
 from envs.registry import WORLDS
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers

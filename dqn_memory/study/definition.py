@@ -52,8 +52,9 @@ import tomli_w
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
-from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, load_plugins, read_config, study_files
+from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
+from envs.cli import load_plugins
 from envs.files import read_text
 from envs.registry import WORLDS
 

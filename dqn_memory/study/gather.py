@@ -14,8 +14,7 @@ import tomli_w
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import TRAINERS, trainer_class
 from dqn_memory.runs.migration import SCHEMA
-from dqn_memory.runs.settings import from_record, to_toml
-from dqn_memory.runs.toml import defaults
+from dqn_memory.runs.toml import defaults, from_record, to_toml
 from dqn_memory.study.archive import (
     CONFIG,
     RunRecord,

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from dqn_memory.runs import settings
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import flag_names, from_toml, load_plugins, parse, to_toml
+from dqn_memory.runs.settings import flag_names, parse
+from dqn_memory.runs.toml import from_toml, to_toml
+from envs.cli import load_plugins
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import pytest
 from dqn_memory.config import TrainConfig
 from dqn_memory.runs import kinds
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.settings import from_toml, preset_names
+from dqn_memory.runs.settings import preset_names
+from dqn_memory.runs.toml import from_toml
 from dqn_memory.study.definition import expand, parse_definition, read_definition, shipped
 from dqn_memory.train import QTrainer
 

@@ -15,7 +15,8 @@ from unizero_models import ACTIONS, VECTOR, config, flags, model
 
 from dqn_memory.evaluate import main as evaluate_main
 from dqn_memory.runs.score import EvaluationOptions
-from dqn_memory.runs.settings import from_record, read_config, to_toml
+from dqn_memory.runs.settings import read_config
+from dqn_memory.runs.toml import from_record, to_toml
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
 from world_models.glam import config as glam_config

@@ -17,7 +17,8 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
 from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.settings import from_record, load_plugins
+from dqn_memory.runs.toml import from_record
+from envs.cli import load_plugins
 from world_models.settings import EvalSetup
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
