@@ -34,6 +34,8 @@ from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.baselines import baseline_summary
 
+BEACONS = (11, 12, 13, 14)  # what a Gridverse observation shows of a beacon, one token a colour
+
 
 @dataclass(frozen=True)
 class Args:
@@ -75,10 +77,34 @@ def learning_curve(run: Run, title: str) -> Figure:
     return plots.learning_curves(curves, title)
 
 
-def find_decision(network: QNetwork, episode: Episode) -> int:
-    """Find the step whose action draws most on earlier observations, by the gradient of its Q-values."""
-    past = [float(sensitivity(network, *window_at(network, episode, step))[:-1].sum()) for step in range(len(episode))]
-    return int(np.argmax(past))
+@dataclass(frozen=True)
+class Decision:
+    """A step of an episode whose action may depend on beacons seen before."""
+
+    step: int
+    beacons: tuple[int, ...]  # earlier steps at which a beacon was in view
+    depends: bool  # another beacon colour would have changed this action
+
+
+def find_decision(network: QNetwork, episode: Episode, gridverse: bool) -> Decision:
+    """Find the first action that another colour of beacons no longer in view would have changed; else the last one."""
+    last = len(episode) - 1
+    shown = torch.isin(episode.observation, torch.tensor(BEACONS)).any(1) & gridverse  # (T,)
+    beacons = [int(step) for step in shown.nonzero()]
+    for step in range(1, last + 1):
+        before = tuple(beacon for beacon in beacons if beacon < step)
+        if before and not shown[step] and _depends(network, episode, step):
+            return Decision(step, before, True)
+    return Decision(last, tuple(beacon for beacon in beacons if beacon < last), False)
+
+
+@torch.no_grad()
+def _depends(network: QNetwork, episode: Episode, step: int) -> bool:
+    observation, previous = window_at(network, episode, step)
+    beacon = torch.isin(observation, torch.tensor(BEACONS))
+    variants = torch.stack([torch.where(beacon, colour, observation) for colour in BEACONS])  # (4, T, d)
+    greedy = network(variants, previous.expand(len(BEACONS), -1))[:, -1].argmax(-1)  # (4,)
+    return bool((greedy != greedy[0]).any())
 
 
 def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, Tensor]:
@@ -87,9 +113,9 @@ def window_at(network: QNetwork, episode: Episode, step: int) -> tuple[Tensor, T
     return episode.observation[begin : step + 1], episode.previous_action[begin : step + 1]
 
 
-def attention_figure(network: QNetwork, episode: Episode, step: int) -> Figure:
+def attention_figure(network: QNetwork, episode: Episode, decision: Decision) -> Figure:
     """Draw what one decision drew on: each head's attention, and its gradient, over the steps before it."""
-    observation, previous = window_at(network, episode, step)
+    step, (observation, previous) = decision.step, window_at(network, episode, decision.step)
     first = step + 1 - len(observation)
     shares = {
         f"attention, layer {layer} head {head}": rows[-1]  # (T,)
@@ -99,7 +125,8 @@ def attention_figure(network: QNetwork, episode: Episode, step: int) -> Figure:
     shares["sensitivity (all paths)"] = sensitivity(network, observation, previous)
     title = f"The memory at work: what the action of step {step} draws on"
     weights = torch.stack(list(shares.values())).double().numpy()
-    return plots.decision(weights, list(shares), title, {step: "decision"}, episode.frames[first : step + 1], first)
+    marks = {seen: "beacon" for seen in decision.beacons if seen >= first} | {step: "decision"}
+    return plots.decision(weights, list(shares), title, marks, episode.frames[first : step + 1], first)
 
 
 def show(run: Run, seed: int) -> list[str]:
@@ -112,7 +139,8 @@ def show(run: Run, seed: int) -> list[str]:
     )
     initial = typical(score) if score.exhaustive else None
     (episode,) = play_in(setup, network, seed, initial=initial, draw=True)
-    decision = find_decision(network, episode)
+    beacons = config.environment.env.startswith("Gridverse/Memory") and config.environment.observe == "observation"
+    decision = find_decision(network, episode, beacons)
     curve, attention, video = (run.path / name for name in ("learning_curve.png", "attention.png", "episode.gif"))
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
@@ -122,7 +150,7 @@ def show(run: Run, seed: int) -> list[str]:
         won(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
         f"  {curve}   how it learned",
-        f"  {attention}   what the action of step {decision} draws on, which draws most on what came before",
+        f"  {attention}   {explain(decision)}",
         f"  {video}   one episode of {len(episode)} steps, {'won' if episode.success else 'not won'}",
         f"More: python -m dqn_memory.evaluate {run.path}, python -m dqn_memory.inspect {run.path}",
     ]
@@ -141,6 +169,13 @@ def won(config: TrainConfig, score: Score, step: int) -> str:
     agent, env = config.network.architecture, config.environment.env
     known = baseline_summary(wins / score.episodes, env, config.env_kwargs(training=False))
     return f"{agent} wins {wins} of {score.episodes} {kind} of {env} after {step:,} steps{known}"
+
+
+def explain(decision: Decision) -> str:
+    """Say what the attention picture shows."""
+    seen = f"beacon seen at step {', '.join(map(str, decision.beacons))}" if decision.beacons else "no beacon was seen"
+    proof = "; another beacon colour would change it" if decision.depends else ""
+    return f"what the action of step {decision.step} draws on ({seen}{proof})"
 
 
 @one_line_errors

@@ -2,18 +2,30 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from delayed import delayed, episode
 from PIL import Image
 from run_folders import refused
 from trained import contents
 
 from dqn_memory.config import TrainConfig
-from dqn_memory.demo import find_decision, fresh_folder, learning_curve, main, typical, window_at, won
+from dqn_memory.demo import (
+    Decision,
+    explain,
+    find_decision,
+    fresh_folder,
+    learning_curve,
+    main,
+    typical,
+    window_at,
+    won,
+)
 from dqn_memory.runs.score import Score
 from dqn_memory.runs.settings import read_config
 from envs.registry import WORLDS
@@ -36,9 +48,32 @@ compute = {{ threads = 1 }}
 """
 
 
-def test_the_decision_draws_most_on_what_came_before(monkeypatch):
-    assert find_decision(delayed(monkeypatch, 2), episode(9)) == 2
-    assert find_decision(delayed(monkeypatch, 0), episode(9)) == 0  # none does
+class Rememberer:
+    """Chooses action 1 at step 3 where it has seen a beacon of colour 12, else 0."""
+
+    config = SimpleNamespace(context=6)
+
+    def __call__(self, observation, previous_action):
+        q = torch.zeros(*observation.shape[:2], 2)
+        q[:, :, 0] = 0.5
+        if observation.shape[1] == 4:
+            q[:, -1, 1] = (observation == 12).any(2).any(1).float()
+        return q
+
+
+@pytest.mark.parametrize(
+    ("seen", "gridverse", "decision"),
+    [
+        ([[0, 1], [0, 13], [0, 0], [5, 6], [0, 0]], True, Decision(3, (1,), True)),
+        ([[0, 1], [0, 13], [0, 0], [5, 6], [0, 0]], False, Decision(4, (), False)),
+        ([[0, 1], [0, 13], [0, 0], [12, 6], [0, 0]], True, Decision(4, (1, 3), False)),  # in view: no memory needed
+        ([[0, 1], [0, 0], [0, 0], [5, 6]], True, Decision(3, (), False)),
+    ],
+)
+def test_the_decision_is_the_first_action_that_the_beacons_colour_changes(seen, gridverse, decision):
+    played = replace(episode(len(seen)), observation=torch.tensor(seen))
+    assert find_decision(Rememberer(), played, gridverse) == decision
+    assert ("another beacon colour" in explain(decision)) == decision.depends
 
 
 def test_windows_are_what_acting_saw(monkeypatch):
