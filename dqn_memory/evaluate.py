@@ -15,13 +15,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
 
 from dqn_memory.runs.backend import log_backend
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.folder import Run, run_folder
+from dqn_memory.runs.folder import Run, RunArgument
 from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, lines
 from dqn_memory.runs.score import fields as measures
@@ -30,13 +30,9 @@ from envs.baselines import baseline_summary
 
 
 @dataclass(frozen=True)
-class Args(EvaluationOptions):
+class Args(EvaluationOptions, RunArgument):
     """Play a run's latest checkpoint without learning and say how well it does, with 95 % intervals."""
 
-    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder."""
-    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, as a flag instead."""
     format: Literal["text", "json"] = "text"
     """What is printed; with json, messages go to standard error."""
 
@@ -97,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, print."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.evaluate")
     check_numbers(args)
-    folder = run_folder(args.folder, args.run)
+    folder = args.chosen_run()
     found = evaluate_folder(folder, args)
     device = ComputeConfig(args.device).torch_device()
     log_backend(found.backend, device, to=sys.stderr if args.format == "json" else None)

@@ -39,7 +39,7 @@ from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.folder import run_folder
+from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.score import report
 from dqn_memory.runs.settings import Bounds, ComputeConfig, check_numbers, set_tf32
 from envs.files import disk_errors, write_atomic
@@ -48,13 +48,9 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(RunArgument):
     """Draw and measure what a run's latest checkpoint remembers, in greedy episodes."""
 
-    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder."""
-    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, as a flag instead."""
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run of the same architecture in the same environment, trained with --observe state, to be compared."""
     seed: Annotated[int, Bounds(0)] = 0
@@ -202,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.inspect")
     check_numbers(args)
-    run = run_folder(args.folder, args.run)
+    run = args.chosen_run()
     set_tf32(False)
     device = ComputeConfig(args.device).torch_device()
     network, config, step = load_network(run, device)

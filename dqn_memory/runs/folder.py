@@ -17,12 +17,14 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import tomli_w
 import torch
+import tyro
 from torch import Tensor
 
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder, ReplaySource
@@ -162,8 +164,17 @@ class Run:
         self.close()
 
 
-def run_folder(positional: str, flag: str) -> Path:
-    """Find the run folder of a script that takes it as an argument or as --run."""
-    if bool(positional) == bool(flag):
-        raise UserError("give one run folder, as an argument or as --run RUN")
-    return Path(positional or flag)
+@dataclass(frozen=True)
+class RunArgument:
+    """A script's run folder, which it takes as an argument or as --run."""
+
+    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder."""
+    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
+    """Run folder, as a flag instead."""
+
+    def chosen_run(self) -> Path:
+        """Give the one run folder that was named."""
+        if bool(self.folder) == bool(self.run):
+            raise UserError("give one run folder, as an argument or as --run RUN")
+        return Path(self.folder or self.run)

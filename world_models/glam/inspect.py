@@ -19,7 +19,7 @@ import tyro
 from dqn_memory.analysis.plots import save
 from dqn_memory.runs import backend
 from dqn_memory.runs.errors import one_line_errors
-from dqn_memory.runs.folder import run_folder
+from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, check_numbers
 from envs.files import disk_errors, write_atomic
 from world_models.glam.acting import load
@@ -29,15 +29,11 @@ from world_models.glam.plots import rollout_strip, save_animation
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(RunArgument):
     """Draw what a run's latest checkpoint imagines and what really happened; compare both forms of imagination, on a
     window and with carried state, by the steps ahead.
     """
 
-    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder."""
-    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, as a flag instead."""
     start: Annotated[int, Bounds(0)] | None = None
     """Step of the episode whose frame is the last one that is seen (None: as many as the model's context)."""
     imagined: Annotated[int, Bounds(1, 64)] | None = None
@@ -61,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, imagine, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m world_models.glam.inspect")
     check_numbers(args)
-    run = run_folder(args.folder, args.run)
+    run = args.chosen_run()
     device = ComputeConfig(args.device, args.threads).start()
     found = load(run, device)
     backend.log_backend(found.backend, device)

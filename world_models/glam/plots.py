@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -15,7 +14,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 from scipy import ndimage
 
-from dqn_memory.analysis.plots import INK, STYLE, Array, png
+from dqn_memory.analysis.plots import GREY, INK, Array, new_figure, png, styled
 from envs.files import write_atomic
 from world_models.glam.foresight import EpisodeRollout
 
@@ -23,8 +22,6 @@ SIDE = 0.95  # inches of a frame
 KNOWN = 3  # frames shown before the rollout begins
 CHANGED = 0.1  # a pixel has varied where a colour moved by more than this
 STILL_MS, LAST_MS = 350, 1500
-
-_styled = matplotlib.rc_context(STYLE)
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 
@@ -35,7 +32,7 @@ def varied(before: Array, after: Array) -> list[Box]:
     return [(x.start, y.start, x.stop, y.stop) for y, x in ndimage.find_objects(patches)]
 
 
-@_styled
+@styled
 def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     """Draw real frames over imagined ones over their difference, with red boxes where the real frame changed.
 
@@ -43,7 +40,7 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
     """
     known = found.seen[-KNOWN:]
     count = len(known) + len(found.reward)
-    figure = Figure(figsize=(SIDE * count + 1.4, 3 * SIDE + 1.7), layout="constrained")
+    figure = new_figure(SIDE * count + 1.4, 3 * SIDE + 1.7, title)
     panels = figure.subplots(3, count, squeeze=False)
     real = [*known, *found.real]
     for column in range(count):
@@ -51,10 +48,10 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
         step_ahead = column - len(known)
         boxes = varied(real[column - 1], real[column]) if column else []
         _frame(panels[0, column], real[column], boxes)
-        panels[0, column].set_title(f"{step}", color=INK if step_ahead >= 0 else "#888888")
+        panels[0, column].set_title(f"{step}", color=INK if step_ahead >= 0 else GREY)
         if step_ahead < 0:
-            panels[1, column].set_visible(False)
-            panels[2, column].set_visible(False)
+            for below in panels[1:, column]:
+                below.set_visible(False)
             continue
         _frame(panels[1, column], found.imagined[step_ahead], boxes)
         _frame(panels[2, column], np.abs(found.imagined[step_ahead] - real[column]), [])
@@ -64,16 +61,13 @@ def rollout_strip(found: EpisodeRollout, title: str, caption: str) -> Figure:
         panel.set_ylabel(word)
     panels[0, 0].set_ylabel("seen")
     figure.supxlabel(f"reward on the way to the frame: real, imagined\n{caption}", fontsize=8.5, color="#444444")
-    figure.suptitle(title)
     return figure
 
 
 def _frame(panel: Axes, picture: Array, boxes: Sequence[Box]) -> None:
     panel.imshow(picture, vmin=0, vmax=1, interpolation="nearest")
-    panel.set_xticks([])
-    panel.set_yticks([])
-    for spine in panel.spines.values():
-        spine.set(visible=True, edgecolor="#aaaaaa", linewidth=0.6)
+    panel.set(xticks=[], yticks=[])
+    panel.spines[:].set(visible=True, edgecolor="#aaaaaa", linewidth=0.6)
     for left, top, right, bottom in boxes:
         edge: Any = {"fill": False, "edgecolor": "#e3120b", "linewidth": 1.3, "clip_on": False}
         panel.add_patch(Rectangle((left - 0.5, top - 0.5), right - left, bottom - top, **edge))
@@ -88,10 +82,11 @@ def save_animation(path: Path, found: EpisodeRollout, title: str) -> None:
     write_atomic(path, buffer.getvalue())
 
 
-@_styled
+@styled
 def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
     """Draw one step: the real frame, the imagined one and their difference."""
-    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
+    heading = f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead   {title}"
+    figure = new_figure(7.5, 3.2, heading)
     real, imagined = found.real[step], found.imagined[step]
     shown = {
         f"real, reward {found.reward[step]:+.2g}": real,
@@ -101,5 +96,4 @@ def _page(found: EpisodeRollout, step: int, title: str) -> Image.Image:
     for panel, (word, picture) in zip(figure.subplots(1, 3), shown.items(), strict=True):
         _frame(panel, picture, [])
         panel.set_title(word)
-    figure.suptitle(f"step {found.start + 1 + step}, imagined {step + 1} of {len(found.reward)} ahead   {title}")
     return Image.open(io.BytesIO(png(figure)))

@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import Array, prior_tables
 from dqn_memory.runs.errors import UserError, one_line_errors
-from dqn_memory.runs.folder import run_folder
+from dqn_memory.runs.folder import RunArgument
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.files import disk_errors, write_atomic
 from envs.registry import WORLDS, make_world
@@ -37,13 +37,9 @@ from world_models.unizero.networks import WorldModel
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(RunArgument):
     """Draw what a run's latest checkpoint has learned, attends to and predicts, and measure its predictions."""
 
-    folder: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder."""
-    run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder, as a flag instead."""
     also: Repeatable = ()
     """Further runs of the same model, such as other seeds: bars of learned values are then means over all of them."""
     seed: Annotated[int, Bounds(0)] = 0
@@ -200,7 +196,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Load, play, measure, draw."""
     args = tyro.cli(Args, args=argv, prog="python -m world_models.unizero.inspect")
     check_numbers(args)
-    run = run_folder(args.folder, args.run)
+    run = args.chosen_run()
     found = investigate(run, args)
     folder = run / "inspect"
     with disk_errors(folder):

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import ConnectionPatch, Rectangle
 
-from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, Array, map_panel, styled
+from dqn_memory.analysis.plots import GREY, INK, MAP, MARK, Array, hide_frame, map_panel, new_figure, styled
 from world_models.unizero.analysis import Trajectory
 
 SIDE = 0.95  # inches of a small picture
@@ -31,7 +31,7 @@ def trajectory(shown: Trajectory, title: str, names: Sequence[str], caption: str
     figure_width = max(SIDE * steps, 5.6)
     tall = SIDE * frames[0].shape[0] / frames[0].shape[1] if len(frames) else 0.0
     heights = [1.5, *([tall] if len(frames) else []), *[max(0.9, 0.24 * actions)] * 2]
-    figure = Figure(figsize=(figure_width + 2.0, sum(heights) + 1.9), layout="constrained")
+    figure = new_figure(figure_width + 2.0, sum(heights) + 1.9, title)
     panels = list(figure.subplots(len(heights), 1, sharex=True, height_ratios=heights))
     _rewards(panels[0], shown.reward, shown.predicted_reward, first_step, caption)
     if len(frames):
@@ -43,7 +43,6 @@ def trajectory(shown: Trajectory, title: str, names: Sequence[str], caption: str
     figure.colorbar(image, ax=panels[-2:], label="probability", aspect=18, pad=0.01)
     panels[-1].set_xlabel("step of the episode (the framed action was taken)")
     panels[-1].set(xticks=range(first_step, first_step + steps), xlim=(first_step - 0.5, first_step + steps - 0.5))
-    figure.suptitle(title)
     return figure
 
 
@@ -70,7 +69,7 @@ def _film(panel: Axes, frames: Sequence[Array], first_step: int, share: float, m
         panel.add_patch(Rectangle((middle - half, 0), 2 * half, 1, fill=False, clip_on=False, **edge))
     panel.set(xlim=(first_step - 0.5, first_step + len(frames) - 0.5), ylim=(0, 1), yticks=[])
     panel.tick_params(length=0)
-    panel.spines[:].set_visible(False)
+    hide_frame(panel, ticks=True)
 
 
 def _policy(panel: Axes, policy: Array, action: Array, names: Sequence[str], first_step: int) -> AxesImage:
@@ -104,7 +103,7 @@ def link(
     steps, ratio = len(frames), frames[0].shape[0] / frames[0].shape[1]
     slot = 6.0 / steps  # inches along the map
     tall = min(slot * ratio, 1.2)
-    figure = Figure(figsize=(10.4, tall + 6.4), layout="constrained")
+    figure = new_figure(10.4, tall + 6.4, title)
     grid = figure.add_gridspec(3, 2, width_ratios=[1.75, 1], height_ratios=[tall, 2.3, 2.3])
     film, panel = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[1:, 0])
     _film(film, frames, first_step, tall / ratio / slot, (key // 2, query // 2))
@@ -125,5 +124,4 @@ def link(
         ends: Any = {"coordsA": panel.transData, "coordsB": other.transAxes}
         line: Any = {"color": MARK, "linewidth": 1.2, "arrowstyle": "-|>", "mutation_scale": 12}
         figure.add_artist(ConnectionPatch((corner[0] + 0.5, corner[1] + 0.25), (0, 0.5), **ends, **line))
-    figure.suptitle(title)
     return figure
