@@ -91,10 +91,8 @@ def test_the_episode_shown_is_the_won_one_of_middle_length():
 
 
 def test_wins_stand_beside_what_others_reach():
-    config, score = (
-        read_config(TrainConfig, "demo"),
-        Score(np.array([True, True, False]), np.zeros(3), np.ones(3, int), True),
-    )
+    config = read_config(TrainConfig, "demo")
+    score = Score(np.array([True, True, False]), np.zeros(3), np.ones(3, int), True)
     config.check()
     said = won(config, score, 1_000)
     assert "wins 2 of 3 initial states" in said and said.endswith(", best known 1.00)")
