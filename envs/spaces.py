@@ -70,6 +70,13 @@ def unflatten(space: gymnasium.Space[Any]) -> Callable[[Array], Any]:
     return lambda flat: {name: shaped(flat[:, part]) for name, (part, shaped) in parts.items()}
 
 
+def batch_of_one(observation: Any) -> Any:
+    """Make a batch of one observation."""
+    if isinstance(observation, dict):
+        return {name: batch_of_one(entry) for name, entry in observation.items()}
+    return np.asarray(observation)[None]
+
+
 def row(batch: Any, index: int) -> Any:
     """Take one row of a batched observation."""
     if isinstance(batch, dict):

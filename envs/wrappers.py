@@ -24,7 +24,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from envs.errors import UserError, require
-from envs.spaces import MultiDiscrete, integer_ranges
+from envs.spaces import MultiDiscrete, batch_of_one, integer_ranges, row
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Space = gymnasium.Space[Any]
@@ -40,13 +40,24 @@ class Transform(NamedTuple):
     """
 
     space: Space  # of one transformed observation
-    encode: Callable[[Array, Array], Array]  # observations (N, ...) and integers (N,) -> transformed observations
+    encode: Callable[[Any, Array], Any]  # observations (N, ...) and integers (N,) -> transformed observations (N, ...)
     first: int = 0
     next: Callable[[Array, Any], Array] = lambda integers, actions: integers  # integers (N,), N actions -> (N,)
 
 
 def one_hot(space: Space) -> Transform:
-    """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32."""
+    """Encode every integer k of n as n entries, 1 at k and 0 elsewhere: Box (sum of all n,) float32.
+
+    In a Dict every entry of integers is so encoded and a Box stays.
+    """
+    if isinstance(space, spaces.Dict) and not all(isinstance(entry, spaces.Box) for entry in space.values()):
+        parts = {name: one_hot(entry) for name, entry in space.items() if not isinstance(entry, spaces.Box)}
+        whole = spaces.Dict({name: parts[name].space if name in parts else entry for name, entry in space.items()})
+
+        def encode_entries(batch: Any, integers: Array) -> Any:
+            return {n: parts[n].encode(entry, integers) if n in parts else entry for n, entry in batch.items()}
+
+        return Transform(whole, encode_entries)
     sizes, start = _integers(space)
     first = np.concatenate([[0], np.cumsum(sizes)])  # (K + 1,), the column where each integer's entries begin
 
@@ -96,29 +107,41 @@ def antialias(space: Space, bins: int, entries: Sequence[int] | None) -> Transfo
 def previous_action(space: Space, actions: Space) -> Transform:
     """Append the previous action, or at the start of an episode none, which the number of actions A stands for.
 
-    A flat Box gets A entries, 1 at the action and all 0 for none; integers get one more, of A + 1 values.
+    A flat Box gets A entries, 1 at the action and all 0 for none; integers get one more, of A + 1 values; a Dict gets
+    the entry "previous_action", Discrete(A + 1).
     """
     if not isinstance(actions, spaces.Discrete):
         raise UserError(f"PreviousAction needs Discrete actions, not {actions}.")
     count, start = int(actions.n), int(actions.start)
     codes = np.eye(count + 1, count, dtype=np.float32)  # the last row, for none, is all 0
-    whole, encode = append_integer(space, codes)
+    whole, encode = append_integer(space, "previous_action", codes)
     return Transform(whole, encode, count, lambda _, taken: np.array(taken, np.int64) - start)
 
 
 def step_count(space: Space, limit: int) -> Transform:
     """Append the number of steps taken, which stops at `limit`.
 
-    A flat Box gets one entry, the share of the limit from 0 to 1; integers get one more, of limit + 1 values.
+    A flat Box gets one entry, the share of the limit from 0 to 1; integers get one more, of limit + 1 values; a Dict
+    gets the entry "step_count", Box (1,), the share of the limit.
     """
     shares = np.linspace(0.0, 1.0, limit + 1, dtype=np.float32)[:, None]
-    whole, encode = append_integer(space, shares)
+    whole, encode = append_integer(space, "step_count", shares, code_in_dict=True)
     following = np.minimum(np.arange(1, limit + 2), limit)
     return Transform(whole, encode, 0, lambda count, _: following[count])
 
 
-def append_integer(space: Space, codes: Array) -> tuple[Space, Callable[[Any, Array], Any]]:
-    """Append an integer to integers, or to a flat Box the row of `codes` (values, C) float32 that stands for it."""
+def append_integer(
+    space: Space, key: str, codes: Array, code_in_dict: bool = False
+) -> tuple[Space, Callable[[Any, Array], Any]]:
+    """Append an integer to integers, or to a flat Box the row of `codes` (values, C) float32 that stands for it.
+
+    A Dict gets the integer, or with `code_in_dict` its code, as an entry `key`.
+    """
+    if isinstance(space, spaces.Dict):
+        require(key not in space.spaces, f"The observation already has an entry {key!r}; use the wrapper once only.")
+        code = spaces.Box(0.0, 1.0, codes.shape[1:], np.float32)
+        whole = spaces.Dict({**space.spaces, key: code if code_in_dict else spaces.Discrete(len(codes))})
+        return whole, lambda batch, integers: {**batch, key: codes[integers] if code_in_dict else integers.copy()}
     if isinstance(space, spaces.Box):
         flat, dtype = len(space.shape) == 1, _float_dtype(space)
         require(flat, f"A Box observation must be flat to be joined with a number, not of the shape {space.shape}.")
@@ -169,7 +192,7 @@ class _Wrapper(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
         return self._encode(observation), *rest
 
     def _encode(self, observation: Any) -> Any:
-        return self.transform.encode(np.asarray(observation)[None], self._integer)[0]
+        return row(self.transform.encode(batch_of_one(observation), self._integer), 0)
 
 
 class OneHot(_Wrapper):
@@ -238,8 +261,8 @@ class _VectorWrapper(VectorWrapper[Any, Any, Any, Any, Array]):
         observation, reward, terminated, truncated, info = self.env.step(actions)
         integers = self.transform.next(self._integers, actions)
         for index in np.flatnonzero(info.get("_final_obs", ())):
-            final = np.asarray(info["final_obs"][index])[None]
-            info["final_obs"][index] = self.transform.encode(final, integers[index : index + 1])[0]
+            final = batch_of_one(info["final_obs"][index])
+            info["final_obs"][index] = row(self.transform.encode(final, integers[index : index + 1]), 0)
         ended = terminated | truncated
         same_step = self.env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         restarted = ended if same_step else self._ended

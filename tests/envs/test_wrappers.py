@@ -20,6 +20,7 @@ from envs.errors import UserError
 from envs.spaces import MultiDiscrete
 from envs.wrappers import antialias, one_hot, previous_action, step_count
 
+DICTIONARY = ("Gridverse/Keydoor-5x5-v0", {"dictionary": True, "time_limit": 9})
 CAR, CARDS = ("POMDP/CarFlag-v0", {"time_limit": 12}), ("POMDP/MemoryCards-v0", {"pairs": 3, "time_limit": 9})
 CASES = [
     (CAR, "PreviousAction", {}),
@@ -28,6 +29,9 @@ CASES = [
     (CARDS, "PreviousAction", {}),
     (CARDS, "StepCount", {"limit": 5}),
     (CARDS, "OneHot", {}),
+    (DICTIONARY, "PreviousAction", {}),
+    (DICTIONARY, "StepCount", {"limit": 5}),
+    (DICTIONARY, "OneHot", {}),
 ]
 
 
@@ -162,7 +166,7 @@ class Continuous(gymnasium.Wrapper):
         (lambda: wrappers.VectorPreviousAction(made(CAR)), "envs.wrappers.PreviousAction"),
         (lambda: wrappers.StepCount("CarFlag"), "not str"),
         (lambda: previous_action(spaces.Box(0, 1, (3, 3)), spaces.Discrete(2)), "flat"),
-        (lambda: step_count(spaces.Dict(cards=spaces.Discrete(2)), 2), "whole numbers"),
+        (lambda: step_count(spaces.Dict(step_count=spaces.Discrete(2)), 2), "already has an entry 'step_count'"),
     ],
 )
 def test_wrong_use_is_one_sentence(build, words):
