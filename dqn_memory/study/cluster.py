@@ -28,8 +28,10 @@ class Cluster:
         self._ray = ray
         self._cpus, self._gpus, self._workers = cpus, gpus, workers
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        local = {"num_cpus": None if workers is None else workers * cpus, "include_dashboard": False}
-        more = {"object_store_memory": STORE, **local} if address is None else {}
+        more: dict[str, Any] = {}
+        if address is None:
+            processors = None if workers is None else workers * cpus
+            more = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": STORE}
         try:
             ray.init(address or "local", log_to_driver=False, logging_level="error", **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
