@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from concurrent.futures import Future
 from dataclasses import replace
@@ -33,7 +34,7 @@ class Cluster:
             processors = None if workers is None else workers * cpus
             more = {"num_cpus": processors, "include_dashboard": False, "object_store_memory": STORE}
         try:
-            ray.init(address or "local", log_to_driver=False, logging_level="error", **more)
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **more)
         except (ConnectionError, ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())
             raise UserError(f"--address {address}: no Ray cluster answers there ({reason})") from None
