@@ -1,8 +1,8 @@
 """Measure how fast the core is: `python -m dqn_memory.benchmark`.
 
 Every number stands beside that of a baseline which computes the published update as its reference does
-(dqn_memory/analysis/reference.py), measured in the same process by turns. Prints the tables and writes them, with the
-machine, into results/benchmarks/.
+(dqn_memory/analysis/reference.py), measured in the same process by turns. The pages are core.* and mamba.*, each
+written whole: its tables that were not asked for are not kept.
 """
 
 from __future__ import annotations
@@ -11,30 +11,33 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
+import tyro
 
 from dqn_memory.acting import WindowActor
 from dqn_memory.analysis import reference
 from dqn_memory.analysis.size import environment_sizes, gigaflop
-from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Work, full_replay, matrix_product, random_replay
+from dqn_memory.analysis.timing import CompareArgs, Work, full_replay, matrix_product, random_replay
 from dqn_memory.config import LearnerConfig
 from dqn_memory.network import NetworkConfig, QNetwork
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import mapped
-from dqn_memory.runs.errors import UserError, near_names, one_line_errors
+from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.metrics import read_metrics
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, parse, set_tf32
+from dqn_memory.runs.settings import set_tf32
 from dqn_memory.train import make_optimizer, make_update, sample
 from envs.machine import benchmark_facts
-from envs.tables import Table, Value, origin, write_page
+from envs.tables import Table, Value, origin, publish
 
-PAGES = {"core": "Speed of the core", "mamba": "Speed of Mamba"}
+TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+Rows = Iterable[dict[str, Value]]
 PUBLISHED = LearnerConfig(
     targets="shifted", window_placement="ending", loss_positions="all", mask_padding=False, lengths=False
 )
@@ -60,39 +63,20 @@ STEPS_BAR = 1000.0  # environment steps a second with one update a step, on an a
 
 # ---- arguments -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Args:
-    """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy."""
+class Args(CompareArgs):
+    """Measure updates and acting against the reference's way of computing them, and Mamba against mambapy.
 
-    threads: Annotated[int, Bounds(1)] = 1
-    """Threads of every matrix product, ours and the baseline's."""
-    repetitions: Annotated[int, Bounds(2)] = 15
-    """Turns of each alternative; medians are over these."""
+    --only knows update, windows, acting, mamba (the mixer and its scan, beside the package mambapy where it is
+    installed); with a CUDA device also graphs (eager against captured updates), training (environment steps/s with one
+    update a step) and mamba_cuda (every backend there).
+    """
+
     compile: bool = False
     """Also measure the published update under --engine compile (needs a C++ compiler, minutes of it)."""
-    only: Repeatable = ()
-    """Tables to make (none given: all that this machine can): update, windows, acting, mamba (the mixer and its scan,
-    beside the package mambapy where it is installed); with a CUDA device also graphs (eager against captured updates),
-    training (environment steps/s with one update a step) and mamba_cuda (every backend there)."""
-    clock: Clock = "wall"
-    """`cpu` counts the time that the process was given, for a machine that others use too."""
-    quick: bool = False
-    """Two repetitions of small batches: shows that everything runs; its numbers mean nothing."""
-    folder: str = "results/benchmarks"
-    """Where core.* and mamba.* go (md and json), each whole: its tables that were not asked for are not kept."""
-    write: bool = True
-    """Write the two files."""
-
-    @property
-    def config(self) -> BenchmarkConfig:
-        """How often everything is measured."""
-        return BenchmarkConfig(2, 1, self.clock) if self.quick else BenchmarkConfig(self.repetitions, clock=self.clock)
 
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
-        check_numbers(self)
-        for name in self.only:
-            if name not in TABLES:
-                raise UserError(near_names("table of --only", name, TABLES))
+        self.check_tables((*TABLES, *MAMBA))
         if not torch.cuda.is_available() and set(self.only) & set(ON_CUDA):
             raise UserError(
                 f"--only {' '.join(self.only)}: torch sees no CUDA device here, and {' and '.join(ON_CUDA)} need one"
@@ -101,8 +85,8 @@ class Args:
             raise UserError("--clock cpu cannot time an accelerator; name other tables by --only")
 
     def tables(self) -> list[str]:
-        """List what is to be measured, in the order of the page."""
-        possible = [name for name in TABLES if torch.cuda.is_available() or name not in ON_CUDA]
+        """List what is to be measured."""
+        possible = [name for name in (*TABLES, *MAMBA) if torch.cuda.is_available() or name not in ON_CUDA]
         return [name for name in possible if not self.only or name in self.only]
 
     def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
@@ -181,25 +165,13 @@ def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
 
 
 # ---- tables of the core ----------------------------------------------------------------------------------------------
-def update_table(args: Args) -> Table:
+def update_rows(args: Args) -> Rows:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
-    note = (
-        "One update, full windows of 50, batch 32: three forwards (the corrected form: two, and the newest position "
-        "of two more), backward, clipping, Adam. `published` is the baseline's mathematics, `corrected` the default "
-        "(a bidirectional network then trains on 4 acting contexts a window, 128 sequences). `shared` takes the values "
-        "of the next observations from the forward passes of the windows themselves (`--loss-positions all "
-        "--tail-fraction 0.125`: two passes over all windows, and the newest position of two more over 4 of 32). "
-        "`gflop`: operations of the matrix products; `gflop_s`: the rate of a large product here (bfloat16: of the "
-        "faster of the two precisions); `floor_ms`: the first over the second; `reached`: floor over median. "
-        "`speed_up`: median over pairs of neighbouring repetitions; `spread`: half the distance "
-        "of the quartiles over the median. dtqn_mamba has no baseline, because the reference has no such layer; "
-        "`backend`: what its scan runs on, the one that training chooses here."
-    )
-    rows = [row for case in args.cases((*CASES, *NO_BASELINE)) for row in _update_rows(case, args)]
-    return Table.from_records(rows, "Update", note)
+    for case in args.cases((*CASES, *NO_BASELINE)):
+        yield from _update_rows(case, args)
 
 
-def _update_rows(case: BenchmarkCase, args: Args) -> Iterable[dict[str, Value]]:
+def _update_rows(case: BenchmarkCase, args: Args) -> Rows:
     name, size = (case.env, case.architecture), 128 if args.quick else 1024
     choice = resolve_backend([case.network()], "auto", torch.device("cpu"))
     works = {form: update_work(case, form) for form in FORMS}
@@ -225,15 +197,9 @@ def _update_rows(case: BenchmarkCase, args: Args) -> Iterable[dict[str, Value]]:
         }  # fmt: skip
 
 
-def window_table(args: Args) -> Table:
+def window_rows(args: Args) -> Rows:
     """Measure what masking and trimming gain on real episode lengths."""
-    note = (
-        "Corrected form of dtqn4, batch 32, windows drawn from what a random policy met in 16 worlds. `mean_length`: "
-        "real transitions of a window of at most 50; `tokens`: mean width of the batches after trimming to a bucket; "
-        "`full_ms`: the same batches 50 wide; `gain`: full over trimmed; `speed_up`: the baseline, which knows no "
-        "lengths, over trimmed."
-    )
-    rows, turns = [], range(args.config.repetitions + args.config.warm_up)
+    turns = range(args.config.repetitions + args.config.warm_up)
     for case in args.cases([(env, "dtqn4") for env in WINDOW_ENVS]):
         replay = random_replay(case.env, 16, 60 if args.quick else 1500)
         batches = {trim: [case.batch("corrected", replay, seed, trim) for seed in turns] for trim in (True, False)}
@@ -243,47 +209,33 @@ def window_table(args: Args) -> Table:
             "baseline": baseline_work(case),
         }).values()  # fmt: skip
         lengths = torch.stack([batch.lengths for batch in batches[True]]).double()
-        rows.append({
+        yield {
             **case.columns, "mean_length": float(lengths.mean()),
             "tokens": sum(batch.action.shape[1] for batch in batches[True]) / len(turns), "full_ms": full.median,
             "gain": trimmed.speed_up(full), **trimmed.against(baseline),
-        })  # fmt: skip
-    return Table.from_records(rows, "Masked and trimmed windows", note)
+        }  # fmt: skip
 
 
-def acting_table(args: Args) -> Table:
+def acting_rows(args: Args) -> Rows:
     """Measure the milliseconds to value the actions of one step."""
-    note = (
-        "Q-values of one step of 1 and of 16 episodes whose context is full, 50 observations each. The baseline "
-        "computes all positions of every layer."
-    )
-    config, rows = replace(args.config, repetitions=4 * args.config.repetitions), []
+    config = replace(args.config, repetitions=4 * args.config.repetitions)
     for case, episodes in itertools.product(args.cases(CASES), (1, 16)):
         times = config.compare(acting_works(case, episodes))
-        rows.append({**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])})
-    return Table.from_records(rows, "Acting", note)
+        yield {**case.columns, "episodes": episodes, **times["ours"].against(times["baseline"])}
 
 
-def graph_table(args: Args) -> Table:
+def graph_rows(args: Args) -> Rows:
     """Measure one update eager and as a captured CUDA graph, in both forms."""
-    note = "One update on the accelerator, full windows of 50, batch 32; `speed_up`: eager over captured."
-    rows = []
     for case, form in itertools.product(args.cases(CASES), ("published", "corrected")):
         works = {engine: update_work(case, form, engine, "cuda") for engine in ("eager", "cudagraph")}
         times = args.config.compare(works)
         row = {"world": case.env, "architecture": case.architecture, "form": form}
-        rows.append({**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR})
-    return Table.from_records(rows, "Captured updates", note)
+        yield {**row, **times["cudagraph"].against(times["eager"], "eager"), "bar": GRAPH_BAR}
 
 
-def training_table(args: Args) -> Table:
+def training_rows(args: Args) -> Rows:
     """Measure environment steps per second of `dqn_memory.train` with one update for every step."""
-    note = (
-        "`python -m dqn_memory.train` with 16 worlds and 16 updates an iteration: acting, replay, one "
-        "update for every environment step. Steps per second after the first log line, so without start and capture."
-    )
-    rows = [training_row(*case, 320 if args.quick else 8_000) for case in CASES]
-    return Table.from_records(rows, "Training", note)
+    return (training_row(*case, 320 if args.quick else 8_000) for case in CASES)
 
 
 def training_row(
@@ -316,38 +268,44 @@ def steady_rate(metrics: Path) -> float:
 
 
 # ---- measure, print, write -------------------------------------------------------------------------------------------
-
-TABLES: dict[str, Callable[[Args], list[Table]]] = {
-    "update": lambda args: [update_table(args)],
-    "windows": lambda args: [window_table(args)],
-    "acting": lambda args: [acting_table(args)],
-    "graphs": lambda args: [graph_table(args)],
-    "training": lambda args: [training_table(args)],
-    "mamba": lambda args: reference.mamba_tables(args.config, 2 if args.quick else 2048),
-    "mamba_cuda": lambda args: reference.mamba_tables(args.config, 2 if args.quick else 2048, "cuda"),
+TABLES: dict[str, Callable[[Args], Rows]] = {
+    "update": update_rows,
+    "windows": window_rows,
+    "acting": acting_rows,
+    "graphs": graph_rows,
+    "training": training_rows,
 }
+MAMBA = {"mamba": "cpu", "mamba_cuda": "cuda"}  # two tables each, on a page of their own
 ON_CUDA = ("graphs", "training", "mamba_cuda")
+
+
+def core_tables(args: Args) -> Iterator[Table]:
+    """Measure table after table."""
+    for name, measure in TABLES.items():
+        if name in args.tables():
+            yield Table.from_records(measure(args), *TEXTS["tables"][name])
+
+
+def mamba_tables(args: Args) -> Iterator[Table]:
+    """Measure the mixer and the scan on each device that is asked for."""
+    for name, device in MAMBA.items():
+        if name in args.tables():
+            yield from reference.mamba_tables(args.config, 2 if args.quick else 2048, device)
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print and write each table as soon as it is there, so that one that fails loses none of those before it."""
+    """Measure; print and write the tables of both pages."""
     argv = sys.argv[1:] if argv is None else argv
-    args = parse(Args, argv, prog="python -m dqn_memory.benchmark")
+    args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
     set_tf32(False)
     facts = origin("dqn_memory.benchmark", argv, **benchmark_facts())
-    pages: dict[str, list[Table]] = {}
-    for name in args.tables():
-        page, tables = "mamba" if name.startswith("mamba") else "core", TABLES[name](args)
-        pages.setdefault(page, []).extend(tables)
-        for table in tables:
-            print(f"{table.text()}\n\n{table.note}\n", flush=True)
-        if args.write:
-            write_page(Path(args.folder), page, PAGES[page], facts, pages[page])
-    for page in pages if args.write else ():
-        print(f"wrote {args.folder}/{page}.md and {args.folder}/{page}.json")
+    if set(args.tables()) & set(TABLES):
+        publish(core_tables(args), args.target, "core", "Speed of the core", facts)
+    if set(args.tables()) & set(MAMBA):
+        publish(mamba_tables(args), args.target, "mamba", "Speed of Mamba", facts)
 
 
 if __name__ == "__main__":

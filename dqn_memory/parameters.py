@@ -5,21 +5,18 @@ Prints one row a network, and writes the same rows with the DBGFQN paper's Table
 
 from __future__ import annotations
 
-import copy
 import csv
 import itertools
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import torch
-from rich.console import Console
-from rich.progress import track
 from torch import nn
 
 from dqn_memory.analysis.size import (
@@ -35,33 +32,18 @@ from dqn_memory.analysis.size import (
     part_counts,
     published_count,
 )
-from dqn_memory.analysis.timing import BenchmarkConfig, full_replay
 from dqn_memory.blocks import PriorConfig
-from dqn_memory.config import LearnerConfig
 from dqn_memory.network import ARCHITECTURES, NetworkConfig
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Repeatable, parse
-from dqn_memory.train import make_optimizer, sample, update
 from envs.cli import load_plugins
 from envs.files import disk_errors, write_atomic
-from envs.machine import benchmark_facts, revision
+from envs.machine import revision
 from envs.tables import Table, Value, origin, page
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
 
-DEFINITIONS = """\
-- **published**: the count as the reference prints it: trainable parameters and, for each attention
-  layer, the K x K cells of a causal mask that it keeps as a frozen parameter. Blank where the paper and
-  its reference have no such network.
-- **trainable**, **frozen**: parameters that an optimiser changes, and those that none does. **buffers**:
-  elements of tables that are not parameters (positions, distances).
-- **flops**: floating-point operations of one forward pass over a full window of K observations, batch 1:
-  two for each multiply-add of linear maps, recurrences and gates, and 4 K^2 D for each attention (all K
-  x K scores, masked ones included). Look-ups, biases, activations, softmax, LayerNorm and priors are not
-  counted.
-- **width**: D. **head_width**: hidden units of the Q head. **embedding ... head**: how the trainable
-  parameters divide.
-- **ms_per_update**: median time of one update with the learner's defaults on full windows, if asked for."""
+TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -82,8 +64,6 @@ class Args:
     """Attention heads H."""
     match: str | None = None
     """Trainable parameters to match, such as 100k or 1.5M: the widest D under it, then a wider Q head."""
-    time: bool = False
-    """Measure the milliseconds of one update, a few seconds for each network."""
     format: Literal["table", "json", "csv"] = "table"
     """What is printed; messages go to standard error."""
     write: bool = True
@@ -112,16 +92,15 @@ class Row(NamedTuple):
     encoder: int
     norm: int
     head: int
-    ms_per_update: float | None = None
 
 
-def make_row(env: str, config: NetworkConfig, budget: int | None = None, timed: bool = False) -> Row:
+def make_row(env: str, config: NetworkConfig, budget: int | None = None) -> Row:
     """Count `config` at the paper's width for this environment, or matched to `budget` trainable parameters."""
-    return _counted(config, environment_sizes(env), budget, timed)._replace(world=env.removeprefix("envs:"))
+    return _counted(config, environment_sizes(env), budget)._replace(world=env.removeprefix("envs:"))
 
 
 @cache  # most environments have the same sizes
-def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None, timed: bool) -> Row:
+def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None) -> Row:
     config = replace(config, width=sizes.width)
     if budget is not None:
         config = match(budget, config, sizes.spec, sizes.num_actions)
@@ -131,27 +110,7 @@ def _counted(config: NetworkConfig, sizes: EnvironmentSizes, budget: int | None,
         "", config.architecture, published_count(network), **vars(count(network)),
         flops=forward_operations(network), width=config.width,
         head_width=first.out_features if isinstance(first, nn.Linear) else None, **part_counts(network),
-        ms_per_update=round(milliseconds_per_update(config, sizes), 2) if timed else None,
     )  # fmt: skip
-
-
-def milliseconds_per_update(config: NetworkConfig, sizes: EnvironmentSizes, updates: int = 10) -> float:
-    """Give the median time of one update with the learner's defaults on full windows of K steps.
-
-    Sampling, three forwards, backward, clipping and Adam; eager, float32, on the CPU with torch's threads.
-    """
-    learner, draws = LearnerConfig(), torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        network = config.build(sizes.spec, sizes.num_actions)
-    target, optimizer = copy.deepcopy(network).requires_grad_(False), make_optimizer(network, learner)
-    replay = full_replay(sizes.spec, sizes.num_actions, config.context, draws)
-    ends = learner.contexts_per_window(network)
-
-    def work() -> None:
-        update(network, target, optimizer, sample(replay, learner, config.context, ends, draws), learner)
-
-    return BenchmarkConfig(updates).compare({"update": work})["update"].median
 
 
 # ---- the page --------------------------------------------------------------------------------------------------------
@@ -167,7 +126,7 @@ def markdown_page(rows: Sequence[Row], facts: Mapping[str, Value], notes: Sequen
     """Write the whole report: definitions, Table 3 and its reconciliation, then all rows."""
     tables = "\n\n".join(f"## {table.title}\n\n{table.note}\n\n{table.markdown()}" for table in all_tables(rows))
     left_out = "".join(["\n\n## Left out\n\n", *(f"- {note}\n" for note in notes)]).rstrip() if notes else ""
-    return f"{page('Parameters', facts, [])}\n## What is counted\n\n{DEFINITIONS}\n\n{tables}{left_out}\n"
+    return f"{page('Parameters', facts, [])}\n## What is counted\n\n{TEXTS['definitions']}\n\n{tables}{left_out}\n"
 
 
 def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
@@ -188,13 +147,11 @@ def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
     sections = {
         "The DBGFQN paper's Table 3": (
             compared,
-            f"Paper / ours, for K = 50 and the causal prior: {matching} of {len(printed)} printed cells match. "
-            "A dash is a cell that the paper does not print; its DBGFQN and DTQN4 columns are filled in here.",
+            TEXTS["table3"].format(matching, len(printed)),
         ),
         "Trainable parameters and causal masks": (
             divided,
-            "Published = trainable + masks; the masks are 2 layers x 50 x 50 cells that never learn. "
-            "Here they are not parameters, and not stored.",
+            TEXTS["masks"],
         ),
     }
     for title, (cell, note) in sections.items():
@@ -224,19 +181,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     load_plugins(args.plugin)
     budget = None if args.match is None else parse_budget(args.match)
     base = NetworkConfig(heads=args.heads, context=args.context, form=args.form, prior=PriorConfig(kind=args.prior))
-    asked = list(itertools.product(args.env or tuple(WIDTHS), args.architecture or tuple(ARCHITECTURES)))
     rows, misses = [], []
-    for env, name in track(asked, "timing", console=Console(stderr=True), disable=not args.time):
+    for env, name in itertools.product(args.env or WIDTHS, args.architecture or ARCHITECTURES):
         try:
-            rows.append(make_row(env, replace(base, architecture=name), budget, args.time))
+            rows.append(make_row(env, replace(base, architecture=name), budget))
         except Unmatched as error:
             misses.append(f"{env}: {error}")
     if not rows:
         raise UserError(misses[0])
     table, folder = Table(Row._fields, rows), Path(args.results)
     if args.write:
-        machine = benchmark_facts() if args.time else {}
-        facts = origin("dqn_memory.parameters", argv, **{"revision": revision(), **machine})
+        facts = origin("dqn_memory.parameters", argv, revision=revision())
         with disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
         write_atomic(folder / "parameters.md", markdown_page(rows, facts, misses).encode())

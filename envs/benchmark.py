@@ -1,8 +1,7 @@
 """Measure steps per second of the environments: `python -m envs.benchmark`.
 
 Every registered environment is measured alone and 1,024 at a time, and compared with the originals; with
-`--device cuda` 65,536 at a time inside one CUDA graph. The table is printed and, with the machine, written to
-results/benchmarks/environments.{md,json}.
+`--device cuda` 65,536 at a time inside one CUDA graph.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import statistics
 import sys
 import time
 import timeit
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -25,11 +24,10 @@ from torch import Tensor
 
 from envs.core import Step, World
 from envs.errors import UserError, near_names, one_line_errors
-from envs.files import make_folder
 from envs.fleet import advance
-from envs.machine import benchmark_facts
+from envs.machine import CLOCKS, MeasureArgs, benchmark_facts
 from envs.registry import FROM_FILES, WORLDS, make_world
-from envs.tables import Table, Value, origin, write_page
+from envs.tables import Table, Value, origin, publish
 
 # Steps per second of the original environments, by id. Source: measured by us on the original code, gym-gridverse
 # 07909d9 and gym-pomdps 81ffa37 as DTQN (9f8d72b) wraps them, on one core of an AMD EPYC, processor time, medians,
@@ -55,38 +53,25 @@ GRAPH_NOTE = (
     "Steps per second of all environments together inside one CUDA graph: random numbers, actions, steps and resets "
     "of finished episodes. `episodes`: those that ended while it was timed."
 )
-Clock = Literal["wall", "cpu"]
-CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(MeasureArgs):
     """Measure how many steps per second the environments take."""
 
     device: Literal["cpu", "cuda"] = "cpu"
     """`cuda` measures many environments inside one CUDA graph instead of the Gymnasium environments."""
     only: tuple[str, ...] = ()
     """Ids to measure; none given: all (on `cuda`: the two that have a bar)."""
-    threads: int = 1
-    """Threads of torch on the CPU; a step of 1,024 environments is too little work to gain from more."""
-    clock: Clock = "wall"
-    """`cpu` counts the time that the process was given, for a machine that others use too."""
-    quick: bool = False
-    """Few steps: shows that everything runs; its numbers mean nothing."""
-    folder: Path = Path("results/benchmarks")
-    """Where environments.md and environments.json go."""
-    write: bool = True
-    """Write the two files."""
 
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
+        super().check()
         for id in self.only:
             if id not in WORLDS:
                 raise UserError(f"--only: {near_names('environment', id, WORLDS)}")
             if id in FROM_FILES:
                 raise UserError(f"--only {id}: its file decides what it is; name an environment that needs none.")
-        if self.threads < 1:
-            raise UserError(f"--threads must be at least 1, not {self.threads}.")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UserError("--device cuda: torch sees no CUDA device here; leave it out, or run where there is one.")
 
@@ -202,26 +187,27 @@ def capture(play: RandomPlay, steps: int) -> torch.cuda.CUDAGraph:
     return graph
 
 
+def measured(args: Args) -> Iterator[Table]:
+    """Measure every environment in turn, the one at work named on standard error."""
+    rows, on_cuda = [], args.device == "cuda"
+    for number, id in enumerate(args.ids(), 1):
+        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
+        rows.append(graph_row(id) if on_cuda else cpu_row(id, args))
+    if on_cuda:
+        yield Table.from_records(rows, "Many environments inside one CUDA graph", GRAPH_NOTE)
+    else:
+        yield Table.from_records(rows, "Environments on a CPU", NOTE)
+
+
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure every environment in turn, the one at work named on standard error; print and write the table."""
+    """Measure; print and write the table."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog="python -m envs.benchmark")
     args.check()
     torch.set_num_threads(args.threads)
-    if args.write:
-        make_folder(args.folder)
     facts = origin("envs.benchmark", argv, **benchmark_facts())
-    rows = []
-    for number, id in enumerate(args.ids(), 1):
-        print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
-        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args))
-    many = ("Many environments inside one CUDA graph", GRAPH_NOTE)
-    table = Table.from_records(rows, *(many if args.device == "cuda" else ("Environments on a CPU", NOTE)))
-    print(table.text())
-    if args.write:
-        write_page(args.folder, "environments", "Speed of the environments", facts, [table])
-        print(f"wrote {args.folder}/environments.md and {args.folder}/environments.json")
+    publish(measured(args), args.target, "environments", "Speed of the environments", facts)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
-from envs.files import write_text
+from envs.files import make_folder, write_text
 
 Value = str | int | float | bool | None
 Section = dict[str, Any]  # machine: facts by name; tables: a list of title, note and rows
@@ -148,6 +148,29 @@ def write_page(
         content = {"title": title, **measured}
     write_text(path, json.dumps(content, indent=1) + "\n")
     write_text(path.with_suffix(".md"), page_text(content))
+
+
+def publish(
+    tables: Iterable[Table], folder: Path | None, name: str, title: str, facts: Mapping[str, Value], section: str = ""
+) -> None:
+    """Print and write each table as soon as it is there, so that one that fails loses none of those before it.
+
+    A table that comes again, with more rows, takes the place of the one before. See `write_page`; nothing is written
+    where there is no folder.
+    """
+    if folder is not None:
+        make_folder(folder)
+    made: dict[str, Table] = {}
+    for table in tables:
+        print(
+            "\n\n".join([table.text(), *([table.note] if table.note and table.title not in made else []), ""]),
+            flush=True,
+        )
+        made[table.title] = table
+        if folder is not None:
+            write_page(folder, name, title, facts, list(made.values()), section)
+    if folder is not None:
+        print(f"wrote {folder / name}.md and {folder / name}.json" + (f", section {section!r}" if section else ""))
 
 
 def remake_page(path: Path) -> str | None:

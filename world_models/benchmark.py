@@ -2,8 +2,7 @@
 
 Without RUN it measures what the trainers do (acting, updates) and what a whole run of 100,000 steps of Pong adds up to:
 a small preset on a CPU, the full size on CUDA. With RUN it reads what a finished or a running run logged about its own
-speed. Both print tables and write them as a section of results/benchmarks/unizero.{md,json} or glam.{md,json}; other
-sections are kept.
+speed. Both write a section of results/benchmarks/unizero.{md,json} or glam.{md,json}, whole; other sections are kept.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from typing import Annotated, Any, Literal, get_args
 import torch
 import tyro
 
-from dqn_memory.analysis.timing import BenchmarkConfig, Clock, Timer, Work, environment_step, prior_table
+from dqn_memory.analysis.timing import CompareArgs, Timer, Work, environment_step, prior_rows
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers, parse, set_tf32
+from dqn_memory.runs.settings import Repeatable, parse, set_tf32
 from dqn_memory.runs.toml import from_record
 from envs.machine import benchmark_facts
-from envs.tables import Table, origin, write_page
+from envs.tables import Table, origin, publish
 from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
 from world_models.unizero.config import TrainConfig as UniZeroConfig
@@ -52,7 +51,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(CompareArgs):
     """Measure a world model, or put what a RUN logged into the page of results.
 
     UniZero has the tables acting, learning, projection (which needs the first two) and priors; GLAM has phases,
@@ -67,24 +66,10 @@ class Args:
     """Name of a run's section, after "run" (empty: its environment and device)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A small preset on a cpu, the full size on cuda (auto: cuda where there is one)."""
-    threads: Annotated[int, Bounds(1)] = 1
-    """Threads of every matrix product on a CPU."""
-    repetitions: Annotated[int, Bounds(2)] = 15
-    """Repetitions of each measurement; medians are over these."""
     engine: Repeatable = ()
     """Engines to measure (none given: all but compile on a CPU, which takes minutes)."""
-    only: Repeatable = ()
-    """Tables to make (none given: all)."""
-    clock: Clock = "wall"
-    """`cpu` counts the time that the process was given, for a machine that others use too."""
     backend: Backend = "auto"
     """What the scan of a Mamba runs on (GLAM only)."""
-    quick: bool = False
-    """Two repetitions of tiny sizes: shows that everything runs; its numbers mean nothing."""
-    folder: str = "results/benchmarks"
-    """Where the two files go. The section of the measured device is replaced whole, with all its tables."""
-    write: bool = True
-    """Write the two files."""
 
     @property
     def on(self) -> str:
@@ -93,14 +78,10 @@ class Args:
 
     def check(self) -> None:
         """Raise UserError for what cannot be measured."""
-        check_numbers(self)
-        known = {
-            "table of --only": (self.only, CASES[self.model]["tables"]),
-            "--engine": (self.engine, {case["engine"] for case, _ in ways(self.model, self.on)}),
-        }
-        for what, (given, names) in known.items():
-            for name in set(given) - set(names):
-                raise UserError(near_names(what, name, sorted(names)))
+        self.check_tables(CASES[self.model]["tables"])
+        engines = {case["engine"] for case, _ in ways(self.model, self.on)}
+        for name in set(self.engine) - engines:
+            raise UserError(near_names("--engine", name, sorted(engines)))
         if self.on == "cuda" and (self.clock == "cpu" or not torch.cuda.is_available()):
             raise UserError("--device cuda needs a CUDA device, which torch does not see here, and --clock wall")
 
@@ -157,7 +138,7 @@ def minutes(milliseconds: Mapping[str, float]) -> Row:
 
 def tables(args: Args) -> Iterator[Table]:
     """Measure table after table; one that comes again with more rows replaces the one before."""
-    timer = BenchmarkConfig(*(2, 1) if args.quick else (args.repetitions, 3), args.clock).compare
+    timer = args.config.compare
     notes = CASES[args.model]["tables"]
     wanted = args.only or tuple(notes)
     engines = args.engine or (("eager",) if args.on == "cpu" else ("eager", "compile", "cudagraph"))
@@ -175,7 +156,8 @@ def tables(args: Args) -> Iterator[Table]:
         yield Table.from_records(rows, *notes["projection"])
     if "priors" in wanted:
         shape = (1, 2, 4) if args.quick else (64 if args.on == "cuda" else 2, 8, 96)
-        yield prior_table(timer, shape, (16, 32, 128) if args.quick else CONTEXTS, args.on)
+        contexts, (title, note) = (16, 32, 128) if args.quick else CONTEXTS, notes["priors"]
+        yield Table.from_records(prior_rows(timer, shape, contexts, args.on), title, note.format(*shape))
 
 
 # ---- UniZero ---------------------------------------------------------------------------------------------------------
@@ -345,11 +327,10 @@ def outcome_rows(lines: Sequence[Row], *parts: str) -> list[Row]:
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure or read; print and write each table as soon as it is there, so that a failure loses none before it."""
+    """Measure or read; print and write the tables."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     args.check()
-    made: dict[str, Table] = {}
     found: Iterable[Table]
     if args.run:
         section, facts, found = run_section(args.model, Path(args.run), args.name)
@@ -357,13 +338,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
         set_tf32(False)
         section, facts, found = args.on, origin(MODULE, argv, **benchmark_facts()), tables(args)
-    for table in found:
-        made[table.title] = table
-        print(table.text(), end="\n\n", flush=True)
-        if args.write:
-            write_page(Path(args.folder), args.model, CASES[args.model]["title"], facts, list(made.values()), section)
-    if args.write:
-        print(f"wrote the section {section!r} of {args.folder}/{args.model}.md and {args.folder}/{args.model}.json")
+    publish(found, args.target, args.model, CASES[args.model]["title"], facts, section)
 
 
 if __name__ == "__main__":

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 import timeit
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -19,10 +17,12 @@ from dqn_memory.blocks import PRIORS, PriorConfig
 from dqn_memory.blocks.attention import attend
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from envs.fleet import make_fleet
-from envs.tables import Table, Value
+from envs.machine import CLOCKS, Clock, MeasureArgs
+from envs.tables import Value
 
-Clock = Literal["wall", "cpu"]
 Work = Callable[[], object]
 Timer = Callable[[Mapping[str, Work]], dict[str, "Timing"]]
 ROWS = 4  # parallel environments of a full replay
@@ -70,7 +70,7 @@ class BenchmarkConfig:
 
     repetitions: int = 15
     """Turns of each alternative, at least 2; medians are over these."""
-    warm_up: int = 2
+    warm_up: int = 3
     """Turns that are not counted."""
     clock: Clock = "wall"
 
@@ -79,19 +79,36 @@ class BenchmarkConfig:
         taken: dict[str, list[float]] = {name: [] for name in alternatives}
         for _ in range(self.warm_up + self.repetitions):
             for name, work in alternatives.items():
-                taken[name].append(1000 * timeit.timeit(work, timer=partial(now, self.clock), number=1))
+                taken[name].append(1000 * timeit.timeit(work, timer=self.now, number=1))
         return {name: Timing(tuple(values[self.warm_up :])) for name, values in taken.items()}
 
+    def now(self) -> float:
+        """Give the time in seconds; on an accelerator after all that was asked of it is done."""
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return CLOCKS[self.clock]()
 
-def now(clock: Clock) -> float:
-    """Give the time in seconds; on an accelerator after all that was asked of it is done.
 
-    `cpu` counts the time that this process was given, all its threads together: a better measure than `wall` on
-    a machine that others use, with one thread.
-    """
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() if clock == "wall" else time.process_time()
+@dataclass(frozen=True, kw_only=True)
+class CompareArgs(MeasureArgs):
+    """What the benchmarks take that compare alternatives."""
+
+    repetitions: Annotated[int, Bounds(2)] = 15
+    """Turns of each alternative; medians are over these."""
+    only: Repeatable = ()
+    """Tables to make (none given: all that this machine can)."""
+
+    @property
+    def config(self) -> BenchmarkConfig:
+        """How often everything is measured."""
+        return BenchmarkConfig(*(2, 1) if self.quick else (self.repetitions, 3), self.clock)
+
+    def check_tables(self, known: Collection[str]) -> None:
+        """Refuse numbers out of their bounds, and tables that are not known."""
+        super().check()
+        check_numbers(self)
+        for name in set(self.only) - set(known):
+            raise UserError(near_names("table of --only", name, sorted(known)))
 
 
 # ---- what is timed ---------------------------------------------------------------------------------------------------
@@ -142,14 +159,6 @@ def environment_step(env: str, num_envs: int, device: str, env_kwargs: Mapping[s
     return lambda: fleet.step(torch.randint(fleet.num_actions, (num_envs,), generator=draws).to(device))
 
 
-PRIORS_NOTE = (
-    "Attention without its projections; forward (`ms`) and with the gradient (`both_ms`). `local` looks 10 back, in "
-    "blocks where that pays; `local, masked` is the same function with all scores computed. `of_causal`, "
-    "`both_of_causal`: over plain causal attention at the same context. `growth`: `both_ms` over that of half the "
-    "context if measured; 2 is linear, 4 square."
-)
-
-
 def mixing_work(
     shape: tuple[int, int, int], device: str, kind: str, tokens: int, gradient: bool, masked: bool = False
 ) -> Work:
@@ -170,9 +179,11 @@ def mixing_work(
     return mix if gradient else torch.no_grad()(mix)
 
 
-def prior_table(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str) -> Table:
+def prior_rows(
+    timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str
+) -> Iterator[dict[str, Value]]:
     """Measure the milliseconds of attention under every prior, by context, forward and with the gradient."""
-    rows, names = list[dict[str, Value]](), (*PRIORS, "local, masked")
+    names = (*PRIORS, "local, masked")
     measured: dict[tuple[str, int], float] = {}  # with the gradient
     for tokens in contexts:
         works = {
@@ -183,11 +194,9 @@ def prior_table(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[in
         for name in names:
             forward, both, half = times[name], times[f"{name} both"], measured.get((name, tokens // 2))
             measured[name, tokens] = both.median
-            rows.append({
+            yield {
                 "prior": name, "tokens": tokens, "ms": forward.median, "both_ms": both.median, "spread": both.spread,
                 "of_causal": 1 / forward.speed_up(times["causal"]),
                 "both_of_causal": 1 / both.speed_up(times["causal both"]),
                 "growth": None if half is None else both.median / half,
-            })  # fmt: skip
-    note = f"{shape[0]} sequences, {shape[1]} heads of {shape[2]}. {PRIORS_NOTE}"
-    return Table.from_records(rows, "Priors", note)
+            }  # fmt: skip

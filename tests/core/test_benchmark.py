@@ -18,7 +18,6 @@ from dqn_memory.blocks.kernels.select import choose
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs.errors import UserError
 from dqn_memory.train import td_loss
-from envs.tables import Table
 
 SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]
 QUICK, TORCH = BenchmarkConfig(repetitions=2, warm_up=1), choose("torch", torch.device("cpu"))
@@ -141,7 +140,7 @@ def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
     def fails(_):
         raise UserError("no more time")
 
-    monkeypatch.setitem(benchmark.TABLES, "update", lambda _: [Table(["ms"], [[1.5]], "Update")])
+    monkeypatch.setitem(benchmark.TABLES, "update", lambda _: [{"ms": 1.5}])
     monkeypatch.setitem(benchmark.TABLES, "windows", fails)
     with pytest.raises(SystemExit):
         benchmark.main(["--only", "update", "--only", "windows", "--folder", str(tmp_path)])

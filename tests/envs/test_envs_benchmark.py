@@ -60,7 +60,7 @@ def test_the_script_prints_a_table_and_writes_two_files(tmp_path, capsys):
     [
         (["--only", "POMDP/CarFlg-v0"], "POMDP/CarFlag-v0"),
         (["--only", "Gridverse/Yaml-v0"], "its file decides"),
-        (["--threads", "0"], "--threads must be at least 1"),
+        (["--threads", "0"], "--threads 0 must be at least 1"),
         (["--device", "cuda"], "no CUDA device"),
         (["--folder", __file__], "cannot write"),
     ],
