@@ -33,7 +33,7 @@ Scalars = Callable[[Planned, int], Mapping[str, float]]  # what a run logs at a 
 
 TEXT = """
 title = "{title}"
-kind = "dqn_memory.train"
+kind = "q_network"
 about = "Whether reports work."
 [base]
 total_steps = 600
@@ -77,7 +77,7 @@ def make_study(
     file.write_text(TEXT.format(title=title, worlds=listed, architectures=architectures, seeds=seeds))
     definition = read_definition(str(file), False)
     planned = expand(definition)
-    study = Study.create(folder, definition, [(run.name, run.axes, run.config.total_steps) for run in planned])
+    study = Study.create(folder, definition, planned)
     for run in planned:
         write_run(study, run, level, more)
         study.mark(run.name, "finished", seconds=60.0, begun=True)

@@ -44,8 +44,8 @@ def migrate(kind: str, tree: Mapping[str, Any], source: str) -> dict[str, Any]:
     if schema != 1:
         raise UserError(f"{source}: schema {schema!r} is not known here; this version reads 1 and {SCHEMA}")
     migrated: dict[str, Any] = {}
-    for path, value in _leaves(found):
-        _put(migrated, new_path(kind, path), new_value(kind, path, value), source)
+    for path, value in leaves(found):
+        put(migrated, new_path(kind, path), new_value(kind, path, value), source)
     return migrated
 
 
@@ -62,16 +62,6 @@ def new_value(kind: str, path: Keys, value: Any) -> Any:
     """Translate a setting's value of schema 1."""
     names = VALUES.get(".".join(path), {}) if kind in PATHS else {}
     return names.get(value, value) if isinstance(value, str | bool | int | float) else value
-
-
-def new_setting(kind: str, key: str, value: Any = None) -> tuple[str, Any]:
-    """Translate path and value of a setting that a study of schema 1 names by its flag or its path; others stay."""
-    word = key.replace("-", "_").replace(".", "_")
-    for old in (*VALUES, *PATHS.get(kind, {})):
-        path = tuple(old.split("."))
-        if any("_".join(path[start:]) == word for start in range(len(path))):
-            return ".".join(new_path(kind, path)), new_value(kind, path, value)
-    return key, value
 
 
 def new_metric(name: str) -> str:
@@ -92,15 +82,17 @@ def migrate_state(state: Mapping[str, Any]) -> dict[str, Any]:
     return new
 
 
-def _leaves(tree: Mapping[str, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+def leaves(tree: Mapping[str, Any], prefix: Keys = ()) -> Iterator[tuple[Keys, Any]]:
+    """Yield each setting of nested tables with its path; an empty table is a value."""
     for key, value in tree.items():
         if isinstance(value, dict) and value:
-            yield from _leaves(value, (*prefix, key))
+            yield from leaves(value, (*prefix, key))
         else:
             yield (*prefix, key), value
 
 
-def _put(tree: dict[str, Any], path: Keys, value: Any, source: str) -> None:
+def put(tree: dict[str, Any], path: Keys, value: Any, source: str = "") -> None:
+    """Set a value in nested tables; a UserError, which names `source`, where there is one already."""
     for key in path[:-1]:
         tree = tree.setdefault(key, {})
     if path[-1] in tree:

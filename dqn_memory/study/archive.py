@@ -32,9 +32,10 @@ import tomli_w
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
 from dqn_memory.runs.migration import SCHEMA, migrate
-from dqn_memory.study.definition import Definition, Line, flat, nested, read_definition, read_lines, shipped
+from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
 from dqn_memory.study.store import HASHES, HOME, INDEX, Facts, RunState, Study, read_facts, read_file, write_checksums
-from envs.files import disk_errors, sha256, write_atomic
+from envs.files import disk_errors, sha256, write_text
+from envs.tables import Table
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
@@ -125,7 +126,7 @@ def _source(facts: Tree, folder: Path, runs: tuple[RunState, ...], damage: Damag
     problems, path, text, lines = list(damage.get("", ())), folder / DEFINITION, "", dict[str, Line]()
     try:
         text = read_file(path, bytes.decode)
-        lines = read_lines(text, str(path))
+        lines = parse_file(text, str(path)).lines
     except UserError as error:
         problems.append(str(error))
     damage = {name: found for name, found in {**damage, "": list(dict.fromkeys(problems))}.items() if found}
@@ -176,15 +177,9 @@ def unpack(record: RunRecord, folder: Path) -> None:
     files = {CONFIG: record.config_toml, ENVIRONMENT: json.dumps(record.environment, indent=1), METRICS: lines}
     files |= {} if record.summary is None else {SUMMARY: json.dumps(record.summary, indent=1)}
     files |= {} if record.attention is None else {ATTENTION: _compact(record.attention)}
-    _write(folder, files)
-    write_checksums(folder)
-
-
-def _write(folder: Path, files: Mapping[str, str]) -> None:
-    with disk_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
-        write_atomic(folder / name, text.encode())
+        write_text(folder / name, text)
+    write_checksums(folder)
 
 
 # ---------------------------------------------------------------- writing
@@ -229,7 +224,8 @@ def write_archive(source: Source, records: Mapping[str, RunRecord], folder: Path
     index = {"format": FORMAT, "study": source.plain(), "report": dict(source.shown), "files": checks}
     with disk_errors(folder):
         (folder / ATTENTION).unlink(missing_ok=True)
-    _write(folder, files | {INDEX: json.dumps(index, indent=1) + "\n"})
+    for name, text in (files | {INDEX: json.dumps(index, indent=1) + "\n"}).items():
+        write_text(folder / name, text)
 
 
 def _earlier(source: Source, records: Mapping[str, RunRecord], folder: Path) -> dict[str, int]:
@@ -264,11 +260,8 @@ def rounded(row: Tree) -> Tree:
 
 def placeless(value: Any, folder: Path, place: str) -> Any:
     """Name a folder of this machine as `place` in plain values, wherever a text names it."""
-    if isinstance(value, dict):
-        return {name: placeless(each, folder, place) for name, each in value.items()}
-    if isinstance(value, list):
-        return [placeless(each, folder, place) for each in value]
-    return value.replace(str(folder.resolve()), place) if isinstance(value, str) else value
+    here = json.dumps(str(folder.resolve()))[1:-1]
+    return json.loads(json.dumps(value).replace(here, place))
 
 
 def _run_row(run: RunState, record: RunRecord | None, number: int | None, common: Tree, machines: list[Tree]) -> Tree:
@@ -306,11 +299,7 @@ def shared(configs: Sequence[Tree]) -> Tree:
 
 def _csv(rows: Sequence[Tree]) -> str:
     """Write rows as text, columns in the order of first appearance."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
-    return out.getvalue()
+    return Table.from_records({name: _cell(value) for name, value in row.items()} for row in rows).csv()
 
 
 def _cell(value: Any) -> str:
@@ -332,7 +321,7 @@ def _value(cell: str) -> Any:
 
 
 def _open_archive(folder: Path) -> Source:
-    index = _read_index(folder)
+    index = read_file(folder / INDEX, _parse_index)
     damage: dict[str, list[str]] = {"": _problems(folder, index["files"])}
     rows, runs, recorded = _rows(folder / RUNS), list[RunState](), dict[str, RunRecord]()
     common, machines = flat(_toml(folder / CONFIG)), _json(folder / MACHINES)
@@ -359,16 +348,11 @@ def _open_archive(folder: Path) -> Source:
     return _source(index["study"], folder, tuple(runs), damage, recorded=recorded, shown=index["report"])
 
 
-def _read_index(folder: Path) -> Tree:
-    index: Tree = read_file(folder / INDEX, _parse_index)
-    if index["format"] != FORMAT:
-        raise UserError(f"{folder / INDEX} is foreign: it is not a '{FORMAT}'")
-    return index
-
-
 def _parse_index(data: bytes) -> Tree:
     index = json.loads(data)
-    return {name: index[name] for name in ("format", "files", "report")} | {"study": read_facts(index["study"])}
+    if index["format"] != FORMAT:
+        raise ValueError(f"it is not a '{FORMAT}'")
+    return {"files": index["files"], "report": index["report"], "study": read_facts(index["study"])}
 
 
 def _part(row: Tree, prefix: str) -> Tree:
@@ -426,7 +410,8 @@ def named_definition(study: str, smoke: bool = False) -> Definition:
     if definition.source != str(folder / DEFINITION):
         return definition
     try:
-        kept: Tree = _read_index(folder)["study"] if is_archive(folder) else Study.open(folder).plain()
+        archived = read_file(folder / INDEX, _parse_index)["study"] if is_archive(folder) else None
+        kept: Tree = archived or Study.open(folder).plain()
     except UserError:  # a file of that name that lies by itself
         return definition
     name = kept["name"].removesuffix("-smoke") if kept["smoke"] else kept["name"]

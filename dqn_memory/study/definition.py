@@ -1,6 +1,6 @@
 """What a study is: a TOML file of base settings, axes and the resources of a run.
 
-    schema = 2                                # of the settings' names (1 where it is missing)
+    schema = 2                                # of the settings' names
     title = "Which memory remembers?"
     kind = "q_network"                        # the trainer: q_network, unizero or glam
 
@@ -27,7 +27,7 @@
     random = 0.25                             # score of random actions
     best = 1.0                                # of the best player known
 
-    [smoke.base]                              # laid over by --smoke: a cut for seconds
+    [smoke.base]                              # laid over by --smoke: a cut for seconds, on one CPU thread
     [smoke.axes]
 
 A value of an axis is a setting named as the axis (`world` is the flag --env), or a bundle of settings. Presets and
@@ -51,7 +51,7 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.kinds import trainer_class
-from dqn_memory.runs.migration import KINDS, SCHEMA, new_setting
+from dqn_memory.runs.migration import SCHEMA, leaves, put
 from dqn_memory.runs.settings import Bounds, check_numbers, flag_names, read_config, study_files
 from dqn_memory.runs.toml import defaults, from_toml, to_toml
 from envs.cli import load_plugins
@@ -88,14 +88,6 @@ class Resources:
             if self.gpus > 1 and self.gpus != int(self.gpus):
                 raise UserError(f"--gpus {self.gpus} must be a share between 0 and 1, or a whole number")
 
-    def of_cut(self, whole: Resources) -> Resources:
-        """Take what a cut does not say of time and disk to be as in the whole study."""
-        if self.steps_per_second is not None or whole.steps_per_second is None:
-            return self
-        size = whole.megabytes if self.megabytes is None else self.megabytes
-        measured = f"as in the whole study: {whole.measured}"
-        return replace(self, steps_per_second=whole.steps_per_second, megabytes=size, measured=measured)
-
 
 @dataclass(frozen=True)
 class Line:
@@ -109,11 +101,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Cut:
-    """What --smoke lays over a study: settings, whole axes, and the resources of a small run."""
+    """What --smoke lays over a study: settings and whole axes."""
 
     base: dict[str, Any] = field(default_factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
-    resources: Resources = Resources()
 
 
 @dataclass(frozen=True)
@@ -122,7 +113,7 @@ class File:
 
     title: str
     kind: str
-    schema: int = 1
+    schema: int = SCHEMA
     about: str = ""
     base: dict[str, Any] = field(default_factory=dict)
     axes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -194,10 +185,10 @@ def read_definition(name: str, smoke: bool = False) -> Definition:
 
 def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> Definition:
     """Read the definition that a file's text makes; `source` names it in messages."""
-    file = from_toml(File, text, source)
-    if file.schema not in (1, SCHEMA):
-        raise UserError(f"{source}: schema {file.schema} is not known here; this version reads 1 and {SCHEMA}")
+    file = parse_file(text, source)
     with named_source(source):
+        if file.schema != SCHEMA:
+            raise UserError(f"schema {file.schema} is not known here; this version reads {SCHEMA}")
         whole, cut = _axes(file.axes), _axes(file.smoke.axes)
         for axis in AXES:
             if axis not in whole:
@@ -208,32 +199,26 @@ def parse_definition(text: str, source: str, name: str, smoke: bool = False) -> 
         for world in file.lines:  # a misspelt one would scale nothing
             _known(world, worlds, "world", "lines: ")
         skip = tuple(_rule(rule, whole) for rule in file.skip)
-    _check_lines(file.lines, source)
-    resources = file.smoke.resources.of_cut(file.resources) if smoke else file.resources
+    base, resources = file.base, file.resources
+    if smoke:
+        name, base, whole = f"{name}-smoke", base | file.smoke.base, whole | cut
+        resources = replace(resources, cpus=1, gpus=0.0, keep_replay=True)
     resources.check(source)
-    base = _settings_table(file.base | (file.smoke.base if smoke else {}), f"{source}: base")
-    kind, axes = KINDS.get(file.kind, file.kind), {**whole, **cut} if smoke else whole
-    carried_out = replace(file, kind=kind, base=base, axes=axes, skip=skip, resources=resources)
-    return Definition(
-        **vars(carried_out), name=f"{name}-smoke" if smoke else name, source=source, text=text, is_cut=smoke
-    )
+    base = _settings_table(base, f"{source}: base")
+    carried_out = vars(file) | {"base": base, "axes": whole, "skip": skip, "resources": resources}
+    return Definition(**carried_out, name=name, source=source, text=text, is_cut=smoke)
 
 
-def read_lines(text: str, source: str) -> dict[str, Line]:
-    """Read the lines alone, of the definition that a study or an archive keeps: its runs may be of another version."""
-    lines = from_toml(File, text, source).lines
-    _check_lines(lines, source)
-    return lines
-
-
-def _check_lines(lines: Mapping[str, Line], source: str) -> None:
-    """Refuse what is no scale with one sentence."""
-    for world, line in lines.items():
+def parse_file(text: str, source: str) -> File:
+    """Read a definition as it is written; that of a study or an archive may be of another version."""
+    file = from_toml(File, text, source)
+    for world, line in file.lines.items():
         if not -math.inf < line.random < line.best < math.inf:  # nan, which is neither, where it is not given
             raise UserError(
                 f"{source}: lines.{world}: best {line.best} must be above random {line.random}, and both finite: give "
                 "both, the scores that count as 1 and as 0"
             )
+    return file
 
 
 def _known(name: str, names: Iterable[str], what: str, where: str = "") -> str:
@@ -350,10 +335,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
 
 
 def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, Any]:
-    """Collect the settings of one combination by their paths; two axes must not set the same.
-
-    A definition of schema 1 may call a setting and its value as they were called then.
-    """
+    """Collect the settings of one combination by their paths; two axes must not set the same."""
     found: dict[str, Any] = {}
     set_by: dict[str, str] = {}
     tables = [("", definition.base), *((axis, value.settings) for axis, value in chosen.items())]
@@ -362,13 +344,12 @@ def _settings(definition: Definition, chosen: Mapping[str, Value]) -> dict[str, 
         for key, value in table.items():
             if key == PRESETS:
                 continue
-            name, item = new_setting(definition.kind, key, value) if definition.schema == 1 else (key, value)
-            path = paths[_known(name.replace("-", "_"), paths, "setting")]
+            path = paths[_known(key.replace("-", "_"), paths, "setting")]
             if path == "output.run":
                 raise UserError(f"the study itself chooses its run folders; take '{key}' out")
             if path in set_by:
                 raise UserError(f"the axes {set_by[path]} and {axis} both set {path}")
-            found[path] = item
+            found[path] = value
             if axis:
                 set_by[path] = axis
     return found
@@ -381,23 +362,16 @@ def _setting_paths(kind: str) -> dict[str, str]:
     return {flag: path for path, flag in paths.items()} | {path: path for path in paths}
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(tree: Mapping[str, Any]) -> dict[str, Any]:
     """Give settings by their dotted paths; an empty table is a value."""
-    found: dict[str, Any] = {}
-    for name, value in tree.items():
-        found |= flat(value, f"{prefix}{name}.") if isinstance(value, dict) and value else {f"{prefix}{name}": value}
-    return found
+    return {".".join(path): value for path, value in leaves(tree)}
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Invert `flat`."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
-        *outer, name = path.split(".")
-        inner = tree
-        for each in outer:
-            inner = inner.setdefault(each, {})
-        inner[name] = value
+        put(tree, tuple(path.split(".")), value)
     return tree
 
 

@@ -17,27 +17,22 @@ from functools import partial
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
-from typing import Annotated, Literal
+from textwrap import indent
+from typing import Annotated, Literal, get_args
 
 import tyro
-from rich.box import SIMPLE
-from rich.console import Console, Group, RenderableType
-from rich.table import Column, Table
-from rich.text import Text
 
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, home, named_definition
-from dqn_memory.study.definition import AXES, Definition, Planned, Resources, expand, shipped
+from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
 from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
+from envs.tables import Table
 
 Say = Callable[[str], object]
 FEW = 40  # runs that are all shown without being asked for
-STYLES: dict[State, str] = {
-    "finished": "green", "running": "cyan", "waiting": "dim", "stopped": "yellow", "failed": "bold red",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -109,11 +104,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = f"{Args.__doc__}\n\nShipped studies: {', '.join(shipped())}."
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     args.check()
-    console = Console()
-    say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
+    say = partial(print, flush=True)
     if args.status:
         folder = args.folder or (home(args.definition()) if args.smoke else find_study(Path(args.study)))
-        return console.print(overview(Study.open(folder), args.all))
+        return say(overview(Study.open(folder), args.all))
     definition = args.definition()
     folder = args.folder or home(definition)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
@@ -124,9 +118,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             return show_plan(args, definition, folder, planned, say)
         study = carry_out(args, definition, folder, planned, say)
     except KeyboardInterrupt:
-        console.print("\nstopped; the same command continues", highlight=False)
+        say("\nstopped; the same command continues")
         raise SystemExit(130) from None
-    console.print(overview(study))
+    say(overview(study))
     if any(run.state == "failed" for run in study.runs()):
         sys.exit(1)
 
@@ -134,7 +128,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Say) -> Study:
     """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
     with store.held_lock(folder / "locks" / "study.lock", f"{folder} is being carried out already", patience=2.0):
-        study = store.prepare(folder, definition, planned)
+        store.check_study_folder(folder, definition, planned)
+        study = Study.create(folder, definition, planned)
         wanted = {run.name for run in chosen(study.runs(), args.only)}
         take_over(study, [run for run in planned if run.name in wanted], list(map(Path, args.take_from)), say)
         left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
@@ -208,43 +203,36 @@ def estimate(runs: Sequence[RunState], resources: Resources) -> tuple[float | No
     return seconds, bytes_known / 1e6 / len(known) * len(runs)
 
 
-# How far a study is, as tables for a terminal; labels are Text since they may have what rich reads as its markup
+# How far a study is
 
 
-def overview(study: Study, everything: bool = False) -> Group:
+def overview(study: Study, everything: bool = False) -> str:
     """Show counts, the runs (the running, stopped and failed ones of a large study), and what failed ones said."""
     runs = shown = study.runs()
     at_work = "study.run is at work" if study.lives else "study.run is not at work"
-    parts: list[RenderableType] = [Text(f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}")]
     if len(runs) > FEW and not everything:
         shown = [run for run in runs if run.state not in ("finished", "waiting")]
-    if shown:
-        parts.append(_table(study, shown))
+    parts = [f"{study.title}\n{study.folder}\n{counts(runs)}; {at_work}\n", *([_table(study, shown)] if shown else [])]
     for run in runs:
         if run.state == "failed":
-            lines = "\n".join(f"    {line}" for line in run.error.splitlines())
-            parts += [Text(f"{run.name} failed (log: {run.log}):", style="bold red"), Text(lines)]
-    return Group(*parts)
+            parts.append(f"{run.name} failed (log: {run.log}):\n{indent(run.error, '    ')}")
+    return "\n".join(parts)
 
 
 def counts(runs: Sequence[RunState]) -> str:
     """Say `12 runs: 3 finished, 2 running, 7 waiting`."""
     number = Counter(run.state for run in runs)
-    return f"{len(runs)} runs: {', '.join(f'{number[state]} {state}' for state in STYLES if number[state])}"
+    return f"{len(runs)} runs: {', '.join(f'{number[state]} {state}' for state in get_args(State) if number[state])}"
 
 
-def _table(study: Study, runs: Sequence[RunState]) -> Table:
+def _table(study: Study, runs: Sequence[RunState]) -> str:
     """Show a line a run."""
-    named = [*(axis for axis in AXES if axis != "seed"), *(axis for axis in study.axes if axis not in AXES)]
-    table = Table(*(Column(Text(name), overflow="fold") for name in named), box=SIMPLE)
-    for name in ("seed", "state", "steps", "time", "starts"):
-        table.add_column(name, no_wrap=True)
+    rows = []
     for run in runs:
         reached = f"{last_step(run.folder):,}" + ("" if run.state == "finished" else f" of {run.steps:,}")
-        labels = (Text(str(run.axes[axis])) for axis in (*named, "seed"))
-        seconds = in_words(run.seconds) if run.seconds else ""
-        table.add_row(*labels, Text(run.state, style=STYLES[run.state]), reached, seconds, str(run.attempts))
-    return table
+        time = in_words(run.seconds) if run.seconds else None
+        rows.append([*(str(run.axes[axis]) for axis in study.axes), run.state, reached, time, run.attempts])
+    return Table([*study.axes, "state", "steps", "time", "starts"], rows).text() + "\n"
 
 
 if __name__ == "__main__":

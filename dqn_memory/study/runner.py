@@ -39,7 +39,6 @@ from envs.files import disk_errors, read_text
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 LAST_LINES = 12  # of a trainer's log that an error repeats
 POLL = 1.0  # seconds between looks at the room for more runs
-PATIENCE = 5.0  # seconds that a trainer has to end when it is told to
 Process = subprocess.Popen[bytes]
 
 
@@ -49,7 +48,6 @@ class Order:
 
     run: RunState
     script: str
-    study: Path
     cwd: Path
     cpus: int
     devices: str | None = None
@@ -69,7 +67,7 @@ def carry_out(order: Order, started: Callable[[Process], object] = lambda proces
     run = order.run
     try:
         # the lock is held while a trainer of this run lives
-        with store.held_lock(order.study / "locks" / run.name, "the run is still being trained") as lock:
+        with store.held_lock(run.study / "locks" / run.name, "the run is still being trained") as lock:
             return Outcome("finished") if finished(run.folder) else _train(order, lock, started)
     except (UserError, OSError) as error:
         return Outcome("failed", f"{error} (on {platform.node()})")
@@ -103,14 +101,13 @@ def _command(order: Order) -> list[str]:
         return [*module, "--resume", str(folder)]
     if folder.exists():  # killed before its first checkpoint: nothing of it can be continued
         shutil.rmtree(folder)
-    return [*module, "--config", str(store.config_file(order.study, order.run.name)), "--run", str(folder)]
+    return [*module, "--config", str(store.config_file(order.run.study, order.run.name)), "--run", str(folder)]
 
 
 def _judge(run: RunState, code: int, began: int) -> Outcome:
     """Tell how a run ended from its trainer's exit code and what that said from byte `began` of the log on."""
     if code < 0:
-        names = {each.value: each.name for each in signal.Signals}
-        return Outcome("killed", f"its process was ended by {names.get(-code, f'signal {-code}')}")
+        return Outcome("killed", f"its process was ended by {signal.Signals(-code).name}")
     lines = run.log.read_bytes()[began:].decode(errors="replace").rstrip().splitlines()
     said = "\n".join(lines[-LAST_LINES:])
     if code > 0:
@@ -182,13 +179,7 @@ class Processes:
     def close(self) -> None:
         with self._guard:
             self._closing = True
-            running = [process for process in self._trainers if process.poll() is None]
-        for process in running:  # which have nothing to tidy up: whatever they were writing is whole or absent
-            process.terminate()
-        for process in running:
-            try:
-                process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
+            for process in self._trainers:  # which have nothing to tidy up: whatever they write is whole or absent
                 process.kill()
         self._pool.shutdown(cancel_futures=True)
 
@@ -269,9 +260,8 @@ class Drive:
     def _begin(self, run: RunState) -> None:
         run = replace(run, attempts=run.attempts + 1)
         self.study.mark(run.name, "running", begun=True)
-        folder, script = self.study.folder.resolve(), script_of(self.study.kind)
-        there = replace(run, folder=store.run_folder(folder, run.name))
-        self.running[self.backend.submit(Order(there, script, folder, Path.cwd(), self.resources.cpus))] = run
+        there, script = replace(run, folder=run.folder.resolve()), script_of(self.study.kind)
+        self.running[self.backend.submit(Order(there, script, Path.cwd(), self.resources.cpus))] = run
         self.say(f"started  {run.name}" + (f" (start {run.attempts})" if run.attempts > 1 else ""))
 
     def _end(self, run: RunState, future: Future[Outcome]) -> None:
@@ -351,9 +341,7 @@ def _finished_config(source: Source, run: RunState, config_class: type) -> str |
     """Give the complete config of a source's run, as this version writes it; None where it is not finished."""
     if run.state != "finished" or (source.recorded is None and not finished(run.folder)):
         return None
-    path = store.config_file(source.folder, run.name)
-    text = read_text(path) if source.recorded is None else source.record(run).config_toml
-    config: Any = from_record(config_class, text, str(path))
+    config: Any = from_record(config_class, source.record(run).config_toml, str(run.folder / CONFIG))
     return to_toml(replace(config, output=replace(config.output, run=None)))
 
 

@@ -27,11 +27,11 @@ from typing import Any, Literal, Self
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.migration import KINDS
-from dqn_memory.runs.toml import from_record
+from dqn_memory.runs.toml import from_record, to_toml
 from dqn_memory.study.definition import Definition, Label, Planned
-from envs.files import disk_errors, sha256, write_atomic
+from envs.files import disk_errors, read_text, sha256, write_atomic
 
-State = Literal["waiting", "running", "finished", "failed", "stopped"]
+State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
 STATE = "study.sqlite3"
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
@@ -77,9 +77,14 @@ class RunState:
         return int(self.axes["seed"])
 
     @property
+    def study(self) -> Path:
+        """Folder of the study that it belongs to."""
+        return self.folder.parents[1]
+
+    @property
     def log(self) -> Path:
         """What the trainer says, in all attempts."""
-        return self.folder.parents[1] / "logs" / f"{self.name}.log"
+        return self.study / "logs" / f"{self.name}.log"
 
 
 def run_folder(study: Path, name: str) -> Path:
@@ -135,14 +140,12 @@ class Study(Facts):
         return cls(folder=folder, **read_facts(facts))
 
     @classmethod
-    def create(cls, folder: Path, definition: Definition, runs: Sequence[tuple[str, dict[str, Label], int]]) -> Self:
-        """Make the folder, or list other runs in the one that is there; `runs` are (name, axes, steps)."""
-        folder.mkdir(parents=True, exist_ok=True)
-        made = cls(
-            folder=folder, name=definition.name, title=definition.title, about=definition.about, kind=definition.kind,
-            smoke=definition.is_cut, axes=tuple(definition.axes),
-        )  # fmt: skip
-        facts = {"format": FORMAT, **made.plain()}
+    def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
+        """Make the folder, or list other runs in the one that is there, where what is finished stays."""
+        with disk_errors(folder):
+            (folder / "configs").mkdir(parents=True, exist_ok=True)
+        facts = {name: getattr(definition, name) for name in ("name", "title", "about", "kind")}
+        facts |= {"smoke": definition.is_cut, "axes": tuple(definition.axes), "format": FORMAT}
         with _connected(folder / STATE) as state:
             state.executescript(TABLES)
             state.execute("update runs set listed = 0")
@@ -152,10 +155,13 @@ class Study(Facts):
             state.executemany(
                 "insert into runs values (?, ?, 1, ?, ?, 'waiting', 0, null, '') on conflict (name) "
                 "do update set position = excluded.position, listed = 1, axes = excluded.axes",
-                ((name, index, json.dumps(axes), steps) for index, (name, axes, steps) in enumerate(runs)),
+                ((run.name, n, json.dumps(run.axes), run.config.total_steps) for n, run in enumerate(planned)),
             )
         write_atomic(folder / "study.toml", definition.text.encode())
-        return made
+        for run in planned:
+            if not (path := config_file(folder, run.name)).exists():
+                write_atomic(path, run.toml.encode())
+        return cls.open(folder)
 
     @property
     def lock(self) -> Path:
@@ -203,62 +209,37 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         raise UserError(f"{path} cannot be used: {error}") from None
 
 
-# A folder that a study may be carried out in
-
-
-def prepare(folder: Path, definition: Definition, planned: Sequence[Planned]) -> Study:
-    """Make or extend the study in `folder`; what is finished there stays.
-
-    Raises UserError as `check_study_folder` does.
-    """
-    check_study_folder(folder, definition, planned)
-    with disk_errors(folder):
-        listed = [(run.name, run.axes, run.config.total_steps) for run in planned]
-        study = Study.create(folder, definition, listed)
-        (folder / "configs").mkdir(exist_ok=True)
-    for run in planned:
-        path = config_file(folder, run.name)
-        if not path.exists():
-            write_atomic(path, run.toml.encode())
-    return study
-
-
 def check_study_folder(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
     """Refuse, with nothing written, a folder in which the study would lie among strangers.
 
-    Raises UserError where the folder is none or holds something else or another study, and where a run of the same
-    name was made with another config: its numbers would not belong here.
+    Raises UserError where the folder holds something else or another study, and where a run of the same name was made
+    with another config: its numbers would not belong here.
     """
     hint = "give another --folder"
     with disk_errors(folder):
-        if folder.exists() and not folder.is_dir():
-            raise UserError(f"--folder {folder} is no folder; name another")
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-        made = {path.stem for path in (folder / "configs").glob("*.toml")}
+        known = {path.stem for path in (folder / "configs").glob("*.toml")}
     if STATE in inside:
         if (title := Study.open(folder).title) != definition.title:
             raise UserError(f"{folder} holds the study '{title}', not '{definition.title}'; {hint}")
-        if made and made.isdisjoint(run.name for run in planned):
-            raise UserError(f"the study in {folder} has none of these runs but others, such as {min(made)}; {hint}")
+        if known and known.isdisjoint(run.name for run in planned):
+            raise UserError(f"the study in {folder} has none of these runs but others, such as {min(known)}; {hint}")
     elif INDEX in inside:
         raise UserError(f"{folder} is the archive of a study: {hint}, and --take-from {folder}")
     elif strange := [name for name in inside if name != "locks"]:
         raise UserError(f"{folder} is not empty and no study ({strange[0]} is in it); {hint}")
     for run in planned:
-        if run.name in made:
-            _check_same(config_file(folder, run.name), run)
-
-
-def _check_same(path: Path, run: Planned) -> None:
-    """Refuse a run whose config is not the one it was made with, and name the first line that differs."""
-    made = from_record(type(run.config), path.read_text(encoding="utf-8"), str(path))
-    if made != run.config:
-        before = Planned(run.name, run.axes, made).toml.splitlines()
-        new = next((line for line in run.toml.splitlines() if line not in before), "one is gone")
-        raise UserError(
-            f"the study in {path.parent.parent} was made with other settings of {run.name} (now {new}); give another "
-            "--folder, or the definition it was made with"
-        )
+        if run.name not in known:
+            continue
+        path = config_file(folder, run.name)
+        made = from_record(type(run.config), read_text(path), str(path))
+        if made != run.config:
+            before = to_toml(made).splitlines()
+            new = next((line for line in run.toml.splitlines() if line not in before), "one is gone")
+            raise UserError(
+                f"the study in {folder} was made with other settings of {run.name} (now {new}); {hint}, or the "
+                "definition it was made with"
+            )
 
 
 # What the folder of a run tells

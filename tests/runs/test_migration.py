@@ -3,7 +3,7 @@
 import pytest
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.migration import migrate, migrate_state, new_metric, new_path, new_setting
+from dqn_memory.runs.migration import migrate, migrate_state, new_metric, new_path
 
 
 def test_tables_settings_and_values_get_their_new_names():
@@ -40,10 +40,7 @@ def test_what_cannot_be_read_is_one_sentence(tree, message):
     assert str(caught.value) == f"new.toml: {message}"
 
 
-def test_settings_of_studies_metrics_and_trainer_states():
-    for key in ("worlds", "world-worlds", "world.worlds"):
-        assert new_setting("q_network", key, 4) == ("environment.num_envs", 4)
-    assert new_setting("q_network", "gamma", 0.9) == ("gamma", 0.9)
+def test_settings_metrics_and_trainer_states():
     assert new_path("q_network", ("world", "env")) == ("environment", "env")
     assert new_metric("forgetful/success_rate") == "memory_ablation/success_rate"
     assert new_metric("eval/success_rate") == "eval/success_rate"

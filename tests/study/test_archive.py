@@ -193,7 +193,7 @@ def test_other_files_of_an_archive_that_were_changed_are_named(kept: Path) -> No
         ("archive.json", "{}", r"archive\.json is damaged"),
         ("archive.json", "{", r"archive\.json is damaged"),
         ("runs.csv", None, r"runs\.csv is missing"),
-        ("archive.json", '{"format": "other", "files": {}, "report": {}, "study": FACTS}', "is foreign"),
+        ("archive.json", '{"format": "other", "files": {}, "report": {}, "study": FACTS}', "is damaged: it is not a"),
         ("runs.csv", "name\nx\n", r"runs\.csv is damaged"),
         ("machines.json", "[", r"machines\.json is damaged"),
     ],

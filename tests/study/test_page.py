@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import subprocess
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,11 +15,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from reported import HALLWAY, MEMORY, make_study, noisy, read
-from rich.console import Console
 
 from dqn_memory.blocks.priors import PRIORS
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.definition import Planned, parse_definition, read_definition, shipped
+from dqn_memory.study.definition import Planned, read_definition, shipped
 from dqn_memory.study.page import HTML, PAGE, Picture, Section, as_html, page_text, write_report
 from dqn_memory.study.plots import (
     FEW_SERIES,
@@ -33,11 +31,9 @@ from dqn_memory.study.plots import (
     profile_figure,
 )
 from dqn_memory.study.report import main
-from dqn_memory.study.run import overview
 from dqn_memory.study.sections.learned import moves, priors_section
 from dqn_memory.study.sections.scores import curves_section
 from dqn_memory.study.statistics import Estimate
-from dqn_memory.study.store import Study
 from envs.tables import Table
 from world_models.glam.sequences import SEQUENCES
 
@@ -220,24 +216,6 @@ def test_curves_begin_where_evaluations_do(first: int, left: float) -> None:
     run = SimpleNamespace(success=True, curve=SimpleNamespace(steps=steps, success=np.linspace(0, 1, 7)))
     figure = curves_figure({"causal": [run]}, looks(["causal"]), "a world", None)  # type: ignore[list-item]
     assert figure.axes[0].get_xlim()[0] == pytest.approx(left)
-
-
-@pytest.mark.parametrize("seeds", [2, 12])  # few runs, which are all listed, and more than FEW
-def test_labels_in_brackets_are_no_markup_on_a_terminal(tmp_path: Path, seeds: int) -> None:
-    labels = [(world, form) for world in ("Rooms [/7x7]", "[bold]Hall") for form in ("dtqn [/]", "[red]dgfqn")]
-    text = 'title = "[b]Odd[/c]"\nkind = "dqn_memory.train"\n[axes]\nworld = ["w"]\narchitecture = ["a"]\nseed = [1]\n'
-    runs = [
-        (f"{world}{form}{seed}", {"world": world, "architecture": form, "seed": seed, "gamma[/]": 1}, 100)
-        for world, form in labels
-        for seed in range(seeds)
-    ]
-    definition = parse_definition(text + '"gamma[/]" = [1]\n', "odd.toml", "odd")
-    study = Study.create(tmp_path / "study", definition, runs)
-    study.mark(runs[0][0], "failed", "[/] is wrong")
-    said = StringIO()
-    Console(file=said, width=200).print(overview(study, everything=True))
-    shown = [label for both in labels for label in both] + ["[b]Odd[/c]", "[/] is wrong", "gamma[/]"]
-    assert all(label in said.getvalue() for label in shown)
 
 
 # A real browser: the page renders, says nothing on the console, and fits a window

@@ -33,7 +33,7 @@ GYM = "Acrobot-v1"  # no world of ours: it has no lines, and its runs a return o
 LINES = f'\n[lines."{GYM}"]\nrandom = -4\nbest = 1.0\n'
 LABELLED = f"""
 title = "Mine"
-kind = "dqn_memory.train"
+kind = "q_network"
 [axes]
 world = ["{GYM}", {{ name = "deep, dark", env = "CartPole-v1" }}]
 architecture = ["dtqn4"]

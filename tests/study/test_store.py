@@ -10,26 +10,27 @@ import sys
 import pytest
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study import store
-from dqn_memory.study.definition import Resources, parse_definition
-from dqn_memory.study.run import counts, estimate
+from dqn_memory.study import run, store
+from dqn_memory.study.definition import Resources, expand, parse_definition
+from dqn_memory.study.run import estimate, overview
 from dqn_memory.study.store import Study, finished
 
 TEXT = """
 title = "One world"
-kind = "dqn_memory.train"
+kind = "q_network"
 about = "nothing"
+[base]
+total_steps = 1_000
+learning_starts = 64
+prepopulate = 0
 [axes]
 world = ["POMDP/Hallway-v0"]
 architecture = ["dtqn4", "dgfqn"]
 seed = [1, 2]
 """
 DEFINITION = parse_definition(TEXT, "one.toml", "one")
-RUNS = [
-    (f"{architecture}-{seed}", {"world": "POMDP/Hallway-v0", "architecture": architecture, "seed": seed}, 100)
-    for architecture in ("dtqn4", "dgfqn")
-    for seed in (1, 2)
-]
+RUNS = expand(DEFINITION)
+FIRST, SECOND, THIRD, FOURTH = (run.name for run in RUNS)
 
 
 @pytest.fixture
@@ -41,10 +42,10 @@ def states(study):
     return {run.name: run.state for run in Study.open(study.folder).runs()}
 
 
-def test_what_was_noted_is_read_again(study):
-    study.mark("dtqn4-1", "running", begun=True)
-    study.mark("dtqn4-2", "failed", "error: no\nreally")
-    study.mark("dgfqn-1", "finished", seconds=12.5)
+def test_what_was_noted_is_read_again(study, monkeypatch):
+    study.mark(FIRST, "running", begun=True)
+    study.mark(SECOND, "failed", "error: no\nreally")
+    study.mark(THIRD, "finished", seconds=12.5)
     found = Study.open(study.folder)
     assert (found.name, found.title, found.about, found.kind) == ("one", "One world", "nothing", "q_network")
     assert (found.axes, found.smoke) == (("world", "architecture", "seed"), False)
@@ -52,8 +53,13 @@ def test_what_was_noted_is_read_again(study):
     assert (first.state, first.attempts) == ("stopped", 1)  # nobody is at work
     assert (second.state, second.error) == ("failed", "error: no\nreally")
     assert (third.state, third.seconds, third.architecture, third.seed) == ("finished", 12.5, "dgfqn", 1)
-    assert fourth.state == "waiting" and fourth.folder == study.folder / "runs" / "dgfqn-2"
-    assert counts(found.runs()) == "4 runs: 1 finished, 1 waiting, 1 stopped, 1 failed"
+    assert fourth.state == "waiting" and fourth.folder == study.folder / "runs" / FOURTH
+    shown = overview(found).splitlines()
+    assert shown[2] == "4 runs: 1 finished, 1 waiting, 1 stopped, 1 failed; study.run is not at work"
+    assert shown[7].split() == ["POMDP/Hallway-v0", "dgfqn", "1", "finished", "0", "0:00:12", "0"]
+    assert shown[-2:] == ["    error: no", "    really"]
+    monkeypatch.setattr(run, "FEW", 3)
+    assert ("dgfqn" in overview(found), "dgfqn" in overview(found, everything=True)) == (False, True)
     assert (study.folder / "study.toml").read_text() == TEXT
     with sqlite3.connect(study.folder / "study.sqlite3") as state:  # as an earlier version noted it
         state.execute("update study set value = ? where key = 'kind'", ('"world_models.glam.train"',))
@@ -61,29 +67,29 @@ def test_what_was_noted_is_read_again(study):
 
 
 def test_other_runs_may_be_listed_and_none_is_forgotten(study):
-    study.mark("dtqn4-1", "finished", seconds=1.0)
+    study.mark(FIRST, "finished", seconds=1.0)
     Study.create(study.folder, DEFINITION, RUNS[2:])
-    assert states(study) == {"dgfqn-1": "waiting", "dgfqn-2": "waiting"}
+    assert states(study) == {THIRD: "waiting", FOURTH: "waiting"}
     Study.create(study.folder, DEFINITION, RUNS)
-    assert next(iter(states(study).items())) == ("dtqn4-1", "finished")
+    assert next(iter(states(study).items())) == (FIRST, "finished")
 
 
 def test_running_means_that_somebody_is_at_work(study):
-    study.mark("dtqn4-1", "running", begun=True)
+    study.mark(FIRST, "running", begun=True)
     code = (
         "import sys, time; from pathlib import Path; from dqn_memory.study import store\n"
         "with store.held_lock(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
-    assert Study.open(study.folder).lives and states(study)["dtqn4-1"] == "running"
+    assert Study.open(study.folder).lives and states(study)[FIRST] == "running"
     assert store.lock_holder(study.lock)["pid"] == process.pid
     busy = pytest.raises(UserError, match=f"it is busy, by process {process.pid} on ")
     with busy, store.held_lock(study.lock, "it is busy", patience=0.1):
         pass
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    assert not Study.open(study.folder).lives and states(study)["dtqn4-1"] == "stopped"
+    assert not Study.open(study.folder).lives and states(study)[FIRST] == "stopped"
     with store.held_lock(study.lock, "it is busy", patience=0.1):
         assert study.lives
 
@@ -98,12 +104,12 @@ def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
 
 
 def test_who_may_not_write_may_read(study, monkeypatch):
-    study.mark("dtqn4-1", "finished", seconds=1.0)
+    study.mark(FIRST, "finished", seconds=1.0)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     before = {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
-    assert states(study)["dtqn4-1"] == "finished"
+    assert states(study)[FIRST] == "finished"
     with pytest.raises(UserError, match="readonly"):
-        study.mark("dtqn4-1", "failed")
+        study.mark(FIRST, "failed")
     assert before == {path: path.stat().st_mtime_ns for path in study.folder.rglob("*")}
 
 
@@ -159,10 +165,10 @@ def test_finished_is_what_the_last_checkpoint_vouches_for(tmp_path):
 
 def test_an_estimate_starts_from_the_file_and_goes_on_from_what_was_measured(study):
     resources = Resources(steps_per_second=10.0, megabytes=2.0)
-    assert estimate(study.runs(), resources) == (40.0, 8.0) and estimate(study.runs(), Resources()) == (None, None)
-    for name, seconds in (("dtqn4-1", 300.0), ("dgfqn-1", 100.0)):
+    assert estimate(study.runs(), resources) == (400.0, 8.0) and estimate(study.runs(), Resources()) == (None, None)
+    for name, seconds in ((FIRST, 300.0), (THIRD, 100.0)):
         study.mark(name, "finished", seconds=seconds)
-        run_folder(study.folder / "runs" / name, 100, 100)
+        run_folder(study.folder / "runs" / name, 1_000, 1_000)
     seconds, megabytes = estimate(study.runs(), resources)
     assert seconds == pytest.approx(2 * 200.0) and 0 < megabytes < 0.01
 

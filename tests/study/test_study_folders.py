@@ -20,7 +20,7 @@ from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
 from dqn_memory.study.runner import open_runs, take_over
-from dqn_memory.study.store import Study, prepare, write_checksums
+from dqn_memory.study.store import Study, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
@@ -36,7 +36,7 @@ def taken_over(planned: list[Planned]) -> Callable[[Path, Path], tuple[Study, li
     """The smoke study with what a source gives it: the study, what was said, and the runs that are left to do."""
 
     def take(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]:
-        study, said = prepare(folder, read_definition("smoke"), planned), list[str]()
+        study, said = Study.create(folder, read_definition("smoke"), planned), list[str]()
         take_over(study, planned, [source], said.append)
         return study, said, [run.name for run in open_runs(study, keep_replay=False)]
 
@@ -106,7 +106,7 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
     alone = shutil.copy(SMOKE / "study.toml", tmp_path / "study.toml")
     assert Args(str(alone)).definition().name == "study"
     small = tmp_path / "small"
-    prepare(small, definition := read_definition("priors", smoke=True), expand(definition))
+    Study.create(small, definition := read_definition("priors", smoke=True), expand(definition))
     assert Args(str(small / "study.toml"), smoke=True).definition().name == "priors-smoke"
 
 
@@ -117,7 +117,7 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
         ("elsewhere", "other.toml", "has none of these runs but others, such as Gridverse-Memory-5x5-v0__"),
         ("kept", "smoke", "kept is the archive of a study: give another --folder, and --take-from "),
         ("photos", "smoke", "(cat.jpg is in it)"),
-        ("file", "smoke", "file is no folder; name another"),
+        ("file", "smoke", "file: Not a directory"),
         ("file/below", "smoke", "file/below"),
         ("/proc/none", "smoke", "/proc/none"),
     ],
@@ -232,7 +232,7 @@ def test_a_damaged_run_of_an_archive_is_left_to_do(
 
 
 def test_a_damaged_run_of_a_study_stops_no_other(taken_over: Take, whole: Study, tmp_path: Path) -> None:
-    configs = sorted((whole.folder / "configs").iterdir())[:3]
+    configs = sorted(whole.folder.glob("runs/*/config.toml"))[:3]
     configs[0].write_text("seed = = 1\n")
     configs[1].unlink()
     configs[2].write_text("unheard_of = 1\n")
@@ -241,8 +241,8 @@ def test_a_damaged_run_of_a_study_stops_no_other(taken_over: Take, whole: Study,
     (last.folder / "checkpoints" / "manifest.json").write_text("{}")
     study, said, left = taken_over(tmp_path / "study", whole.folder)
     refused = {line.split()[2]: line for line in said if line.startswith("not taken")}
-    assert set(refused) == {f"{path.stem}:" for path in configs} | {f"{last.name}:"}
-    assert all(str(path) in refused[f"{path.stem}:"] for path in configs)
+    assert set(refused) == {f"{path.parent.name}:" for path in configs} | {f"{last.name}:"}
+    assert all(str(path) in refused[f"{path.parent.name}:"] for path in configs)
     assert left == [run.name for run in study.runs() if run.state != "finished"] and len(left) == 4
 
 
