@@ -111,10 +111,8 @@ def open_source(folder: Path) -> Source:
     Raises:
         UserError: there is neither.
     """
-    return _open_archive(folder) if is_archive(folder) else _open_study(folder)
-
-
-def _open_study(folder: Path) -> Source:
+    if is_archive(folder):
+        return _open_archive(folder)
     study = Study.open(folder)
     runs = tuple(study.runs())
     damage = {run.name: _changed(run.folder) for run in runs if run.state == "finished"}
@@ -148,11 +146,8 @@ def _problems(folder: Path, digests: Mapping[str, str | None], hint: str = "") -
     found = []
     for name, digest in digests.items():
         try:
-            if read_file(folder / name, sha256) != digest:
-                if name == METRICS:
-                    read_metrics(folder / name)  # which says where it is damaged
-                if digest is not None:
-                    raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
+            if digest not in (None, read_file(folder / name, sha256)):
+                raise UserError(f"{folder / name} was changed: it has another SHA-256{hint}")
         except UserError as error:
             found.append(str(error))
     return found
@@ -389,18 +384,13 @@ def find_study(study: Path) -> Path:
         return HOME / study
     if study.is_dir() or not (study.is_file() or study.suffix == ".toml" or str(study) in shipped()):
         return study
-    folder = home(named_definition(str(study)))
+    folder = HOME / named_definition(str(study)).name
     if not folder.is_dir():
         raise UserError(
             f"the study {study} was not run yet: there is no folder {folder}; `python -m dqn_memory.study.run "
             f"{shlex.quote(str(study))}` runs it, and if it was run with --folder or --smoke, give its folder instead"
         )
     return folder
-
-
-def home(definition: Definition) -> Path:
-    """Say where study.run puts a study that is given no folder."""
-    return HOME / definition.name
 
 
 def named_definition(study: str, smoke: bool = False) -> Definition:

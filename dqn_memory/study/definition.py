@@ -314,8 +314,7 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     known, resources = trainer_class(definition.kind).config_class, definition.resources
     tables = [definition.base, *(value.settings for value in chosen.values())]
     presets = [preset for table in tables for preset in table.get(PRESETS, ())]
-    settings: dict[str, Any] = {"schema": SCHEMA} if hasattr(known, "trainer") else {}
-    settings |= nested(_settings(definition, chosen))
+    settings = {"schema": SCHEMA} | nested(_settings(definition, chosen))
 
     def over(config: Any) -> Any:
         for name in presets:
@@ -328,7 +327,10 @@ def _run_config(definition: Definition, chosen: Mapping[str, Value]) -> Any:
     load_plugins(config.plugin)
     compute = replace(config.compute, device="cpu") if resources.gpus == 0 else type(config.compute)()
     replace(config, compute=compute).check()
-    check_environment(config.environment.env)
+    gymnasium.register_envs(ale_py)
+    env, known_envs = config.environment.env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
+    if ":" not in env and env not in known_envs:  # `module:Id` is left to Gymnasium
+        raise UserError(near_names("environment", env, known_envs))
     if config.compute.threads is None:
         config = replace(config, compute=replace(config.compute, threads=resources.cpus))
     return config
@@ -373,11 +375,3 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     for path, value in flat.items():
         put(tree, tuple(path.split(".")), value)
     return tree
-
-
-def check_environment(env: str) -> None:
-    """Refuse an id that no environment has, with the near ones; `module:Id` is left to Gymnasium."""
-    gymnasium.register_envs(ale_py)
-    name, known = env.removeprefix("envs:"), {*WORLDS, *gymnasium.registry}
-    if ":" not in name and name not in known:
-        raise UserError(near_names("environment", name, known))

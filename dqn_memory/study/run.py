@@ -25,7 +25,7 @@ import tyro
 from dqn_memory.runs.errors import UserError, one_line_errors
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
-from dqn_memory.study.archive import find_study, home, named_definition
+from dqn_memory.study.archive import find_study, named_definition
 from dqn_memory.study.definition import Definition, Planned, Resources, expand, shipped
 from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_runs, take_over
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
@@ -106,10 +106,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args.check()
     say = partial(print, flush=True)
     if args.status:
-        folder = args.folder or (home(args.definition()) if args.smoke else find_study(Path(args.study)))
+        folder = args.folder or (store.HOME / args.definition().name if args.smoke else find_study(Path(args.study)))
         return say(overview(Study.open(folder), args.all))
     definition = args.definition()
-    folder = args.folder or home(definition)
+    folder = args.folder or store.HOME / definition.name
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:
         planned = expand(definition)
@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Say) -> Study:
     """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
-    with store.held_lock(folder / "locks" / "study.lock", f"{folder} is being carried out already", patience=2.0):
+    with store.held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
         study = Study.create(folder, definition, planned)
         wanted = {run.name for run in chosen(study.runs(), args.only)}
@@ -160,8 +160,8 @@ def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequenc
     """Show what would be run, and what --take-from would bring; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
     for each in planned:
-        place = store.run_folder(folder, each.name)
-        known.setdefault(each.name, RunState(each.name, each.axes, "waiting", place, each.config.total_steps))
+        place, steps = folder / "runs" / each.name, each.config.total_steps
+        known.setdefault(each.name, RunState(each.name, each.axes, "waiting", place, steps))
     runs = chosen([known[each.name] for each in planned], args.only)
     names = {run.name for run in runs}
     wanted = [each for each in planned if each.name in names]

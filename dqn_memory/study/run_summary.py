@@ -92,7 +92,8 @@ def summarise(curve: Curve) -> RunSummary:
 
     The area is that from the first evaluation to the last, by step; one evaluation gives its value.
     """
-    average = running_average(curve.success)
+    ends = range(1, len(curve.success) + 1)
+    average = np.array([curve.success[max(0, end - WINDOW) : end].mean() for end in ends])  # (E,)
     span = float(curve.steps[-1] - curve.steps[0])
     area = trapezoid(curve.success, curve.steps) / span if span else curve.success[0]
     reached = [curve.steps[curve.success >= level] for level in LEVELS]
@@ -103,11 +104,6 @@ def summarise(curve: Curve) -> RunSummary:
         steps_to=tuple(Reached(int(steps[0]) if len(steps) else None, curve.trained) for steps in reached),
         area=float(area),
     )
-
-
-def running_average(values: Floats, window: int = WINDOW) -> Floats:
-    """Average each value and the up to `window` - 1 before it: (E,) -> (E,)."""
-    return np.array([values[max(0, end - window) : end].mean() for end in range(1, len(values) + 1)])
 
 
 def median_steps(reached: Sequence[Reached]) -> Reached:

@@ -101,7 +101,7 @@ def _command(order: Order) -> list[str]:
         return [*module, "--resume", str(folder)]
     if folder.exists():  # killed before its first checkpoint: nothing of it can be continued
         shutil.rmtree(folder)
-    return [*module, "--config", str(store.config_file(order.run.study, order.run.name)), "--run", str(folder)]
+    return [*module, "--config", str(order.run.study / "configs" / f"{order.run.name}.toml"), "--run", str(folder)]
 
 
 def _judge(run: RunState, code: int, began: int) -> Outcome:
@@ -309,7 +309,7 @@ def take_over(study: Study, planned: Sequence[Planned], sources: Sequence[Path],
         if run is None or problem:
             say(f"not taken {name}: {problem}")
         else:
-            _copy(run, store.run_folder(study.folder, name), source)
+            _copy(run, study.folder / "runs" / name, source)
             say(f"took     {name} from {run.folder}")
 
 
@@ -322,27 +322,21 @@ def offered(folder: Path, kind: str, planned: Sequence[Planned], sources: Sequen
         source = open_source(find_study(path))
         if source.folder.resolve() == folder.resolve():
             raise UserError(f"--take-from {source.folder} is the study itself: give the folder of another")
-        missing = [run for run in planned if not store.run_folder(folder, run.name).exists()]
+        missing = [run for run in planned if not (folder / "runs" / run.name).exists()]
         if source.kind != kind or not missing:
             continue
         held: dict[str, RunState] = {}
         for run in source.runs:
             try:
-                if (config := _finished_config(source, run, type(missing[0].config))) is not None:
-                    held[config] = run
+                if run.state == "finished" and (source.recorded is not None or finished(run.folder)):
+                    text, name = source.record(run).config_toml, str(run.folder / CONFIG)
+                    config: Any = from_record(type(missing[0].config), text, name)
+                    held[to_toml(replace(config, output=replace(config.output, run=None)))] = run
             except UserError as error:
                 yield run.name, None, source, str(error)
         for wanted in missing:
             if (found := held.get(wanted.toml)) is not None:
                 yield wanted.name, found, source, next(iter(source.damage.get(found.name, ())), "")
-
-
-def _finished_config(source: Source, run: RunState, config_class: type) -> str | None:
-    """Give the complete config of a source's run, as this version writes it; None where it is not finished."""
-    if run.state != "finished" or (source.recorded is None and not finished(run.folder)):
-        return None
-    config: Any = from_record(config_class, source.record(run).config_toml, str(run.folder / CONFIG))
-    return to_toml(replace(config, output=replace(config.output, run=None)))
 
 
 def _copy(run: RunState, folder: Path, source: Source) -> None:
@@ -358,8 +352,7 @@ def _copy(run: RunState, folder: Path, source: Source) -> None:
         values = tomllib.loads(read_text(config))
         output = values.get("output", {}) | {"run": str(folder.resolve())}
         config.write_text(tomli_w.dumps(values | {"output": output}), encoding="utf-8")
-        if environment.is_file():
-            facts = placeless(store.read_file(environment, json.loads), source.folder, f"{store.HOME}/{source.name}")
-            environment.write_text(json.dumps(facts, indent=1))
+        facts = placeless(store.read_file(environment, json.loads), source.folder, f"{store.HOME}/{source.name}")
+        environment.write_text(json.dumps(facts, indent=1))
         store.write_checksums(partial)
         partial.replace(folder)

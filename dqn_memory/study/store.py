@@ -34,6 +34,7 @@ from envs.files import disk_errors, read_text, sha256, write_atomic
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
 STATE = "study.sqlite3"
+LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 INDEX = "archive.json"  # tells the archive of a study
@@ -85,16 +86,6 @@ class RunState:
     def log(self) -> Path:
         """What the trainer says, in all attempts."""
         return self.study / "logs" / f"{self.name}.log"
-
-
-def run_folder(study: Path, name: str) -> Path:
-    """Say where a run of a study, or of its archive, lies."""
-    return study / "runs" / name
-
-
-def config_file(study: Path, name: str) -> Path:
-    """Say where the complete config of a run is."""
-    return study / "configs" / f"{name}.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,19 +150,14 @@ class Study(Facts):
             )
         write_atomic(folder / "study.toml", definition.text.encode())
         for run in planned:
-            if not (path := config_file(folder, run.name)).exists():
+            if not (path := folder / "configs" / f"{run.name}.toml").exists():
                 write_atomic(path, run.toml.encode())
         return cls.open(folder)
 
     @property
-    def lock(self) -> Path:
-        """Held by the `study.run` that is at work."""
-        return self.folder / "locks" / "study.lock"
-
-    @property
     def lives(self) -> bool:
         """Whether `study.run` is at work now."""
-        return lock_holder(self.lock) is not None
+        return lock_holder(self.folder / LOCK) is not None
 
     def runs(self) -> list[RunState]:
         """List all runs of the study in the order of its expansion."""
@@ -183,7 +169,7 @@ class Study(Facts):
         return [
             RunState(
                 name, json.loads(axes), "stopped" if state == "running" and not lives else state,
-                run_folder(self.folder, name), *others,
+                self.folder / "runs" / name, *others,
             )
             for name, axes, state, *others in rows
         ]  # fmt: skip
@@ -231,7 +217,7 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     for run in planned:
         if run.name not in known:
             continue
-        path = config_file(folder, run.name)
+        path = folder / "configs" / f"{run.name}.toml"
         made = from_record(type(run.config), read_text(path), str(path))
         if made != run.config:
             before = to_toml(made).splitlines()

@@ -50,12 +50,6 @@ def refused(text, smoke=False):
     return sentence
 
 
-@pytest.mark.parametrize("label", ["1", '"1"', "[1]", '["1"]'])
-def test_numbers_are_left_out_by_their_text_too(label):
-    rule = f"[[skip]]\nseed = {label}\n[smoke.base]"
-    assert len(runs(GOOD.replace("[smoke.base]", rule))) == 3
-
-
 def test_a_run_for_every_combination_by_a_stable_name():
     assert [run.name for run in runs()] == [
         "Gridverse-Memory-5x5-v0__dgfqn__gamma-0.9__seed-1",
@@ -68,6 +62,8 @@ def test_a_run_for_every_combination_by_a_stable_name():
     assert runs()[2].axes == {"seed": 1, "world": "car", "architecture": "dtqn, mu 2", "gamma": 0.9}
     more = GOOD.replace("[1, 2]", "[5, 1, 2]").replace('["dgfqn"', '["drqn", "dgfqn"', 1)
     assert {run.name for run in runs()} < {run.name for run in runs(more)}
+    for label in ("1", '["1"]'):  # numbers are left out by their text too
+        assert len(runs(GOOD.replace("[smoke.base]", f"[[skip]]\nseed = {label}\n[smoke.base]"))) == 3
 
 
 def test_two_combinations_never_share_a_name():
@@ -87,6 +83,7 @@ def test_settings_reach_the_trainers_config_in_the_order_of_its_command_line():
     # the bundle's preset comes after the base's, and both before settings
     assert (third.environment.env, third.network.context, third.network.width) == (FLAG, 32, 32)
     assert (third.total_steps, third.network.heads) == (500, 2)
+    assert runs(GOOD.replace("heads = 2", '"network.heads" = 2')) == runs()  # a setting goes by its path too
 
 
 def test_the_config_is_complete_and_says_the_threads():
@@ -113,35 +110,23 @@ def test_the_cut_replaces_axes_and_lays_settings_over():
         ('kind = "q_network"', "", "the key 'kind' is missing"),
         ('"q_network"', '"q_netwrok"', "did you mean 'q_network'?"),
         ("heads =", "haeds =", "unknown setting 'haeds'; did you mean 'heads'"),
-        ("mu = 2", "my = 2", "unknown setting 'my'"),
         ("heads = 2", 'heads = "two"', "network.heads must be an integer, not a string"),
         ("heads = 2", "heads = 3", "--heads 3 does not divide --width"),
         ("heads = 2", 'run = "here"', "the study itself chooses its run folders"),
         ("Memory-5x5", "Memmory-5x5", "did you mean 'Gridverse/Memory-5x5-v0'"),
         ('"gaussian"', '"gausian"', "did you mean 'gaussian'?"),
-        ('"dgfqn"', '"dgfgn"', "did you mean 'dgfqn'?"),
         ("seed = [1, 2]", "sead = [1, 2]", "the axis 'axes.seed' is missing"),
-        ("seed = [1, 2]", "seed = []", "no run is left"),
+        ("seed = [1, 2]", "seed = []", "no run is left; give each axis a value, and skip less"),
         ("seed = [1, 2]", "seed = 1", "axes.seed must be an array, not an integer"),
         ("[1, 2]", '[{ name = "one", seed = 1 }]', "axes.seed holds 'one', but a seed is a whole number"),
         ("title", "schema = 3\ntitle", "schema 3 is not known here; this version reads 2"),
-        (
-            "seed = [1, 2]",
-            "seed = [1, 1]",
-            "two combinations would be called Gridverse-Memory-5x5-v0__dgfqn__gamma-0.9__seed-1",
-        ),
-        ("gamma = [0.9]", "gama = [0.9]", "unknown setting 'gama'; did you mean 'gamma'"),
+        ("[1, 2]", "[1, 1]", "two combinations would be called Gridverse-Memory-5x5-v0__dgfqn__gamma-0.9__seed-1"),
         ("gamma = [0.9]", "mu = [0.9]", "the axes architecture and mu both set network.prior.mu"),
         ("[smoke.axes]\nseed", "[smoke.axes]\nseet", "smoke: unknown axis 'seet'; did you mean 'seed'?"),
         ('world = "car"', 'world = "cat"', "skip.world: unknown value 'cat'; did you mean 'car'?"),
         ('world = "car"', 'wolrd = "car"', "skip: unknown axis 'wolrd'; did you mean 'world'?"),
         ('world = "car"\narchitecture = ["dgfqn"]', "", "skip: a table of it must name values of at least one axis"),
         ('world = "car"', "world = []", "skip: a table of it must name values"),
-        (
-            'world = "car"\narchitecture = ["dgfqn"]',
-            "gamma = 0.9",
-            "no run is left; give each axis a value, and skip less",
-        ),
         ("[[skip]]", "[resources]\ncpus = 0\n[[skip]]", "resources: --cpus 0 must be at least 1"),
         ("[[skip]]", "[resources]\ngpus = 1.5\n[[skip]]", "resources: --gpus 1.5 must be a share"),
         ('name = "car"', "name = 3", "axes.world[1] needs a name"),
@@ -156,10 +141,6 @@ def test_what_is_wrong_is_told(old, new, told):
 def test_what_only_the_machine_of_a_run_can_tell_is_left_to_it():
     text = GOOD.replace("heads = 2", 'engine = "cudagraph"').replace("[[skip]]", "[resources]\ngpus = 0.5\n[[skip]]")
     assert runs(text)[0].config.compute.engine == "cudagraph"
-
-
-def test_a_setting_goes_by_its_flag_and_by_its_path():
-    assert runs(GOOD.replace("heads = 2", '"network.heads" = 2')) == runs(GOOD)
 
 
 def test_a_trainer_that_is_not_installed_is_named(monkeypatch):
@@ -185,7 +166,7 @@ NUMBERS = {
 }  # fmt: skip
 
 
-def test_the_studies_that_were_promised_are_shipped_and_are_no_presets():
+def test_the_promised_studies_are_shipped_and_are_no_presets():
     assert set(shipped()) >= set(NUMBERS)
     assert not [name for name in preset_names() if name.startswith("studies") or "table2" in name]
 

@@ -1,12 +1,13 @@
 """Readings of success from a run's curve, and the scales of scores."""
 
+from itertools import starmap
+
 import numpy as np
 import pytest
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.metrics import Metrics, read_metrics
-from dqn_memory.study import run_summary
-from dqn_memory.study.run_summary import Curve, Reached, median_steps, read_curve
+from dqn_memory.runs.metrics import metrics_line, read_metrics
+from dqn_memory.study.run_summary import Curve, Reached, median_steps, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, game, world_scale
 from envs.atari import rom
 from envs.baselines.known import shipped
@@ -17,20 +18,16 @@ def curve(success, final=None, every=100, trained=None):
     return Curve(steps, np.array(success, float), int(steps[-1]) if trained is None else trained, final)
 
 
-def test_both_readings_of_the_running_average():
-    found = run_summary.summarise(curve([0.0] * 10 + [1.0] * 5))
+def test_both_readings_of_the_running_average_which_starts_with_what_there_is():
+    found = summarise(curve([0.0] * 10 + [1.0] * 5))
     assert found.last_average == 0.5  # evaluations 6 to 15: five of ten
-    expected = [0.0] * 10 + [0.1, 0.2, 0.3, 0.4, 0.5]
-    assert found.mean_average == pytest.approx(np.mean(expected))
-
-
-def test_the_running_average_starts_with_what_there_is():
-    assert run_summary.running_average(np.array([1.0, 0.0, 0.5])).tolist() == [1.0, 0.5, 0.5]
-    assert run_summary.running_average(np.array([4.0, 2.0, 6.0]), window=2).tolist() == [4.0, 3.0, 4.0]
+    assert found.mean_average == pytest.approx(np.mean([0.0] * 10 + [0.1, 0.2, 0.3, 0.4, 0.5]))
+    found = summarise(curve([1.0, 0.0, 0.5]))
+    assert (found.last_average, found.mean_average) == (0.5, pytest.approx(np.mean([1.0, 0.5, 0.5])))
 
 
 def test_steps_to_a_level_and_censoring():
-    found = run_summary.summarise(curve([0.1, 0.5, 0.3, 0.8], trained=450))
+    found = summarise(curve([0.1, 0.5, 0.3, 0.8], trained=450))
     half, nine_tenths = found.steps_to
     assert half == Reached(100, 450) and str(half) == "100"
     assert nine_tenths == Reached(None, 450) and str(nine_tenths) == "> 450"
@@ -39,8 +36,8 @@ def test_steps_to_a_level_and_censoring():
 
 def test_area_is_per_step_also_with_uneven_steps():
     uneven = Curve(np.array([0, 100, 400]), np.array([0.0, 1.0, 1.0]), 400)
-    assert run_summary.summarise(uneven).area == pytest.approx((50 + 300) / 400)
-    assert run_summary.summarise(curve([0.7])).area == 0.7
+    assert summarise(uneven).area == pytest.approx((50 + 300) / 400)
+    assert summarise(curve([0.7])).area == 0.7
 
 
 def test_a_median_of_steps_is_censored_where_the_middle_is():
@@ -54,18 +51,6 @@ def test_a_median_of_steps_is_censored_where_the_middle_is():
         median_steps([])
 
 
-def write(folder, lines):
-    metrics = Metrics(folder, tensorboard=False)
-    for step, scalars in lines:
-        metrics.log(step, scalars)
-    metrics.close()
-    return folder / "metrics.jsonl"
-
-
-def curve_of(path):
-    return read_curve(read_metrics(path), True, str(path))
-
-
 LINES = [
     (0, {"eval/success_rate": 0.2}),
     (50, {"losses/td_loss": 1.0}),
@@ -75,15 +60,19 @@ LINES = [
 ]
 
 
-def test_a_run_is_read_from_its_folder(tmp_path):
-    found = curve_of(write(tmp_path, LINES))
+def curve_of(path, lines, more=b""):
+    path.write_bytes(b"".join(starmap(metrics_line, lines)) + more)
+    return read_curve(read_metrics(path), True, str(path))
+
+
+def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_success(tmp_path):
+    found = curve_of(tmp_path / "metrics.jsonl", LINES)
     assert found.steps.tolist() == [0, 100, 200] and found.success.tolist() == [0.2, 0.6, 0.4]
     assert (found.final, found.trained) == (0.45, 250)
-    assert run_summary.summarise(found).steps_to == (Reached(100, 250), Reached(None, 250))
-
-
-def test_an_unfinished_run_has_no_final_success(tmp_path):
-    assert run_summary.summarise(curve_of(write(tmp_path, LINES[:-1]))).final is None
+    assert summarise(found).steps_to == (Reached(100, 250), Reached(None, 250))
+    assert summarise(curve_of(tmp_path / "metrics.jsonl", LINES[:-1])).final is None
+    with pytest.raises(UserError, match="no evaluation"):
+        curve_of(tmp_path / "metrics.jsonl", LINES[1:2])
 
 
 @pytest.mark.parametrize(
@@ -92,18 +81,12 @@ def test_an_unfinished_run_has_no_final_success(tmp_path):
         ('{"step": 100, "eval/success_rate": 0.5}', "do not ascend"),
         ('{"step": 300, "eval/success_rate": 1.5}', "not a number from 0 to 1"),
         ('{"step": 300, "eval/success_rate": null}', "not a number from 0 to 1"),
-        *(
-            (text, r"metrics\.jsonl is damaged: line 6 ")
-            for text in ("{not", "[1]", '{"eval/success_rate": 0.5}', "\xff")
-        ),
-        ("", "no evaluation"),
+        *((text, "jsonl is damaged: line 6 ") for text in ("{not", "[1]", '{"eval/success_rate": 0.5}', "\xff")),
     ],
 )
 def test_a_line_that_cannot_be_is_noticed(tmp_path, line, words):
-    path = write(tmp_path, LINES if line else LINES[1:2])
-    path.write_bytes(path.read_bytes() + (f"{line}\n" if line else "").encode("latin-1"))
     with pytest.raises(UserError, match=words):
-        curve_of(path)
+        curve_of(tmp_path / "metrics.jsonl", LINES, f"{line}\n".encode("latin-1"))
 
 
 def test_worlds_are_scaled_between_random_and_the_best_known_player():

@@ -8,7 +8,7 @@ import time
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import ComputeConfig, EnvironmentConfig, OutputConfig, Repeatable
@@ -17,6 +17,7 @@ from envs.files import write_text
 
 @dataclass(frozen=True)
 class TrainConfig:
+    trainer: ClassVar[str] = "tiny_trainer"
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     output: OutputConfig = field(default_factory=lambda: OutputConfig(checkpoint_every=10))
     compute: ComputeConfig = field(default_factory=ComputeConfig)
