@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from reported import hashes
+from run_folders import refused
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.study.archive import find_study, open_source, rounded
 from dqn_memory.study.collect import collect
-from dqn_memory.study.definition import Planned, expand, read_definition
+from dqn_memory.study.definition import expand, read_definition
 from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
@@ -26,28 +28,23 @@ SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
 
 
-@pytest.fixture(scope="module")
-def planned() -> list[Planned]:
-    return expand(read_definition("smoke"))
-
-
-@pytest.fixture
-def taken_over(planned: list[Planned]) -> Callable[[Path, Path], tuple[Study, list[str], list[str]]]:
+def taken_over(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]:
     """The smoke study with what a source gives it: the study, what was said, and the runs that are left to do."""
-
-    def take(folder: Path, source: Path) -> tuple[Study, list[str], list[str]]:
-        study, said = Study.create(folder, read_definition("smoke"), planned), list[str]()
-        take_over(study, planned, [source], said.append)
-        return study, said, [run.name for run in open_runs(study, keep_replay=False)]
-
-    return take
-
-
-Take = Callable[[Path, Path], tuple[Study, list[str], list[str]]]
+    planned, said = expand(read_definition("smoke")), list[str]()
+    study = Study.create(folder, read_definition("smoke"), planned)
+    take_over(study, planned, [source], said.append)
+    return study, said, [run.name for run in open_runs(study, keep_replay=False)]
 
 
 @pytest.fixture
-def whole(taken_over: Take, tmp_path: Path) -> Study:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Study:
     """A finished study in a folder that is not called as it is."""
     study, _, left = taken_over(tmp_path / "elsewhere", SMOKE)
     assert not left
@@ -60,28 +57,12 @@ def kept(tmp_path: Path) -> Path:
     return Path(shutil.copytree(SMOKE, tmp_path / "kept"))
 
 
-def held(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
-def spoil(kept: Path, *names: str) -> None:
-    """Change one number of each run in an archive."""
-    rows = (kept / "runs.csv").read_text().splitlines()
-    numbers = [row.partition(",")[0] for name in names for row in rows if f",{name}," in row]
-    lines = (kept / "metrics.csv").read_text().splitlines()
-    for number in numbers:
-        place = next(i for i, line in enumerate(lines) if line.startswith(f"{number},"))
-        lines[place] = lines[place].replace(",", ",1", 1)
-    (kept / "metrics.csv").write_text("\n".join(lines) + "\n")
-
-
 # ---------------------------------------------------------------- the folder and the name of a study
 
 
 def test_the_command_that_a_report_prints_continues_the_study(
-    whole: Study, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Study, kept: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     data = collect(open_source(whole.folder))
     command = re.search(r"`python -m dqn_memory\.study\.run ([^`]*)`", lead(data)[-1])
     going_on = re.search(r"`(--folder NEW[^`]*)`", lead(data)[-1])
@@ -93,10 +74,10 @@ def test_the_command_that_a_report_prints_continues_the_study(
     flags = f"{definition} {going_on[1]}{rest}".replace("NEW", "new").replace("FOLDER", str(SMOKE))
     main(flags.split())
     assert "8 runs: 8 finished" in capsys.readouterr().out
-    study = Study.open(tmp_path / "new")
+    study = Study.open(here / "new")
     assert study.name == "smoke"  # so that it can be archived in the archive's place
     archive(collect(open_source(study.folder)), kept)
-    assert not (tmp_path / "runs").exists()
+    assert not (here / "runs").exists()
 
 
 def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path: Path) -> None:
@@ -123,60 +104,40 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
     ],
 )
 def test_what_is_no_folder_for_a_study_is_left_alone(
-    whole: Study,
-    kept: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    folder: str,
-    study: str,
-    words: str,
+    whole: Study, kept: Path, here: Path, capsys: pytest.CaptureFixture[str], folder: str, study: str, words: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos").mkdir()
-    (tmp_path / "photos/cat.jpg").write_bytes(b"a cat")
-    (tmp_path / "file").write_text("x")
+    (here / "photos").mkdir()
+    (here / "photos/cat.jpg").write_bytes(b"a cat")
+    (here / "file").write_text("x")
     text = (SMOKE / "study.toml").read_text()
-    (tmp_path / "other.toml").write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
-    before = held(tmp_path)
-    with pytest.raises(SystemExit) as end:
-        main([*study.split(), "--folder", str(tmp_path / folder)])
-    said = capsys.readouterr().err
-    assert end.value.code == 2 and said.startswith("error: ") and said.count("\n") == 1 and words in said
-    after = {path: data for path, data in held(tmp_path).items() if path.parent.name != "locks" or data}
-    assert {path: data for path, data in after.items() if path.name != "study.lock"} == before
+    (here / "other.toml").write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
+    before = hashes(here)
+    assert words in refused(capsys, [*study.split(), "--folder", str(here / folder)], main)
+    assert {path: data for path, data in hashes(here).items() if not path.endswith("study.lock")} == before
 
 
 @pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
 def test_reports_take_what_study_run_takes(
-    whole: Study,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    script: Callable[[list[str]], None],
-    flag: str,
+    whole: Study, here: Path, capsys: pytest.CaptureFixture[str], script: Callable[[list[str]], None], flag: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    mine = tmp_path / "mine.toml"
+    mine = here / "mine.toml"
     mine.write_bytes((whole.folder / "study.toml").read_bytes())
     for name in ("mine.toml", str(mine), "smoke"):
-        with pytest.raises(SystemExit):
-            script([name, flag])
-        told = capsys.readouterr().err
+        told = refused(capsys, [name, flag], script)
         assert told.startswith(f"error: the study {name} was not run yet: there is no folder runs/studies/")
-        assert f"`python -m dqn_memory.study.run {name}` runs it" in told and told.count("\n") == 1
+        assert f"`python -m dqn_memory.study.run {name}` runs it" in told
     for name in ("mine", "smoke"):
-        shutil.copytree(whole.folder, tmp_path / "runs/studies" / name)
+        shutil.copytree(whole.folder, here / "runs/studies" / name)
     for name in ("mine.toml", str(mine), "mine", "smoke", str(whole.folder / "study.toml")):
         script([name, flag])
         assert whole.title in capsys.readouterr().out
-    made = {path.parent.name for path in tmp_path.rglob("report.md")}
+    made = {path.parent.name for path in here.rglob("report.md")}
     assert made == ({"report"} if script is report else set())
     assert not (whole.folder / "report").exists()  # its study.toml is of the study smoke, which lies in runs/studies
 
 
-def test_what_names_no_study_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_what_names_no_study_is_told() -> None:
     Path("mine.toml").write_text('title = "Mine"')
     with pytest.raises(UserError, match=r"mine\.toml: the key 'kind' is missing"):
         find_study(Path("mine.toml"))
@@ -193,9 +154,7 @@ def test_what_names_no_study_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.long
-def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(
-    taken_over: Take, kept: Path, tmp_path: Path
-) -> None:
+def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(kept: Path, tmp_path: Path) -> None:
     study, said, left = taken_over(tmp_path / "study", kept)
     assert not left
     assert len(said) == len(study.runs()) == 8
@@ -215,10 +174,13 @@ def test_a_study_goes_on_from_its_archive_and_gives_the_same_archive(
 
 
 def test_a_damaged_run_of_an_archive_is_left_to_do(
-    taken_over: Take, kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    kept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, second, *others = NAMES
-    spoil(kept, first, second)
+    for name in (first, second):
+        rows, lines = (kept / "runs.csv").read_text(), (kept / "metrics.csv").read_text()
+        number = next(row.partition(",")[0] for row in rows.splitlines() if f",{name}," in row)
+        (kept / "metrics.csv").write_text(lines.replace(f"\n{number},", f"\n{number},1", 1))
     main(["smoke", "--folder", str(tmp_path / "study"), "--take-from", str(kept), "--dry-run"])
     said = capsys.readouterr().out
     assert all(f"take     {name} from {kept}" in said for name in others)
@@ -231,7 +193,7 @@ def test_a_damaged_run_of_an_archive_is_left_to_do(
     assert not (tmp_path / "study/runs" / first).exists()
 
 
-def test_a_damaged_run_of_a_study_stops_no_other(taken_over: Take, whole: Study, tmp_path: Path) -> None:
+def test_a_damaged_run_of_a_study_stops_no_other(whole: Study, tmp_path: Path) -> None:
     configs = sorted(whole.folder.glob("runs/*/config.toml"))[:3]
     configs[0].write_text("seed = = 1\n")
     configs[1].unlink()
@@ -247,9 +209,7 @@ def test_a_damaged_run_of_a_study_stops_no_other(taken_over: Take, whole: Study,
 
 
 @pytest.mark.parametrize("name", ['"', "\\x", "we'ird \"q\\x", "größe"])
-def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(
-    taken_over: Take, tmp_path: Path, name: str
-) -> None:
+def test_any_folder_may_be_taken_to_and_from_and_stays_out_of_records(tmp_path: Path, name: str) -> None:
     study, _, left = taken_over(tmp_path / name / "study", SMOKE)
     assert not left
     for run in study.runs():
