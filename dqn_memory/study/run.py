@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import partial
@@ -31,8 +31,8 @@ from dqn_memory.study.runner import Backend, Drive, Processes, offered, open_run
 from dqn_memory.study.store import RunState, State, Study, in_words, last_step
 from envs.tables import Table
 
-Say = Callable[[str], object]
 FEW = 40  # runs that are all shown without being asked for
+say = partial(print, flush=True)
 
 
 @dataclass(frozen=True)
@@ -71,14 +71,10 @@ class Args:
     all: bool = False
     """With --status: show every run, also of a large study."""
 
-    def check(self) -> None:
-        """Refuse each value that cannot work with one sentence."""
-        check_numbers(self)
-        if self.address is not None and self.backend == "processes":
-            raise UserError("--address is for Ray: leave out --backend processes")
-
     def make_backend(self, resources: Resources) -> Backend:
         """Start what the runs will be carried out by; a UserError where Ray is asked for and missing."""
+        if self.address is not None and self.backend == "processes":
+            raise UserError("--address is for Ray: leave out --backend processes")
         wants_ray = self.backend == "ray" or self.address is not None
         has_ray = find_spec("ray") is not None
         if wants_ray and not has_ray:
@@ -103,8 +99,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Expand, show, run, and show what came of it; exit code 1 where a run failed, 130 after Ctrl-C."""
     about = f"{Args.__doc__}\n\nShipped studies: {', '.join(shipped())}."
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
-    args.check()
-    say = partial(print, flush=True)
+    check_numbers(args)
     if args.status:
         folder = args.folder or (store.HOME / args.definition().name if args.smoke else find_study(Path(args.study)))
         return say(overview(Study.open(folder), args.all))
@@ -113,10 +108,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # also where a shell in the background ignores SIGINT
     try:
         planned = expand(definition)
+        wanted = chosen(planned, args.only)
         store.check_study_folder(folder, definition, planned)
         if args.dry_run:
-            return show_plan(args, definition, folder, planned, say)
-        study = carry_out(args, definition, folder, planned, say)
+            return show_plan(args, definition, folder, wanted, len(planned))
+        study = carry_out(args, definition, folder, planned, wanted)
     except KeyboardInterrupt:
         say("\nstopped; the same command continues")
         raise SystemExit(130) from None
@@ -125,23 +121,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(1)
 
 
-def carry_out(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Say) -> Study:
-    """Prepare the study, run what is left of it, and return it; the lock keeps a second `study.run` away."""
+def carry_out(
+    args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], wanted: Sequence[Planned]
+) -> Study:
+    """Prepare the study, run what is left of those `wanted`, and return it; a lock keeps a second `study.run` away."""
     with store.held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
         study = Study.create(folder, definition, planned)
-        wanted = {run.name for run in chosen(study.runs(), args.only)}
-        take_over(study, [run for run in planned if run.name in wanted], list(map(Path, args.take_from)), say)
-        left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in wanted]
+        names = {run.name for run in wanted}
+        take_over(study, wanted, list(map(Path, args.take_from)), say)
+        left = [run for run in open_runs(study, definition.resources.keep_replay) if run.name in names]
         if left:
             backend = args.make_backend(definition.resources)
-            announce(definition, folder, chosen(study.runs(), args.only), len(planned), say)
+            announce(definition, folder, [run for run in study.runs() if run.name in names], len(planned))
             say(f"backend {backend.describes}")
             Drive(study, backend, definition.resources, args.retries, say).run(left)
     return study
 
 
-def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
+def chosen(runs: Sequence[Planned], patterns: Sequence[str]) -> list[Planned]:
     """Choose the runs that a pattern matches, all where there is none.
 
     Raises:
@@ -156,24 +154,22 @@ def chosen(runs: Sequence[RunState], patterns: Sequence[str]) -> list[RunState]:
 # What a study will take
 
 
-def show_plan(args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], say: Say) -> None:
+def show_plan(args: Args, definition: Definition, folder: Path, wanted: Sequence[Planned], total: int) -> None:
     """Show what would be run, and what --take-from would bring; nothing is written."""
     known = {run.name: run for run in Study.open(folder).runs()} if (folder / store.STATE).exists() else {}
-    for each in planned:
-        place, steps = folder / "runs" / each.name, each.config.total_steps
-        known.setdefault(each.name, RunState(each.name, each.axes, "waiting", place, steps))
-    runs = chosen([known[each.name] for each in planned], args.only)
-    names = {run.name for run in runs}
-    wanted = [each for each in planned if each.name in names]
     offers = offered(folder, definition.kind, wanted, list(map(Path, args.take_from)))
     taken = {name: run for name, run, _, problem in reversed(list(offers)) if run is not None and not problem}
-    for run in runs:
-        other = taken.get(run.name)
-        say(f"{run.state:9}{run.name}" if other is None else f"{'take':9}{run.name} from {other.folder}")
-    announce(definition, folder, [taken.get(run.name, run) for run in runs], len(planned), say)
+    runs = []
+    for each in wanted:
+        place, steps = folder / "runs" / each.name, each.config.total_steps
+        new = RunState(each.name, each.axes, "waiting", place, steps)
+        runs.append(taken.get(each.name) or known.get(each.name, new))
+        source = f" from {runs[-1].folder}" if each.name in taken else ""
+        say(f"{'take' if source else runs[-1].state:9}{each.name}{source}")
+    announce(definition, folder, runs, total)
 
 
-def announce(definition: Definition, folder: Path, runs: Sequence[RunState], total: int, say: Say) -> None:
+def announce(definition: Definition, folder: Path, runs: Sequence[RunState], total: int) -> None:
     """Say how many of the study's `total` runs will be carried out, in what time and on what disk."""
     axes = " x ".join(f"{len(values)} {axis}" for axis, values in definition.axes.items())
     skipped = prod(len(values) for values in definition.axes.values()) - total

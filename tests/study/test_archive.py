@@ -174,7 +174,7 @@ def test_other_files_of_an_archive_that_were_changed_are_named(kept: Path) -> No
     data = read(kept)
     assert {"the study", *(run.name for run in data.source.runs)} == set(unsound(data))
     told = " ".join(why for where, why in data.left_out if where == "the study")
-    assert "config.toml was changed" in told and "study.toml is missing" in told
+    assert "config.toml was changed" in told and "study.toml is missing" in told and "| the study |" in text_of(data)
 
 
 @pytest.mark.parametrize(
@@ -193,13 +193,6 @@ def test_an_archive_that_cannot_be_read_is_one_sentence(kept: Path, file: str, t
     (kept / file).unlink() if text is None else (kept / file).write_text(text.replace("FACTS", facts))
     with pytest.raises(UserError, match=words):
         read(kept)
-
-
-def test_a_lost_definition_of_a_study_is_named(finished: Path) -> None:
-    (finished / "study.toml").unlink()
-    data = read(finished)
-    assert [name for name, _ in data.left_out] == unsound(data) == ["the study"]
-    assert "| the study |" in text_of(data)
 
 
 def test_damage_stands_at_the_top_and_in_the_exit_code(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,33 +254,23 @@ def singles(finished: Path, folder: Path) -> list[str]:
 def test_runs_are_gathered_into_an_archive_that_can_grow(finished: Path, tmp_path: Path) -> None:
     first, *others = singles(finished, tmp_path / "runs")
     kept = tmp_path / "kept"
+    main([first, "--no-attention"])
+    assert "\n1 run of `dqn_memory.train`" in (Path(first) / "report/report.md").read_text()
     main([first, "--archive", str(kept), "--title", "Runs", "--no-attention"])
     assert [run.name for run in read(kept).source.runs] == ["Gridverse-Memory-5x5-v0__dtqn4__seed-1"]
+    assert str(tmp_path) not in (kept / "runs.csv").read_text()
     main([str(kept), *others, "--archive", str(kept), "--no-attention"])
     data, whole = read(kept), read(finished)
     assert data.source.title == "Runs" and data.series == ["dtqn4", "dgfqn"]
     for series in data.series:
         assert data.scores(MEMORY, series) == whole.scores(MEMORY, series)
     assert (kept / "report.md").read_text().startswith("# Runs\n")
-
-
-def test_a_run_has_a_report_of_its_own(finished: Path, tmp_path: Path) -> None:
-    run, *_ = singles(finished, tmp_path / "runs")
-    main([run, "--no-attention"])
-    assert "\n1 run of `dqn_memory.train`" in (Path(run) / "report/report.md").read_text()
-    main([run, "--archive", str(tmp_path / "kept"), "--no-attention"])
-    assert str(tmp_path) not in (tmp_path / "kept/runs.csv").read_text()
-
-
-def test_the_definition_of_gathered_runs_gives_their_settings(finished: Path, tmp_path: Path) -> None:
-    main([*singles(finished, tmp_path / "runs"), "--archive", str(tmp_path / "kept"), "--no-attention"])
-    source = open_source(tmp_path / "kept")
-    planned = {run.name: tomllib.loads(run.toml) for run in expand(read_definition(str(tmp_path / "kept/study.toml")))}
-    for run in source.runs:
-        kept = dict(source.record(run).config)
-        for config in (kept, planned[run.name]):
-            config.get("output", {}).pop("run", None)
-        assert planned[run.name] == kept
+    planned = {run.name: tomllib.loads(run.toml) for run in expand(read_definition(str(kept / "study.toml")))}
+    for run in data.source.runs:  # its definition gives their settings
+        config = dict(data.source.record(run).config)
+        for each in (config, planned[run.name]):
+            each.get("output", {}).pop("run", None)
+        assert planned[run.name] == config
 
 
 def test_runs_that_are_no_study_are_one_sentence(
