@@ -76,21 +76,22 @@ def test_other_runs_may_be_listed_and_none_is_forgotten(study):
 
 def test_running_means_that_somebody_is_at_work(study):
     study.mark(FIRST, "running", begun=True)
+    lock = study.folder / store.LOCK
     code = (
         "import sys, time; from pathlib import Path; from dqn_memory.study import store\n"
         "with store.held_lock(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, str(study.lock)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     assert Study.open(study.folder).lives and states(study)[FIRST] == "running"
-    assert store.lock_holder(study.lock)["pid"] == process.pid
+    assert store.lock_holder(lock)["pid"] == process.pid
     busy = pytest.raises(UserError, match=f"it is busy, by process {process.pid} on ")
-    with busy, store.held_lock(study.lock, "it is busy", patience=0.1):
+    with busy, store.held_lock(lock, "it is busy", patience=0.1):
         pass
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not Study.open(study.folder).lives and states(study)[FIRST] == "stopped"
-    with store.held_lock(study.lock, "it is busy", patience=0.1):
+    with store.held_lock(lock, "it is busy", patience=0.1):
         assert study.lives
 
 
