@@ -157,19 +157,24 @@ def backend(request):
     return "--backend", "ray", "--address", request.getfixturevalue("cluster").address
 
 
-def test_an_undisturbed_study(fast, tmp_path, undisturbed):
-    said = carry_out(fast, tmp_path / "study", "--workers", "3")
+def test_an_undisturbed_study_is_not_repeated_but_what_lies_damaged_or_missing_is_noticed(fast, tmp_path, undisturbed):
+    folder = tmp_path / "study"
+    said = carry_out(fast, folder, "--workers", "3")
     assert "8 runs: 8 waiting = 2 world x 2 architecture x 2 seed" in said
     assert "processes of this machine, 3 at once" in said
-    assert results(tmp_path / "study") == undisturbed and len(undisturbed) == 8
-    found = Study.open(tmp_path / "study")
-    assert all(run.state == "finished" and run.attempts == 1 and finished(run.folder) for run in found.runs())
-    first = found.runs()[0]
+    assert results(folder) == undisturbed and len(undisturbed) == 8
+    first, second, *_ = runs = Study.open(folder).runs()
+    assert all(run.state == "finished" and run.attempts == 1 and finished(run.folder) for run in runs)
     assert (first.world, first.architecture, first.seed) == ("POMDP/Hallway-v0", "a", 1)
     assert "threads 1 devices ''" in first.log.read_text()
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").rglob("*")}
-    assert "started" not in carry_out(fast, tmp_path / "study")  # nothing is repeated
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "study" / "runs").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    assert "started" not in carry_out(fast, folder)
+    assert before == {path: path.stat().st_mtime_ns for path in (folder / "runs").rglob("*")}
+    (first.folder / "metrics.jsonl").write_bytes(b"")
+    shutil.rmtree(second.folder)
+    said = carry_out(fast, folder, code=1)
+    assert "metrics.jsonl is damaged: it has 0 bytes" in said and f"started  {second.name}" in said
+    assert results(folder)[second.name] == undisturbed[second.name]
 
 
 @pytest.mark.long
@@ -266,18 +271,6 @@ def test_what_fails_and_what_always_dies_is_told_and_stops_nothing_else(study, t
     assert "error: step 25 cannot be taken" in capsys.readouterr().out
     study.write_text(study.read_text().replace("fails_at = 25", "fails_at = 26"))
     assert "was made with other settings of" in carry_out(study, folder, code=2)
-
-
-def test_what_lies_damaged_or_missing_is_noticed(fast, tmp_path):
-    folder = tmp_path / "study"
-    carry_out(fast, folder, "--workers", "4")
-    runs, before = Study.open(folder).runs(), results(folder)
-    (runs[0].folder / "metrics.jsonl").write_bytes(b"")
-    shutil.rmtree(runs[1].folder)
-    said = carry_out(fast, folder, code=1)
-    assert "metrics.jsonl is damaged: it has 0 bytes" in said
-    assert f"started  {runs[1].name}" in said and said.count("finished ") >= 1
-    assert results(folder)[runs[1].name] == before[runs[1].name]
 
 
 def test_a_second_study_run_is_refused(study, tmp_path):
