@@ -73,8 +73,6 @@ class Args:
 
     def make_backend(self, resources: Resources) -> Backend:
         """Start what the runs will be carried out by; a UserError where Ray is asked for and missing."""
-        if self.address is not None and self.backend == "processes":
-            raise UserError("--address is for Ray: leave out --backend processes")
         wants_ray = self.backend == "ray" or self.address is not None
         has_ray = find_spec("ray") is not None
         if wants_ray and not has_ray:
@@ -100,6 +98,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     about = f"{Args.__doc__}\n\nShipped studies: {', '.join(shipped())}."
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.study.run", description=about)
     check_numbers(args)
+    if args.address is not None and args.backend == "processes":
+        raise UserError("--address is for Ray: leave out --backend processes")
     if args.status:
         folder = args.folder or (store.HOME / args.definition().name if args.smoke else find_study(Path(args.study)))
         return say(overview(Study.open(folder), args.all))

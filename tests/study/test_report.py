@@ -205,7 +205,7 @@ def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count: int
 
 
 def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    two = '["dgfqn", { name = "dbgfqn as published", architecture = "dbgfqn", positions = "all" }, "gtrxl"]'
+    two = '["dgfqn", { name = "dbgfqn as published", architecture = "dbgfqn", loss_positions = "all" }, "gtrxl"]'
     make_study(tmp_path / "study", [MEMORY, "Gridverse/Memory-Empty-13x13-v0"], two, [1, 2])
     report(tmp_path / "study", "--published")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| dbgfqn_table1")]

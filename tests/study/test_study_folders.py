@@ -96,6 +96,12 @@ def test_a_kept_definition_goes_by_the_name_of_its_study(whole: Study, tmp_path:
     [
         ("elsewhere", "priors --smoke", "elsewhere holds the study 'Smoke: two memories in two small worlds', not '"),
         ("elsewhere", "other.toml", "has none of these runs but others, such as Gridverse-Memory-5x5-v0__"),
+        (
+            "elsewhere",
+            "longer.toml",
+            "elsewhere was made with other settings of Gridverse-Memory-5x5-v0__dtqn4__",
+        ),
+        ("new", "smoke --backend processes --address auto", "--address is for Ray"),
         ("kept", "smoke", "kept is the archive of a study: give another --folder, and --take-from "),
         ("photos", "smoke", "(cat.jpg is in it)"),
         ("file", "smoke", "file: Not a directory"),
@@ -111,6 +117,7 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     (here / "file").write_text("x")
     text = (SMOKE / "study.toml").read_text()
     (here / "other.toml").write_text(re.sub(r"(?m)^seed = .*$", "seed = [71]", text))
+    (here / "longer.toml").write_text(re.sub(r"(?m)^total_steps = .*$", "total_steps = 99_000", text))
     before = hashes(here)
     assert words in refused(capsys, [*study.split(), "--folder", str(here / folder)], main)
     assert {path: data for path, data in hashes(here).items() if not path.endswith("study.lock")} == before
