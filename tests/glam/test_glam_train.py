@@ -7,7 +7,7 @@ from dataclasses import replace
 import glam_models
 import pytest
 import torch
-from glam_runs import TINY, flags, trained
+from glam_models import TINY, flags, trained
 from run_folders import assert_equal, assert_same_run, metrics, refused
 
 from dqn_memory.runs import cuda_graph

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import glam_runs
+import glam_models
 import pytest
 import unizero_models
 from run_folders import assert_same_run, metrics, refused
@@ -70,7 +70,7 @@ KINDS = {
         ("--stop-at-return 1", 100),
     ),
     "glam": Kind(
-        glam_runs.flags,
+        glam_models.flags,
         (42, 48),
         (
             "--dropout 0.2 --sequence storm --evaluate-every 36",
