@@ -280,21 +280,15 @@ def test_span_diversity_by_hand():
     ({"prior": PriorConfig(kind="adaptive", span=11.0)}, "--span 11.0 of the adaptive prior does not fit"),
     ({"prior": PriorConfig(kind="gaussian", sigma=-1.0)}, "prior sigma is -1.0"),
     ({"width": 24, "heads": 8, "rotary": True}, "--rotary needs heads of even width"),
-])  # fmt: skip
-def test_what_cannot_work_is_said_in_one_sentence(changes, words):
-    with pytest.raises(UserError, match=words) as caught:
-        build(config(**changes), VECTOR, ACTIONS)
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(("changes", "words"), [
     ({"dynamics": "recurrent", "prior": PriorConfig(kind="local")}, "--prior local changes nothing"),
     ({"dynamics": "gru", "rotary": True}, "--rotary changes nothing in --dynamics gru"),
     ({"dynamics": "recurrent", "span_diversity": 0.5}, "--span-diversity 0.5 changes nothing"),
 ])  # fmt: skip
-def test_options_that_the_dynamics_never_read_are_refused(changes, words):
+def test_what_cannot_work_or_is_never_read_is_said_in_one_sentence(changes, words):
+    chosen = config(**changes)
     with pytest.raises(UserError, match=words) as caught:
-        config(**changes).check_used()
+        chosen.check_used()
+        build(chosen, VECTOR, ACTIONS)
     assert "\n" not in str(caught.value)
 
 
