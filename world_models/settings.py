@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self
 
 import torch
@@ -89,13 +89,17 @@ def check_environment(environment: settings.EnvironmentConfig) -> None:
         raise UserError(f"--observation-key {key} is for dictionary observations, which {env} has not")
 
 
-def shorter(environment: settings.EnvironmentConfig, limit: int | None) -> int | None:
-    """Limit an episode's steps to `limit` or to the environment's own limit, whichever is lower (None: the own one).
+def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
+    """Give the keywords of an environment's constructor; training and evaluations have their own time limits.
 
-    Not for games, whose limit counts frames.
+    `game` lays over how a run's games are played.
     """
-    own = None if limit is None else _own_limit(replace(environment, time_limit=None))
-    return limit if own is None or limit is None else min(limit, own)
+    limit = config.environment.time_limit if training else config.evaluation.max_episode_steps
+    if config.environment.env.startswith("ALE/"):
+        frames = config.atari.most_frames if limit is None else limit * config.atari.frame_skip
+        return asdict(config.atari) | game | {"most_frames": min(frames, config.atari.most_frames)}
+    own = None if training or limit is None else _own_limit(replace(config.environment, time_limit=None))
+    return replace(config.environment, time_limit=limit if own is None else min(limit, own)).kwargs()
 
 
 def _own_limit(environment: settings.EnvironmentConfig) -> int | None:

@@ -27,7 +27,8 @@ class Streams:
         """Derive all streams from a non-negative seed; a stream added at the end changes no other."""
         names = [field.name for field in fields(cls)]
         children = np.random.SeedSequence(seed).spawn(len(names))
-        return cls(**{name: _seed(child) for name, child in zip(names, children, strict=True)})
+        drawn = [int(child.generate_state(1, np.uint64)[0]) >> 1 for child in children]  # torch takes signed 64 bits
+        return cls(**dict(zip(names, drawn, strict=True)))
 
 
 def episodes_seed(stream: int, steps: int, stopped: bool) -> int:
@@ -55,7 +56,3 @@ def restore_dropout(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["dropout"])
     if state["dropout_cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["dropout_cuda"], device)
-
-
-def _seed(sequence: np.random.SeedSequence) -> int:
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))  # torch takes signed 64 bits

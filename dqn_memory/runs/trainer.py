@@ -20,12 +20,11 @@ from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes, with_backend
-from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, env_reports_success, success_word
+from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, success_word
 from dqn_memory.runs.seeding import Streams, dropout_state, episodes_seed, restore_dropout
 from dqn_memory.runs.settings import parse
 from dqn_memory.runs.toml import to_toml
@@ -225,14 +224,13 @@ class Trainer(ABC, Generic[C]):
         Raises:
             UserError: the checkpoint is of another kind or does not fit, or the run is complete.
         """
-        config, run, asked = reopened(argv, cls.config_class, cls.kind)
+        config, run, asked = reopened(argv, cls.config_class)
         config = with_backend(config, run, asked)
         trainer = cls(config)
         checkpoint = run.resume()
         if checkpoint is None:
             print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
         else:
-            check_kind(run.path, checkpoint, cls.kind)
             trainer.restore(checkpoint)
             check_unfinished(run, config, trainer.steps, trainer.solved)
             if checkpoint.replay is None:
@@ -286,7 +284,7 @@ class Trainer(ABC, Generic[C]):
         return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
 
     def _shown(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        names = {SUCCESS: success_word(env_reports_success(self.fleet))}
+        names = {SUCCESS: success_word(self.fleet.reports_success)}
         return {names.get(word, word): scalars[name] for word, name in self.shown.items() if name in scalars}
 
 

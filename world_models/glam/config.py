@@ -5,7 +5,7 @@ Every point in which the paper and the released code differ is an option.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
@@ -25,7 +25,7 @@ from dqn_memory.runs.settings import (
 from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import settings
-from world_models.settings import check_environment, shorter, training_signal
+from world_models.settings import check_environment, training_signal
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
@@ -376,16 +376,8 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Return keywords of the environment's constructor, with the time limit of training or of evaluations."""
-        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
-        if self.environment.env.startswith("ALE/"):
-            game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
-            frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
-            return game | {"most_frames": min(frames, self.atari.most_frames)}
-        limit = limit if training else shorter(self.environment, limit)
-        kwargs = replace(self.environment, time_limit=limit).kwargs()
-        if self._plays_catch:
-            return kwargs | asdict(self.catch) | {"size": self.model.screen}
-        return kwargs
+        kwargs = settings.env_kwargs(self, training, size=self.model.screen, grayscale=False)
+        return kwargs | asdict(self.catch) | {"size": self.model.screen} if self._plays_catch else kwargs
 
     def check(self) -> None:
         """Refuse every combination of parts that cannot work together."""

@@ -14,7 +14,7 @@ an error, the paper's is the default. Five differences have no flag:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
@@ -33,7 +33,7 @@ from dqn_memory.runs.settings import (
 from envs.atari import AtariConfig
 from envs.core import Step
 from world_models import settings
-from world_models.settings import check_environment, shorter, training_signal
+from world_models.settings import check_environment, training_signal
 
 GROUP = 8  # probabilities of one SimNorm group
 SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
@@ -388,12 +388,7 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
-        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
-        if not self.environment.env.startswith("ALE/"):
-            limit = limit if training else shorter(self.environment, limit)
-            return replace(self.environment, time_limit=limit).kwargs()
-        frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
-        return asdict(self.atari) | {"most_frames": min(frames, self.atari.most_frames)}
+        return settings.env_kwargs(self, training)
 
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""
