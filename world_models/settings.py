@@ -70,10 +70,13 @@ class EvalSetup:
         )
 
 
-def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool) -> tuple[Tensor, Tensor]:
-    """Give the rewards (N,) to learn, and where (N,) an episode terminates: at a lost life too, if asked for."""
-    reward = step.reward.sign() if clip_rewards else step.reward
-    if isinstance(step, AtariStep) and terminal_on_life_loss:
+def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
+    """Give the rewards (N,) to learn, and where (N,) an episode terminates: at a lost life too, if asked for.
+
+    `collection` is how the run of either trainer collects.
+    """
+    reward = step.reward.sign() if collection.clip_rewards else step.reward
+    if isinstance(step, AtariStep) and collection.terminal_on_life_loss:
         return reward, step.terminated | (step.life_lost & ~step.truncated)
     return reward, step.terminated
 
@@ -81,12 +84,9 @@ def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool)
 def check_environment(environment: settings.EnvironmentConfig) -> None:
     """Raise UserError for an option that this environment does not have."""
     environment.kwargs()
-    env, path, key = environment.env, environment.path, environment.observation_key
-    game = env.startswith("ALE/")
-    if game and path is not None:
+    env, path = environment.env, environment.path
+    if env.startswith("ALE/") and path is not None:
         raise UserError(f"--path {path} is for environments that are read from a file, which {env} is not")
-    if key is not None and (game or env.removeprefix("envs:") in WORLDS):
-        raise UserError(f"--observation-key {key} is for dictionary observations, which {env} has not")
 
 
 def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:

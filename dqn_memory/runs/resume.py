@@ -52,15 +52,16 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     return checkpoint, config
 
 
-def reopened(argv: Sequence[str], config_class: type[C]) -> tuple[C, Run, Backend | None]:
-    """Open a run of any trainer; give it, its config as the flags change it, and the backend of mamba they ask for."""
+def reopened(argv: Sequence[str], config_class: type[C]) -> tuple[C, Run]:
+    """Open a run of any trainer; give it and its config as the flags change it."""
     flags = parse(ResumeConfig, argv)
     run = Run.open(Path(flags.resume))
     if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
         check_kind(run.path, run.load(with_replay=False), config_class.trainer)
     config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
-    return changed(config, flags), run, flags.backend
+    config = changed(config, flags)
+    return config if flags.backend else with_backend(config, run), run
 
 
 def changed(config: C, flags: ResumeConfig) -> C:
@@ -81,13 +82,13 @@ def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def with_backend(config: C, run: Run, asked: str | None = None) -> C:
-    """Give the config the backend of mamba that the run began on, unless another is `asked` for.
+def with_backend(config: C, run: Run) -> C:
+    """Give the config the backend of mamba that the run began on.
 
     Raises UserError where that one cannot run on the config's device.
     """
     began = recorded(run.environment)
-    if asked is not None or began is None:
+    if began is None:
         return config
     refusal = refused(began, config.compute.torch_device())
     if refusal is not None:

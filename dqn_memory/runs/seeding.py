@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-AFTER_STOP = 1 << 40  # more than any run's steps
-
 
 @dataclass(frozen=True)
 class Streams:
@@ -29,14 +27,6 @@ class Streams:
         children = np.random.SeedSequence(seed).spawn(len(names))
         drawn = [int(child.generate_state(1, np.uint64)[0]) >> 1 for child in children]  # torch takes signed 64 bits
         return cls(**dict(zip(names, drawn, strict=True)))
-
-
-def episodes_seed(stream: int, steps: int, stopped: bool) -> int:
-    """Seed of the evaluation after `steps` environment steps, from the run's own stream of evaluations.
-
-    Where an evaluation ended the run (`stopped`), the final one plays other episodes: it must not inherit its luck.
-    """
-    return stream + steps + (AFTER_STOP if stopped else 0)
 
 
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor
 
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError
@@ -22,10 +21,9 @@ from dqn_memory.runs.settings import (
     check_parts,
     flags_of,
 )
-from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import settings
-from world_models.settings import check_environment, training_signal
+from world_models.settings import check_environment
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
@@ -312,10 +310,6 @@ class CollectionConfig:
     """Learn the signs of the rewards; evaluations count the rewards themselves."""
     act_before_observing: bool = False
     """Choose an action before the newest frame is taken in, as in the released code."""
-
-    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return rewards (N,) as they are learned, and where (N,) the model is taught an end."""
-        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
     def starts(self, part: Part) -> int:
         """Environment steps before the first update of a part."""

@@ -17,8 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-from torch import Tensor
-
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import (
@@ -31,9 +29,8 @@ from dqn_memory.runs.settings import (
     check_parts,
 )
 from envs.atari import AtariConfig
-from envs.core import Step
 from world_models import settings
-from world_models.settings import check_environment, training_signal
+from world_models.settings import check_environment
 
 GROUP = 8  # probabilities of one SimNorm group
 SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
@@ -312,10 +309,6 @@ class CollectionConfig:
     """Fraction of the updates whose policy targets all come from new searches (0.02: every 50th update). The paper's
     table has a "buffer reanalyze frequency" of 1/50 without saying what it counts; this reading is the default. The
     released Atari configuration has 0; in the library that it uses the number has another meaning."""
-
-    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Give the rewards (N,) to learn, and where (N,) an episode terminates in training."""
-        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
 
     def updates_due(self, iteration: int, num_envs: int) -> int:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
