@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import glam_runs
 import pytest
@@ -15,9 +16,10 @@ from run_folders import assert_same_run, metrics, refused
 from trained import CAR, CARDS, MEMORY, training_flags
 
 from dqn_memory.evaluate import main as evaluate
+from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.kinds import check_kind, trainer_class
 
 SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
 
@@ -221,3 +223,5 @@ def test_a_kind_that_nobody_knows_is_one_sentence():
     assert trainer_class("dqn_memory.train") is trainer_class("q_network")  # as earlier versions called it
     with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, q_network, unizero"):
         trainer_class("dreamer")
+    with pytest.raises(UserError, match=r"is foreign: its kind is 'another program', not 'glam'$"):
+        check_kind(Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")
