@@ -55,7 +55,7 @@ def test_a_median_of_steps_is_censored_where_the_middle_is():
 
 
 def write(folder, lines):
-    metrics = Metrics(folder, tensorboard=False)
+    metrics = Metrics(folder)
     for step, scalars in lines:
         metrics.log(step, scalars)
     metrics.close()
