@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map
 
 from dqn_memory.network import QNetwork, trimmed_length
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.score import Score, Tally, env_reports_success
+from dqn_memory.runs.score import Score, Tally
 from dqn_memory.runs.settings import Bounds
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
@@ -295,7 +295,7 @@ def evaluate(network: QNetwork, setup: EvalSetup, episodes: int, seed: int) -> S
     with closing(fleet):
         tally = _play(fleet, setup.actor(network, fleet.num_envs), quota)
     network.train(training)
-    return tally.score(None if exhaustive else episodes, exhaustive, env_reports_success(fleet))
+    return tally.score(None if exhaustive else episodes, exhaustive, fleet.reports_success)
 
 
 def _play(fleet: Fleet, actor: Actor, quota: int) -> Tally:

@@ -26,12 +26,9 @@ from dqn_memory.analysis.video import check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions
-from dqn_memory.runs.settings import ComputeConfig
-from dqn_memory.runs.toml import from_record
-from envs.cli import load_plugins
+from dqn_memory.runs.settings import ComputeConfig, EnvironmentConfig
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS
@@ -51,8 +48,9 @@ class Interface:
     first_action: int
 
     @classmethod
-    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
-        """Make the interface of an environment by id; a UserError says why there is none."""
+    def of(cls, environment: EnvironmentConfig) -> Interface:
+        """Make the interface of an environment; a UserError says why there is none."""
+        env, kwargs, key = environment.env, environment.kwargs(training=False), environment.observation_key
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
             fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
             raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
@@ -75,26 +73,17 @@ def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[Q
     Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, weights that do not
     fit the config, or a device that is not there.
     """
-    network, config, step, _ = _load(Path(run), device)
-    return network, config, step
-
-
-def _load(run: Path, device: torch.device | str) -> tuple[QNetwork, TrainConfig, int, Interface]:
     try:
         torch.zeros(1, device=device).cpu()  # torch would name all its kinds of device, or fail much later
     except (RuntimeError, AssertionError, TypeError):
         raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
-    checkpoint = Run.open(run, tensorboard=False).load(with_replay=False)
-    check_kind(run, checkpoint, "q_network")
-    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {run}")
-    load_plugins(config.plugin)
-    environment = config.environment
-    interface = Interface.of(environment.env, config.env_kwargs(training=False), environment.observation_key)
+    checkpoint, config = read_run(Path(run), TrainConfig)
+    interface = Interface.of(config.environment)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
     part = "average" if checkpoint.part("average") else "network"
     checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
-    return network.to(device).eval(), config, checkpoint.step, interface
+    return network.to(device).eval(), config, checkpoint.step
 
 
 class Agent:
@@ -121,8 +110,8 @@ class Agent:
 
         Raises UserError as `load_network` does.
         """
-        network, config, _, interface = _load(Path(run), device)
-        return cls(network, config, interface, rows)
+        network, config, _ = load_network(run, device)
+        return cls(network, config, Interface.of(config.environment), rows)
 
     def act(self, observation: Any, reset: Any) -> Any:
         """Choose an action for each observation and remember both.
@@ -243,9 +232,8 @@ def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, d
     setup = replace(config.eval_setup(device), reset_memory=options.reset_memory)
     if options.env is None:
         return setup
-    kwargs = replace(config.environment, env=options.env, path=None).kwargs(training=False)
-    setup = replace(setup, env=options.env, env_kwargs=kwargs)
-    other = Interface.of(options.env, kwargs, setup.observation_key)
+    environment = replace(config.environment, env=options.env, path=None)
+    setup, other = replace(setup, env=options.env, env_kwargs=environment.kwargs(False)), Interface.of(environment)
     spec = observation_spec(other.encoded)
     if (spec, other.num_actions) != (network.spec, network.num_actions):
         raise UserError(

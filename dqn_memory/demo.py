@@ -188,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         train(args, folder)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    print("\n".join(show(Run.open(folder, tensorboard=False), args.seed)))
+    print("\n".join(show(Run.open(folder), args.seed)))
 
 
 if __name__ == "__main__":

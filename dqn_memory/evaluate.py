@@ -47,9 +47,7 @@ def evaluate_folder(folder: Path, args: Args) -> Evaluation:
     Raises:
         UserError: nobody knows the run's kind, or an option is not for it.
     """
-    kind = kind_of(Run.open(folder, tensorboard=False).load(with_replay=False))
-    if kind is None:
-        raise UserError(f"the checkpoint of {folder} is foreign: it does not say the kind of its run")
+    kind = kind_of(Run.open(folder).load(with_replay=False))
     trainer = trainer_class(kind)
     given = [option.name for option in fields(EvaluationOptions) if getattr(args, option.name) != option.default]
     wrong = [name for name in given if name in OWN and name not in trainer.evaluation_flags]

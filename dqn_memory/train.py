@@ -27,7 +27,7 @@ from dqn_memory.network import QNetwork, observation_spec, trimmed_length
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
+from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
@@ -186,10 +186,7 @@ class QTrainer(Trainer[TrainConfig]):
         spec = observation_spec(fleet.observation_space)
         return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
 
-    @classmethod
-    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
-        """How well the agent of a run's latest checkpoint does."""
-        return evaluate_run(run, options)
+    evaluate_run = staticmethod(evaluate_run)
 
 
 # ---- sample ----------------------------------------------------------------------------------------------------------

@@ -19,9 +19,8 @@ from envs.core import State, World, put
 from envs.errors import UserError, require
 from envs.registry import make_world
 from envs.seeding import Floats, Rows, RowStreams
-from envs.spaces import object_rows, row, unflatten
+from envs.spaces import Array, object_rows, row, unflatten
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 RENDER_MODES = ("rgb_array", "ansi")
 METADATA: dict[str, Any] = {"render_modes": list(RENDER_MODES), "render_fps": 8}

@@ -19,8 +19,7 @@ from torch import Tensor
 from envs.core import Step
 from envs.errors import UserError, near_names, require
 from envs.gymnasium_fleet import ReplayedFleet
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from envs.spaces import Array
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from envs.errors import require
-from envs.spaces import row
+from envs.spaces import Array, row
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Vector = VectorEnv[Any, Any, Any]
 MakeVector = Callable[[int, AutoresetMode], Vector]
 MakeSingle = Callable[[], gymnasium.Env[Any, Any]]

@@ -20,13 +20,12 @@ from torch import Tensor
 
 from envs.core import State, StateObserved, World
 from envs.errors import UserError, require
-from envs.spaces import integer_ranges
+from envs.spaces import Array, integer_ranges
 
 MEMBERS = "num_actions, reset_draws, step_draws, observation_space, reset(u), step(state, action, u), frame and text"
 RULE = f"a world is a subclass of envs.core.World with {MEMBERS}"
 FIVE = "(state, observation, reward, terminated, success)"
 BRIEF = 100  # characters of a space in a sentence
-Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def check_class(id: str, build: Any, parameters: Mapping[str, Any]) -> None:

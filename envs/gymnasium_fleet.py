@@ -16,9 +16,8 @@ from envs.core import Step
 from envs.errors import UserError, near_names, require
 from envs.registry import WORLDS
 from envs.seeding import digest
-from envs.spaces import discrete_actions, encoder
+from envs.spaces import Array, discrete_actions, encoder
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Make = Callable[[], gymnasium.Env[Any, Any]]
 RESTART = -1  # logged in place of the actions when all episodes are started over
 

@@ -24,9 +24,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from envs.errors import UserError, require
-from envs.spaces import MultiDiscrete, batch_of_one, integer_ranges, row
+from envs.spaces import Array, MultiDiscrete, batch_of_one, integer_ranges, row
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Space = gymnasium.Space[Any]
 Single = gymnasium.Env[Any, Any]
 Vector = VectorEnv[Any, Any, Any]

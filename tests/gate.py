@@ -9,8 +9,8 @@ Numbers: each case is one or several commands, which both sides run on the CPU w
 of the clock), all saved weights and everything printed as JSON or CSV must be equal to the last bit. Speed: both sides
 run the same command by turns; the processor time between its first and its last log line counts.
 
-The cases stand in tests/data/gate.toml, in the flags of the old side. What the new side has renamed is listed below in
-FLAGS, METRICS, VALUES and WEIGHTS. The script uses nothing of the packages but their commands and `gymnasium.make_vec`.
+The cases stand in tests/data/gate.toml, in the flags of the old side, beside the names that the new side has changed.
+The script uses nothing of the packages but their commands and `gymnasium.make_vec`.
 Where the new side finds code through entry points, reinstall it first (`pip install -e .`): both sides share an
 interpreter. The exit status is 1 if any number differs.
 """
@@ -31,7 +31,6 @@ import queue
 import re
 import runpy
 import shlex
-import shutil
 import statistics
 import subprocess
 import sys
@@ -45,84 +44,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+TABLE = tomllib.loads((HERE / "data" / "gate.toml").read_text())
 OLD = "070d15f"  # the revision before the redesign
-
-# ---- names that the new side has changed -----------------------------------------------------------------------------
-# Modules, flags, or flags with their values; "module: ..." holds for one command and comes first. Examples:
-#   "--worlds": "--num-envs", "--backend lanes": "--backend simd", "dqn_memory.parameters: --world": "--env",
-#   "world_models.glam.evaluate": "dqn_memory.evaluate"
-FLAGS: dict[str, str] = {
-    "world_models.unizero.evaluate": "dqn_memory.evaluate",
-    "world_models.unizero.evaluate: --rows": "--num-eval-envs",
-    "world_models.unizero.evaluate: --quota": "--episodes-per-env",
-    "world_models.glam.evaluate": "dqn_memory.evaluate",
-    "world_models.glam.evaluate: --rows": "--num-eval-envs",
-    "world_models.glam.evaluate: --quota": "--episodes-per-env",
-    "--forget": "--reset-memory",
-    "--worlds": "--num-envs",
-    "--spread": "--epsilon-ladder",
-    "--hold": "--sticky-exponent",
-    "--longest-hold": "--sticky-max-steps",
-    "--lead": "--random-start-steps",
-    "--schedule": "--epsilon-schedule",
-    "--positions": "--loss-positions",
-    "--clip-norm": "--max-grad-norm",
-    "--average": "--ema-decay",
-    "--weight-updates": "--terminal-weight-updates",
-    "--tails": "--tail-fraction",
-    "--placement": "--window-placement",
-    "--encoding": "--position-encoding",
-    "--order": "--norm-order",
-    "--weight": "--regulariser-weight",
-    "--cap": "--max-span",
-    "--window": "--local-window",
-    "--final-rate": "--final-lr-fraction",
-    "--agent-final-rate": "--agent-final-lr-fraction",
-    "--learner-final-rate": "--learner-final-lr-fraction",
-    "--forgetful": "--memory-ablation",
-    "dqn_memory.train: --batch": "--batch-size",
-    "dqn_memory.train: --terminal-share": "--terminal-fraction",
-    "dqn_memory.train: --target-every": "--target-update-every",
-    "dqn_memory.train: --prior-lr": "--prior-learning-rate",
-    "dqn_memory.train: --updates": "--updates-per-iteration",
-    "dqn_memory.train: --every": "--update-every",
-    "dqn_memory.train: --stop-at": "--stop-at-success",
-    "--observe world": "--observe observation",
-    "dqn_memory.parameters: --world": "--env",
-    "--backend lanes": "--backend simd",
-    "world_models.unizero.train: --prior-lr": "--prior-learning-rate",
-    "world_models.unizero.train: --target-rate": "--target-update-rate",
-    "world_models.unizero.train: --target-every": "--target-update-every",
-    "world_models.unizero.train: --asking": "--query-per",
-    "world_models.unizero.train: --considered": "--max-considered-actions",
-    "world_models.unizero.train: --segment": "--segment-length",
-    "world_models.unizero.train: --terminal-share": "--terminal-fraction",
-    "world_models.unizero.train: --batch": "--batch-size",
-    "world_models.unizero.train: --ratio": "--replay-ratio",
-    "world_models.unizero.train: --wipe": "--reset-history",
-    "world_models.unizero.train: --every": "--update-every",
-    "world_models.unizero.train: --reanalyse": "--reanalyse-fraction",
-    "world_models.unizero.train: --rows": "--num-eval-envs",
-    "world_models.unizero.train: --longest": "--max-episode-steps",
-    "world_models.glam.train: --evaluation-rows": "--num-eval-envs",
-    "world_models.glam.train: --longest": "--max-episode-steps",
-    "world_models.glam.train: --imagination": "--imagination-memory",
-    "world_models.glam.train: --no-resets": "--no-reset-at-episode-start",
-    "world_models.glam.train: --warm-up": "--burn-in",
-    "world_models.glam.train: --begin": "--start-from",
-    "world_models.glam.train: --blind": "--act-before-observing",
-    "world_models.glam.train: --every": "--growth-every",
-    "world_models.glam.train: --model-ratio": "--model-replay-ratio",
-    "world_models.glam.train: --agent-ratio": "--agent-replay-ratio",
-    "world_models.glam.train: --batch": "--batch-size",
-    "world_models.glam.train: --rows": "--num-rollouts",
-}
-# Metrics, and fields of printed JSON and CSV; a name that ends in "/" stands for all that begin with it.
-METRICS: dict[str, str] = {"forget": "reset_memory", "forgetful/": "memory_ablation/"}
-# Words that are printed as values.
-VALUES: dict[str, str] = {"lanes": "simd"}
-# Saved tensors ("network.head.0.bias"), as regular expressions and what replaces them.
-WEIGHTS: dict[str, str] = {}
 
 # ---- what is not compared, and why -----------------------------------------------------------------------------------
 IGNORED = re.compile(r"^(time/.*|charts/SPS)$")  # the clock's
@@ -133,54 +56,46 @@ IGNORED_FIELDS = {"run", "ms_per_update", "seconds"}  # a temporary path; measur
 
 def cases(part: str) -> dict[str, list[str]]:
     """The names and commands of one part of gate.toml."""
-    table = tomllib.loads((HERE / "data" / "gate.toml").read_text())
 
     def whole(text: str) -> str:
-        while (longer := re.sub(r"\{(\w+)\}", lambda found: table["words"].get(found[1], found[0]), text)) != text:
+        while (longer := re.sub(r"\{(\w+)\}", lambda found: TABLE["words"].get(found[1], found[0]), text)) != text:
             text = longer
         return " ".join(text.split())
 
-    given = {name: [value] if isinstance(value, str) else value for name, value in table[part].items()}
+    given = {name: [value] if isinstance(value, str) else value for name, value in TABLE[part].items()}
     return {name: [whole(command) for command in commands] for name, commands in given.items()}
 
 
 def selected(part: str, args: argparse.Namespace) -> dict[str, list[str]]:
     """The cases that the flags ask for."""
-    quick = tomllib.loads((HERE / "data" / "gate.toml").read_text())["quick"]
-    patterns = args.only or (quick if args.quick and part == "numbers" else ["*"])
+    patterns = args.only or (TABLE["quick"] if args.quick and part == "numbers" else ["*"])
     return {name: given for name, given in cases(part).items() if any(fnmatch.fnmatch(name, p) for p in patterns)}
 
 
 def renamed(command: str) -> str:
     """A command in the new side's words."""
     module, *flags = re.split(r" (?=--)", command)
-    words = [FLAGS.get(module, module)]
+    new = TABLE["flags"]
+    words = [new.get(module, module)]
     for said in flags:
         flag, _, values = said.partition(" ")
-        for key in (f"{module}: {said}", said, f"{module}: {flag}", flag):
-            if key in FLAGS:
-                words.append(FLAGS[key] if key.endswith(said) else f"{FLAGS[key]} {values}")
-                break
-        else:
-            words.append(said)
+        whole = new.get(f"{module}: {said}", new.get(said))
+        words += [whole] if whole else [new.get(f"{module}: {flag}", new.get(flag, flag)), values]
     return " ".join(" ".join(words).split())
 
 
 def renamed_key(key: str) -> str:
     """The new side's key of a number, such as "metric losses/td_loss"."""
-    if key.startswith("weight "):
-        for pattern, new in WEIGHTS.items():
-            key = re.sub(pattern, new, key)
-        return key
     *kind, name = key.split(" ")
-    prefix = next((old for old in METRICS if old.endswith("/") and name.startswith(old)), None)
-    new = METRICS[prefix] + name.removeprefix(prefix) if prefix else METRICS.get(name, name)
-    return " ".join([*kind, new])
+    for old, new in TABLE["metrics"].items():
+        if name == old or (old.endswith("/") and name.startswith(old)):
+            name = new + name.removeprefix(old)
+    return " ".join([*kind, name])
 
 
 def renamed_value(value: list[Any]) -> list[Any]:
     """A hash and a value as the new side would give them; numbers stay as they are."""
-    new = VALUES.get(value[1]) if isinstance(value[1], str) else None
+    new = TABLE["values"].get(value[1]) if isinstance(value[1], str) else None
     return [digest(repr(new).encode()), new] if new else value
 
 
@@ -245,8 +160,10 @@ def numbers(root: Path, request: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for index, command in enumerate(request["commands"]):
         printed = run_command(root, request, index)
-        if "--format" in command:
-            found |= dict(flat(parsed(printed), f"printed {index}"))
+        if "--format json" in command:
+            found |= dict(flat(json.loads(printed), f"printed {index}"))
+        elif "--format csv" in command:
+            found |= dict(flat(list(csv.DictReader(io.StringIO(printed))), f"printed {index}"))
     folder = Path(request["folder"], "run")
     if (written := folder / "baselines.json").exists():
         leaves = flat(json.loads(written.read_text()), "written")
@@ -272,11 +189,6 @@ def tensors(path: Path) -> Iterator[tuple[str, Any]]:
     for name, tensor in load_file(path).items():
         raw = tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
         yield name, [digest(f"{tensor.dtype} {tuple(tensor.shape)}".encode() + raw), float(tensor.double().sum())]
-
-
-def parsed(text: str) -> Any:
-    """A JSON object, or the rows of a CSV table."""
-    return json.loads(text) if text.lstrip().startswith(("{", "[")) else list(csv.DictReader(io.StringIO(text)))
 
 
 def flat(value: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -328,7 +240,7 @@ class Side:
     """A process that runs commands with the code of one checkout."""
 
     def __init__(self, root: Path, scratch: Path) -> None:
-        self.scratch, self.count = scratch, 0
+        self.scratch = scratch
         settings = {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "COLUMNS": "120"}
         settings |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "PYTHONHASHSEED": "0"}
         command = [sys.executable, "-P", str(Path(__file__).resolve()), "--serve", str(root)]
@@ -339,14 +251,11 @@ class Side:
 
     def ask(self, kind: str, name: str, commands: list[str]) -> dict[str, Any]:
         """The result of some commands, or the error that ended them."""
-        self.count += 1
-        folder = self.scratch / f"{self.process.pid}-{self.count}"
-        folder.mkdir()
         assert self.process.stdin and self.process.stdout
-        request = {"kind": kind, "name": name, "commands": commands, "folder": str(folder)}
-        print(json.dumps(request), file=self.process.stdin, flush=True)
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline() or '{"error": "died", "seconds": 0}')
-        shutil.rmtree(folder)
+        with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
+            request = {"kind": kind, "name": name, "commands": commands, "folder": folder}
+            print(json.dumps(request), file=self.process.stdin, flush=True)
+            answer: dict[str, Any] = json.loads(self.process.stdout.readline() or '{"error": "died", "seconds": 0}')
         return answer
 
 

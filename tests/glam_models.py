@@ -1,8 +1,9 @@
-"""Small GLAM models with lively weights, and random inputs, for the tests of world_models/glam."""
+"""Small GLAM models with lively weights, random inputs, and tiny runs, for the tests of world_models/glam."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +16,14 @@ from world_models.glam.imagination import Noise
 from world_models.glam.learner import adam, losses
 from world_models.glam.model import WorldModel
 from world_models.glam.replay import Batch
-from world_models.glam.train import make_execution
+from world_models.glam.train import main, make_execution
 
 ACTIONS, SCREEN = 3, 8
 PRESETS = {name: read_config(TrainConfig, f"glam/{name}").model for name in ("paper", "code", "fast")}
+TINY = (
+    "--config glam/smoke --env Pixel/BlinkingCatch-v0 --grid 4 --balls 2 --screen 8 --num-envs 2 --width 8 --hidden 8 "
+    "--learning-starts 32 --num-eval-envs 1 --evaluate-every 0 --log-every 16 --max-episode-steps 12"
+)
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 3e-6}  # of recorded numbers, relative to the largest
 
 
@@ -98,3 +103,14 @@ def rollout_inputs(horizon: int = 4, seed: int = 0, device: str = "cpu") -> Any:
     drawn = torch.Generator().manual_seed(seed)
     latent, choice = torch.rand(horizon + 1, 5, 3, 4, generator=drawn), torch.rand(horizon, 5, 3, generator=drawn)
     return mapped(lambda x: x.to(device), (data, noise.float(), Noise(latent, choice)))
+
+
+def flags(run: Path, *more: str, steps: int = 64) -> list[str]:
+    """A command line of the training script."""
+    return [*TINY.split(), "--run", str(run), "--total-steps", str(steps), *more]
+
+
+def trained(folder: Path, *more: str, steps: int = 64) -> Path:
+    """A run that has ended."""
+    main(flags(folder, *more, steps=steps))
+    return folder

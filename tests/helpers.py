@@ -25,7 +25,7 @@ def filled_replay(lengths: list[list[int]], capacity: int = 10_000, truncate: bo
     replay = Replay(TOKENS, NUM_ACTIONS, len(lengths), capacity, torch.device("cpu"))
     worlds = [[(e, t, length) for e, length in enumerate(row) for t in range(length)] for row in lengths]
     for column in range(min(len(cells) for cells in worlds)):
-        replay.add(**_cells([cells[column] for cells in worlds], truncate))
+        replay.add(**cells_of([cells[column] for cells in worlds], truncate))
     return replay
 
 
@@ -33,7 +33,8 @@ def action_of(episode: int, t: int) -> int:
     return (episode + 2 * t) % NUM_ACTIONS
 
 
-def _cells(cells: list[tuple[int, int, int]], truncate: bool) -> dict[str, torch.Tensor]:
+def cells_of(cells: list[tuple[int, int, int]], truncate: bool) -> dict[str, torch.Tensor]:
+    """A column of a ring: for every world its (episode, time, length of the episode)."""
     done = torch.tensor([t + 1 == length for _, t, length in cells])
     return {
         "observation": torch.tensor([[e, t] for e, t, _ in cells]),

@@ -8,16 +8,22 @@ from pathlib import Path
 from dqn_memory.train import main
 
 SMALL = (
-    "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 8 --learning-starts 64 --epsilon-steps 300 "
-    "--log-every 100 --evaluate-every 0 --episodes 4 --final-episodes 4 --target-update-every 20 --threads 1 "
-    "--total-steps 240 --learning-rate 0.003"
+    "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 8 --learning-starts 64 --log-every 100 "
+    "--target-update-every 20 --threads 1 "
 )
+TRAINING = f"{SMALL}--epsilon-steps 500 --evaluate-every 400 --episodes 8 --final-episodes 8"
 MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"
+
+
+def training_flags(run: Path | str, *more: str, steps: int = 600) -> list[str]:
+    """Flags of a run for tests of training itself."""
+    return f"{TRAINING} --total-steps {steps} --run {run} {' '.join(map(str, more))}".split()
 
 
 def trained(folder: Path, *flags: str, env: str = CARDS) -> Path:
     """A run of 240 steps; by default in the world whose episodes are shortest."""
-    main([*SMALL.split(), "--env", env, "--run", str(folder), *flags])
+    short = f"{SMALL}--epsilon-steps 300 --evaluate-every 0 --episodes 4 --final-episodes 4 --total-steps 240"
+    main([*short.split(), "--learning-rate", "0.003", "--env", env, "--run", str(folder), *flags])
     return folder
 
 

@@ -258,7 +258,7 @@ def glam_runs(found: Mapping[str, Sequence[Row]], cases: Sequence[tuple[Row, str
 # ---- a whole run -----------------------------------------------------------------------------------------------------
 def run_section(model: str, path: Path, name: str = "") -> tuple[str, Row, list[Table]]:
     """Read a run's log: the name of its section, what its speed depends on, its tables."""
-    run, texts = Run.open(path, tensorboard=False), CASES["runs"]
+    run, texts = Run.open(path), CASES["runs"]
     config = from_record(TRAINERS[model].config_class, run.config_toml, str(path / "config.toml"))
     facts = {fact: run.environment.get(fact) for fact in texts["facts"]}
     facts |= {key: attrgetter(where)(config) for key, where in texts["settings"][model].items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Self
 
 import torch
@@ -70,10 +70,13 @@ class EvalSetup:
         )
 
 
-def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool) -> tuple[Tensor, Tensor]:
-    """Give the rewards (N,) to learn, and where (N,) an episode terminates: at a lost life too, if asked for."""
-    reward = step.reward.sign() if clip_rewards else step.reward
-    if isinstance(step, AtariStep) and terminal_on_life_loss:
+def training_signal(step: Step, collection: Any) -> tuple[Tensor, Tensor]:
+    """Give the rewards (N,) to learn, and where (N,) an episode terminates: at a lost life too, if asked for.
+
+    `collection` is how the run of either trainer collects.
+    """
+    reward = step.reward.sign() if collection.clip_rewards else step.reward
+    if isinstance(step, AtariStep) and collection.terminal_on_life_loss:
         return reward, step.terminated | (step.life_lost & ~step.truncated)
     return reward, step.terminated
 
@@ -81,21 +84,22 @@ def training_signal(step: Step, clip_rewards: bool, terminal_on_life_loss: bool)
 def check_environment(environment: settings.EnvironmentConfig) -> None:
     """Raise UserError for an option that this environment does not have."""
     environment.kwargs()
-    env, path, key = environment.env, environment.path, environment.observation_key
-    game = env.startswith("ALE/")
-    if game and path is not None:
+    env, path = environment.env, environment.path
+    if env.startswith("ALE/") and path is not None:
         raise UserError(f"--path {path} is for environments that are read from a file, which {env} is not")
-    if key is not None and (game or env.removeprefix("envs:") in WORLDS):
-        raise UserError(f"--observation-key {key} is for dictionary observations, which {env} has not")
 
 
-def shorter(environment: settings.EnvironmentConfig, limit: int | None) -> int | None:
-    """Limit an episode's steps to `limit` or to the environment's own limit, whichever is lower (None: the own one).
+def env_kwargs(config: Any, training: bool, **game: Any) -> dict[str, Any]:
+    """Give the keywords of an environment's constructor; training and evaluations have their own time limits.
 
-    Not for games, whose limit counts frames.
+    `game` lays over how a run's games are played.
     """
-    own = None if limit is None else _own_limit(replace(environment, time_limit=None))
-    return limit if own is None or limit is None else min(limit, own)
+    limit = config.environment.time_limit if training else config.evaluation.max_episode_steps
+    if config.environment.env.startswith("ALE/"):
+        frames = config.atari.most_frames if limit is None else limit * config.atari.frame_skip
+        return asdict(config.atari) | game | {"most_frames": min(frames, config.atari.most_frames)}
+    own = None if training or limit is None else _own_limit(replace(config.environment, time_limit=None))
+    return replace(config.environment, time_limit=limit if own is None else min(limit, own)).kwargs()
 
 
 def _own_limit(environment: settings.EnvironmentConfig) -> int | None:

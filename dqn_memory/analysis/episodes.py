@@ -13,7 +13,7 @@ from torch import Tensor
 from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.score import env_reports_success, success_word
+from dqn_memory.runs.score import success_word
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
@@ -115,7 +115,7 @@ def _play_one(fleet: Fleet, actor: Actor, observation: Tensor, draw: bool) -> tu
     seen, led, taken, values, reward = (torch.cat(each).cpu() for each in zip(*steps, strict=True))
     episode = Episode(
         seen, led, taken.numpy(), values.numpy(), reward.numpy(), tuple(frames), bool(step.success),
-        env_reports_success(fleet),
+        fleet.reports_success,
     )  # fmt: skip
     return episode, observation
 

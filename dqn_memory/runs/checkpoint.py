@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.ring import Ring
 from envs.files import disk_errors, sha256, write_atomic
 
 MANIFEST = "manifest.json"
@@ -28,36 +29,12 @@ WEIGHTS, REPLAY = "weights", "replay"
 Record = dict[str, Any]
 
 
-class ReplaySource(Protocol):
-    """A ring buffer seen as an endless row of columns, numbered by when they were written.
-
-    A column never changes after it was written. Those from `columns_written() - capacity()` on are live.
-    """
-
-    def columns_written(self) -> int:
-        """Count of columns ever written; never falls."""
-        ...
-
-    def capacity(self) -> int:
-        """How many columns the ring holds."""
-        ...
-
-    def columns(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Live columns start..stop-1, oldest first: each tensor (stop - start, ...)."""
-        ...
-
-
 @dataclass(frozen=True)
 class Columns:
     """Saved columns `start`, start + 1, ...: each tensor (columns, ...); no tensor if none was written."""
 
     start: int
     data: dict[str, Tensor]
-
-    @property
-    def stop(self) -> int:
-        """Number of the first column that was not yet written."""
-        return self.start + next((len(column) for column in self.data.values()), 0)
 
 
 @dataclass(frozen=True)
@@ -108,7 +85,7 @@ class CheckpointFolder:
         step: int,
         weights: dict[str, Tensor],
         trainer: dict[str, Any],
-        replay: ReplaySource | None,
+        replay: Ring | None,
         header: dict[str, str],
         metrics_bytes: int,
     ) -> None:
@@ -161,8 +138,8 @@ class CheckpointFolder:
         replay = None if saved == "none" else self._load_replay(saved)
         return Checkpoint(manifest["step"], weights, trainer, replay, header)
 
-    def _save_replay(self, replay: ReplaySource, taken: set[str]) -> Record:
-        begin, written = live_start(replay), replay.columns_written()
+    def _save_replay(self, replay: Ring, taken: set[str]) -> Record:
+        begin, written = replay.oldest, replay.written
         kept, span = next_span(self._chunks, begin, written)
         if span is not None:
             start, stop = span
@@ -287,11 +264,6 @@ def _header(data: bytes) -> dict[str, str]:
     size = int.from_bytes(data[:8], "little")
     metadata: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
     return metadata
-
-
-def live_start(replay: ReplaySource) -> int:
-    """Give the number of the oldest column that the ring still holds."""
-    return max(0, replay.columns_written() - replay.capacity())
 
 
 def next_span(

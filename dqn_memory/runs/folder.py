@@ -27,9 +27,10 @@ import torch
 import tyro
 from torch import Tensor
 
-from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder, ReplaySource
+from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
+from dqn_memory.runs.ring import Ring
 from envs.files import disk_errors, read_text, write_atomic
 from envs.machine import describe_environment
 
@@ -37,9 +38,9 @@ from envs.machine import describe_environment
 class Run:
     """A run folder, made by `create` or found by `open`; a context manager that closes its files."""
 
-    def __init__(self, path: Path, tensorboard: bool = True) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._metrics = Metrics(path, tensorboard)
+        self._metrics = Metrics(path)
         self._checkpoints = CheckpointFolder(path / "checkpoints")
 
     @classmethod
@@ -48,7 +49,6 @@ class Run:
         path: Path | str,
         config_toml: str,
         device: torch.device | str = "cpu",
-        tensorboard: bool = True,
         facts: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run in a new or empty folder; raises UserError where something is there already.
@@ -63,15 +63,15 @@ class Run:
         environment = describe_environment(device) | dict(facts or {})
         write_atomic(path / "config.toml", config_toml.encode())
         write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
-        return cls(path, tensorboard)
+        return cls(path)
 
     @classmethod
-    def open(cls, path: Path | str, tensorboard: bool = True) -> Run:
+    def open(cls, path: Path | str) -> Run:
         """Find a run; raises UserError where there is none."""
         path = Path(path)
         if not (path / "config.toml").is_file():
             raise UserError(f"{path} is no run folder: it has no config.toml")
-        return cls(path, tensorboard)
+        return cls(path)
 
     @property
     def config_toml(self) -> str:
@@ -112,7 +112,7 @@ class Run:
         step: int,
         weights: dict[str, Tensor],
         trainer: dict[str, Any],
-        replay: ReplaySource | None = None,
+        replay: Ring | None = None,
         header: dict[str, str] | None = None,
     ) -> None:
         """Save a checkpoint in place of the last one, which stays valid until this one is whole.

@@ -41,10 +41,10 @@ def _entry_point(kind: str) -> EntryPoint:
     return found[kind]
 
 
-def kind_of(checkpoint: Checkpoint) -> str | None:
-    """Read the kind of run in a checkpoint's header; None where it says none."""
-    kind = checkpoint.header.get("kind")
-    return None if kind is None else KINDS.get(kind, kind)
+def kind_of(checkpoint: Checkpoint) -> str:
+    """Read the kind of run in a checkpoint's header; empty where it says none."""
+    kind = checkpoint.header.get("kind", "")
+    return KINDS.get(kind, kind)
 
 
 def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
@@ -54,7 +54,7 @@ def check_kind(run: Path, checkpoint: Checkpoint, kind: str) -> None:
         UserError: it is of another, whose scripts the message names.
     """
     found = kind_of(checkpoint)
-    if found == kind and "config" in checkpoint.header:
+    if found == kind:
         return
     right = ""
     if found in entry_points(group=TRAINERS).names:

@@ -36,9 +36,8 @@ FINAL = "final/"  # how the names of a finished run's last evaluation begin
 class Metrics:
     """Appends to both files; opens them with the first line, so that reading a run writes nothing."""
 
-    def __init__(self, folder: Path, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
-        self._folder, self._tensorboard = folder, tensorboard
         self._purge_step: int | None = None
         self._file: BufferedWriter | None = None
         self._events: SummaryWriter | None = None
@@ -46,14 +45,15 @@ class Metrics:
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add one line; a number that is not finite is written as null."""
         with disk_errors(self.path):
-            if self._file is None:
-                self._open()
-            assert self._file is not None
+            if self._file is None or self._events is None:
+                from torch.utils.tensorboard import SummaryWriter  # slow to import, and not needed to read a run
+
+                self._file = self.path.open("ab")
+                self._events = SummaryWriter(str(self.path.parent), purge_step=self._purge_step)
             self._file.write(metrics_line(step, scalars))
             self._file.flush()
-            if self._events is not None:
-                for name, value in scalars.items():
-                    self._events.add_scalar(name, float(value), step)
+            for name, value in scalars.items():
+                self._events.add_scalar(name, float(value), step)
 
     def flush(self) -> int:
         """Put all lines on the disk; returns the file's length in bytes."""
@@ -83,14 +83,6 @@ class Metrics:
             for opened in (file, events):
                 if opened is not None:
                     both.callback(opened.close)
-
-    def _open(self) -> None:
-        self._file = self.path.open("ab")
-        if not self._tensorboard:
-            return
-        from torch.utils.tensorboard import SummaryWriter  # slow to import, and not needed to read a run
-
-        self._events = SummaryWriter(str(self._folder), purge_step=self._purge_step)
 
 
 def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:

@@ -1,17 +1,18 @@
-"""How a stopped run goes on: its folder, and the few settings that a resume may change."""
+"""How a run is taken up again: read for what it learned, or continued with the few settings that may change."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import Backend, recorded, refused
+from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.settings import parse
+from dqn_memory.runs.settings import Engine, parse
 from dqn_memory.runs.toml import from_record
 from envs.cli import load_plugins
 
@@ -28,7 +29,7 @@ class ResumeConfig:
     """New length of the run in environment steps, which its config.toml then says too."""
     device: str | None = None
     """Another device (the resume is then not exact)."""
-    engine: Literal["eager", "compile", "cudagraph"] | None = None
+    engine: Engine | None = None
     """Another engine (the same function, other rounding: the resume is then not exact)."""
     backend: Backend | None = None
     """Another backend of mamba (the resume is then not exact)."""
@@ -38,15 +39,29 @@ class ResumeConfig:
     """Environment steps between checkpoints."""
 
 
-def reopened(argv: Sequence[str], config_class: type[C], kind: str) -> tuple[C, Run, Backend | None]:
-    """Open a run of any trainer; give it, its config as the flags change it, and the backend of mamba they ask for."""
+def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
+    """Read a run's latest checkpoint, without its replay, and the config in it; nothing is written.
+
+    Raises:
+        UserError: there is no run or no checkpoint, or it is damaged or of another kind.
+    """
+    checkpoint = Run.open(run).load(with_replay=False)
+    check_kind(run, checkpoint, config_class.trainer)
+    config = from_record(config_class, checkpoint.header["config"], f"the config in the checkpoint of {run}")
+    load_plugins(config.plugin)
+    return checkpoint, config
+
+
+def reopened(argv: Sequence[str], config_class: type[C]) -> tuple[C, Run]:
+    """Open a run of any trainer; give it and its config as the flags change it."""
     flags = parse(ResumeConfig, argv)
     run = Run.open(Path(flags.resume))
     if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
-        check_kind(run.path, run.load(with_replay=False), kind)
+        check_kind(run.path, run.load(with_replay=False), config_class.trainer)
     config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
     load_plugins(config.plugin)
-    return changed(config, flags), run, flags.backend
+    config = changed(config, flags)
+    return config if flags.backend else with_backend(config, run), run
 
 
 def changed(config: C, flags: ResumeConfig) -> C:
@@ -67,13 +82,13 @@ def _given(flags: ResumeConfig, *names: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def with_backend(config: C, run: Run, asked: str | None = None) -> C:
-    """Give the config the backend of mamba that the run began on, unless another is `asked` for.
+def with_backend(config: C, run: Run) -> C:
+    """Give the config the backend of mamba that the run began on.
 
     Raises UserError where that one cannot run on the config's device.
     """
     began = recorded(run.environment)
-    if asked is not None or began is None:
+    if began is None:
         return config
     refusal = refused(began, config.compute.torch_device())
     if refusal is not None:

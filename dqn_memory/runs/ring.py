@@ -9,8 +9,8 @@ from torch import Tensor
 class Ring:
     """Cells (columns, N, ...) by name on one device; the newest column takes the place of the oldest.
 
-    Columns are counted from the run's beginning. A checkpoint stores them in the order of time: this is what
-    `dqn_memory.runs.checkpoint.ReplaySource` asks for.
+    Columns are counted from the run's beginning, and none changes after it was written. A checkpoint stores them in the
+    order of time.
     """
 
     def __init__(self, columns: int, num_envs: int, device: torch.device) -> None:
@@ -35,13 +35,10 @@ class Ring:
             self.cells[name][column] = value.to(self.cells[name].dtype)
         self.written += 1
 
-    def columns_written(self) -> int:
-        """Columns since the run's beginning."""
-        return self.written
-
-    def capacity(self) -> int:
-        """Columns that the ring has room for."""
-        return self.num_columns
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest column that is still held."""
+        return max(0, self.written - self.num_columns)
 
     def columns(self, start: int, stop: int) -> dict[str, Tensor]:
         """Cells of the columns [start, stop), which must still be in the ring; (columns, N, ...)."""

@@ -16,11 +16,6 @@ Measure = tuple[float, float | None, float | None]  # mean, low, high
 SUCCESS, POSITIVE = "success", "positive return"  # the success rate, and what counts where no success is reported
 
 
-def env_reports_success(fleet: Any) -> bool:
-    """Tell whether the environments themselves report success; else a return above 0 counts as one."""
-    return bool(fleet.reports_success)
-
-
 def success_word(reported: bool) -> str:
     """Name a rate of successes where it is printed."""
     return SUCCESS if reported else POSITIVE

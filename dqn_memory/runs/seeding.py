@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-AFTER_STOP = 1 << 40  # more than any run's steps
-
 
 @dataclass(frozen=True)
 class Streams:
@@ -27,15 +25,8 @@ class Streams:
         """Derive all streams from a non-negative seed; a stream added at the end changes no other."""
         names = [field.name for field in fields(cls)]
         children = np.random.SeedSequence(seed).spawn(len(names))
-        return cls(**{name: _seed(child) for name, child in zip(names, children, strict=True)})
-
-
-def episodes_seed(stream: int, steps: int, stopped: bool) -> int:
-    """Seed of the evaluation after `steps` environment steps, from the run's own stream of evaluations.
-
-    Where an evaluation ended the run (`stopped`), the final one plays other episodes: it must not inherit its luck.
-    """
-    return stream + steps + (AFTER_STOP if stopped else 0)
+        drawn = [int(child.generate_state(1, np.uint64)[0]) >> 1 for child in children]  # torch takes signed 64 bits
+        return cls(**dict(zip(names, drawn, strict=True)))
 
 
 def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -55,7 +46,3 @@ def restore_dropout(state: Mapping[str, Any], device: torch.device) -> None:
     torch.set_rng_state(state["dropout"])
     if state["dropout_cuda"] is not None and device.type == "cuda":
         torch.cuda.set_rng_state(state["dropout_cuda"], device)
-
-
-def _seed(sequence: np.random.SeedSequence) -> int:
-    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))  # torch takes signed 64 bits

@@ -19,11 +19,11 @@ import argparse
 import ast
 import inspect
 import math
+import operator
 import os
 import re
 import shutil
 import sys
-import tomllib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,12 +32,12 @@ from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.toml import defaults, field_types, from_toml, members
+from dqn_memory.runs.toml import defaults, field_types, from_toml
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -103,21 +103,11 @@ def _find(name: str, presets: Path) -> Path:
     shipped, path = presets / f"{name}.toml", Path(name)
     if shipped.is_file() and presets in shipped.parents:
         path = shipped
-    _refuse_study(name, path, presets)
     if path.is_file():
         return path
     if path.suffix == ".toml" or path.exists():
         raise UserError(f"--config {name}: no such file")
     raise UserError(f"--config: {near_names('preset', name, preset_names(presets))}")
-
-
-def _refuse_study(name: str, path: Path, presets: Path) -> None:
-    for study, file in study_files(presets).items():
-        if name == study or path.resolve() == file.resolve():
-            raise UserError(
-                f"--config {name} is a study, a set of runs, and no preset of one run; "
-                f"`python -m dqn_memory.study.run {study}` carries it out"
-            )
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
@@ -126,12 +116,19 @@ def flag_names(config: Any) -> dict[str, str]:
 
     Raises TypeError (a mistake of the config's author) where two fields would share a flag.
     """
-    return {".".join(path): flag for path, flag in _flags(config).items()}
+    # a nested `kind` is named by its holder, so its last word says nothing
+    named = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
+    tails = Counter(name[-n:] for name in named.values() for n in range(1, len(name) + 1))
+    flags = {".".join(path): "_".join(_shortest(name, tails)) for path, name in named.items()}
+    twice = [flag for flag, count in Counter(flags.values()).items() if count > 1]
+    if twice:
+        raise TypeError(f"{type(config).__name__}: several fields share the flag {_dashed(twice[0])}")
+    return flags
 
 
 def parse_flags(default: C, argv: list[str], description: str, prog: str | None = None) -> C:
     """Give `default` with the flags in `argv` laid over it; tyro prints --help and its own errors."""
-    mirror = _mirror(default, _flags(default), ())
+    mirror = _mirror(default, flag_names(default), "")
     config_type = Annotated[Repeatable, tyro.conf.arg(help=CONFIG_HELP, metavar="NAME|PATH")]
     extra = [] if "config" in field_types(type(default)) else [("config", config_type, field(default=()))]
     top = make_dataclass(type(mirror).__name__, extra, bases=(type(mirror),), frozen=True)
@@ -139,82 +136,38 @@ def parse_flags(default: C, argv: list[str], description: str, prog: str | None 
     return _rebuild(default, parsed)
 
 
-def _settable(annotation: Any) -> bool:
-    """Tables inside arrays, and tables that may be absent, are for config files only."""
-    inner = [arg for option in members(annotation) for arg in (option, *get_args(option))]
-    return not any(is_dataclass(option) for option in inner)
-
-
 def _leaves(config: Any, prefix: Keys) -> Iterator[Keys]:
-    for name, annotation in field_types(type(config)).items():
+    for name in field_types(type(config)):
         if is_dataclass(value := getattr(config, name)):
             yield from _leaves(value, (*prefix, name))
-        elif _settable(annotation):
+        else:
             yield (*prefix, name)
-
-
-def _flags(config: Any) -> dict[Keys, str]:
-    # a nested `kind` is named by its holder, so its last word says nothing
-    named = {path: path[:-1] if len(path) > 1 and path[-1] == "kind" else path for path in _leaves(config, ())}
-    tails = Counter(name[-n:] for name in named.values() for n in range(1, len(name) + 1))
-    flags = {path: "_".join(_shortest(name, tails)) for path, name in named.items()}
-    twice = [flag for flag, count in Counter(flags.values()).items() if count > 1]
-    if twice:
-        raise TypeError(f"{type(config).__name__}: several fields share the flag --{twice[0].replace('_', '-')}")
-    return flags
 
 
 def _shortest(name: Keys, tails: Counter[Keys]) -> Keys:
     return next((name[-n:] for n in range(1, len(name)) if tails[name[-n:]] == 1), name)
 
 
-def _mirror(config: Any, flags: dict[Keys, str], prefix: Keys) -> Any:
+def _mirror(config: Any, flags: dict[str, str], prefix: str) -> Any:
     docs = _docs(type(config))
     entries: list[Any] = []
     for name, annotation in field_types(type(config)).items():
-        value, path = getattr(config, name), (*prefix, name)
+        value, path = getattr(config, name), f"{prefix}{name}"
         if is_dataclass(value):
-            nested = _mirror(value, flags, path)
+            nested = _mirror(value, flags, f"{path}.")
             entries.append((name, type(nested), field(default=nested)))
-        elif path in flags:
-            entries.append((name, *_leaf(annotation, value, flags[path], docs.get(name, ""))))
+        else:
+            flag = tyro.conf.arg(name=flags[path], help=docs.get(name))
+            entries.append((name, Annotated[annotation, flag], field(default=value)))
     return make_dataclass(type(config).__name__, entries, frozen=True)()
-
-
-def _leaf(annotation: Any, value: Any, flag: str, doc: str) -> tuple[Any, Any]:
-    if _is_dict(annotation):  # key=value pairs, laid over the entries that are there
-        pairs = ", ".join(f"{key}={item}" for key, item in value.items())
-        doc = f"{doc} (KEY=VALUE, repeatable{'; now ' + pairs if pairs else ''})".strip()
-        return Annotated[Repeatable, tyro.conf.arg(name=flag, help=doc, metavar="KEY=VALUE")], field(default=())
-    return Annotated[annotation, tyro.conf.arg(name=flag, help=doc or None)], field(default=value)
-
-
-def _is_dict(annotation: Any) -> bool:
-    return any(get_origin(option) is dict for option in members(annotation))
 
 
 def _rebuild(config: Any, parsed: Any) -> Any:
     values: dict[str, Any] = {}
-    for name, annotation in field_types(type(config)).items():
-        if not hasattr(parsed, name):
-            continue
+    for name in field_types(type(config)).keys() & vars(parsed).keys():
         old, new = getattr(config, name), getattr(parsed, name)
-        if is_dataclass(old):
-            new = _rebuild(old, new)
-        elif _is_dict(annotation):
-            new = {**old, **dict(_pair(name, text) for text in new)}
-        values[name] = new
+        values[name] = _rebuild(old, new) if is_dataclass(old) else new
     return replace(config, **values)
-
-
-def _pair(name: str, text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise UserError(f"--{name.replace('_', '-')} takes KEY=VALUE, not '{text}'")
-    try:
-        return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        return key, value  # a bare word is a string
 
 
 def _docs(config_class: type) -> dict[str, str]:
@@ -245,12 +198,8 @@ class Bounds:
 
     def holds(self, value: float) -> bool:
         """Tell whether a value lies there."""
-        return (
-            (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
+        compared = zip((operator.ge, operator.le, operator.gt, operator.lt), vars(self).values(), strict=True)
+        return all(bound is None or compare(value, bound) for compare, bound in compared)
 
     def __str__(self) -> str:
         """Say what a value must do, as in "must be at least 1"."""

@@ -13,7 +13,6 @@ import tomllib
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tomli_w
@@ -31,7 +30,6 @@ NAMES = {
     str: "a string",
     dict: "a table",
     list: "an array",
-    Path: "a path (a string)",
 }
 
 
@@ -154,8 +152,6 @@ def _match(value: Any, option: Any, source: str, path: str) -> tuple[bool, Any]:
         return True, {key: _read(item, inner, None, source, f"{path}.{key}") for key, item in value.items()}
     if option is float and type(value) is int:
         return True, float(value)
-    if option is Path and isinstance(value, str):
-        return True, Path(value)
     return option is Any or type(value) is option, value
 
 
@@ -215,4 +211,4 @@ def _write(value: Any, annotation: Any, fallback: Any) -> Any:
         ]
     if isinstance(value, dict):
         return {key: _write(item, Any, None) for key, item in value.items()}
-    return str(value) if isinstance(value, Path) else value
+    return value

@@ -20,13 +20,12 @@ from dqn_memory.runs.backend import Choice
 from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
-from dqn_memory.runs.resume import check_unfinished, reopened, resumes, with_backend
-from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, env_reports_success, success_word
-from dqn_memory.runs.seeding import Streams, dropout_state, episodes_seed, restore_dropout
+from dqn_memory.runs.resume import check_unfinished, reopened, resumes
+from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, success_word
+from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
 from dqn_memory.runs.settings import parse
 from dqn_memory.runs.toml import to_toml
 from envs.cli import load_plugins
@@ -34,6 +33,7 @@ from envs.fleet import make_fleet
 from envs.seeding import restore_generator
 
 C = TypeVar("C", bound=Any)
+AFTER_STOP = 1 << 40  # more than any run's steps
 
 
 class Trainer(ABC, Generic[C]):
@@ -139,8 +139,11 @@ class Trainer(ABC, Generic[C]):
         return self.iterations * self.fleet.num_envs
 
     def evaluation_seed(self, final: bool) -> int:
-        """Seed of the evaluation at this step, from the run's own stream of evaluations."""
-        return episodes_seed(self.streams.evaluation, self.steps, final and self.solved)
+        """Seed of the evaluation at this step, from the run's own stream of evaluations.
+
+        Where an evaluation ended the run, the final one plays other episodes: it must not inherit its luck.
+        """
+        return self.streams.evaluation + self.steps + (AFTER_STOP if final and self.solved else 0)
 
     def weights(self) -> dict[str, Tensor]:
         """All parameters and buffers, by network and name."""
@@ -181,12 +184,9 @@ class Trainer(ABC, Generic[C]):
 
     # ---- the course of a run -------------------------------------------------------------------------------------
     @classmethod
+    @one_line_errors
     def main(cls, argv: Sequence[str] | None = None) -> None:
         """Start or resume a run as the command line says, and train it to its end."""
-        one_line_errors(cls._main)(argv)
-
-    @classmethod
-    def _main(cls, argv: Sequence[str] | None) -> None:
         trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
         with run:
             score = trainer.train(run)
@@ -225,14 +225,12 @@ class Trainer(ABC, Generic[C]):
         Raises:
             UserError: the checkpoint is of another kind or does not fit, or the run is complete.
         """
-        config, run, asked = reopened(argv, cls.config_class, cls.kind)
-        config = with_backend(config, run, asked)
+        config, run = reopened(argv, cls.config_class)
         trainer = cls(config)
         checkpoint = run.resume()
         if checkpoint is None:
             print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
         else:
-            check_kind(run.path, checkpoint, cls.kind)
             trainer.restore(checkpoint)
             check_unfinished(run, config, trainer.steps, trainer.solved)
             if checkpoint.replay is None:
@@ -286,7 +284,7 @@ class Trainer(ABC, Generic[C]):
         return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
 
     def _shown(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        names = {SUCCESS: success_word(env_reports_success(self.fleet))}
+        names = {SUCCESS: success_word(self.fleet.reports_success)}
         return {names.get(word, word): scalars[name] for word, name in self.shown.items() if name in scalars}
 
 

@@ -183,9 +183,9 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
         from dqn_memory.network import observation_spec
 
         world = config.environment
-        interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
+        interface = Interface.of(world)
         return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
-    opened = Run.open(run.folder, tensorboard=False) if source.recorded is None else None
+    opened = Run.open(run.folder) if source.recorded is None else None
     if opened is None or not opened.has_checkpoint:
         return None
     model = opened.load(with_replay=False).part("model")

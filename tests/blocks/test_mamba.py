@@ -7,6 +7,7 @@ from scans import SCANS, TOLERANCE, drawn, errors, load, numbers, off
 
 from dqn_memory.blocks import initialise
 from dqn_memory.blocks.kernels import scan as module
+from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch, selective_scan
 from dqn_memory.blocks.mamba import Mamba
 
@@ -37,10 +38,12 @@ def mixer(data, dtype):
     return block
 
 
-@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(
+    ("core", "dtype"), [(scan_torch, torch.float64), (scan_torch, torch.float32), (scan_simd, torch.float32)]
+)
 @pytest.mark.parametrize("name", SCANS)
-def test_recorded_scans_and_their_gradients(name, dtype):
-    assert all(error <= TOLERANCE[dtype] for error in errors(name, dtype, scan_torch).values())
+def test_recorded_scans_and_their_gradients(name, core, dtype):
+    assert all(error <= TOLERANCE[dtype] for error in errors(name, dtype, core).values())
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -115,10 +118,11 @@ def test_operators_are_what_the_compiler_expects():
     torch.library.opcheck(torch.ops.dqn_memory.selective_scan.default, tuple(inputs))
 
 
-def test_the_scan_stays_in_float32_under_autocast():
+@pytest.mark.parametrize("core", [scan_torch, scan_simd])
+def test_the_scan_stays_in_float32_under_autocast(core):
     torch.manual_seed(3)
     block, x = Mamba(16), torch.randn(2, 6, 16)
-    exact = block(x)
+    exact, block.core = block(x), core
     with torch.autocast("cpu", torch.bfloat16):
         y, (_, states) = block.prefill(x)
     assert states.dtype == torch.float32

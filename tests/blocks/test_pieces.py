@@ -8,7 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 from dqn_memory.blocks import GATES, MEMORY, POSITIONS, LayerConfig, PriorConfig, initialise
-from dqn_memory.blocks.recurrence import reversal, reverse
 
 CELLS = {"birnn": nn.RNN, "bigru": nn.GRU, "bilstm": nn.LSTM}
 
@@ -38,13 +37,6 @@ def test_gru_gate_starts_near_the_identity():
     x = seeded((4, 10, 32), dtype=torch.float32)
     passed = layer(x) / x
     assert passed.median().item() == pytest.approx((1 - 1 / (1 + math.exp(2))) ** 2, abs=0.02)
-
-
-def test_gates_are_never_shared():
-    layers = [LayerConfig(gate="gru").build(16, 10) for _ in range(2)]
-    gates = [part.gate for layer in layers for part in layer.sublayers]
-    assert len({id(gate) for gate in gates}) == 4
-    assert len({gate.from_output.weight.data_ptr() for gate in gates}) == 4
 
 
 @pytest.mark.parametrize("activation", ["relu", "none"])
@@ -98,14 +90,6 @@ def test_bidirectional_equals_torch(memory, training):
     (expected * weight).sum().backward()
     for value, other in [(x, again), *pairs]:
         torch.testing.assert_close(value.grad, other.grad, atol=1e-12, rtol=1e-12)
-
-
-def test_reversal():
-    index = reversal(4, torch.tensor([0, 1, 3, 4])).tolist()
-    assert index == [[0, 1, 2, 3], [0, 1, 2, 3], [2, 1, 0, 3], [3, 2, 1, 0]]
-    x, lengths = seeded((4, 4, 3)), torch.tensor([0, 1, 3, 4])
-    assert torch.equal(reverse(reverse(x, lengths), lengths), x)
-    assert torch.equal(reverse(x, None), x.flip(1))
 
 
 @pytest.mark.parametrize("memory", ["darqn", "darqn_released"])

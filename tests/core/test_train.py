@@ -2,36 +2,23 @@
 
 import json
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from run_folders import assert_equal, metrics, refused
+from trained import training_flags as flags
 
-from dqn_memory.acting import evaluate
 from dqn_memory.agent import load_network
 from dqn_memory.blocks import MEMORY, PRIORS
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ARCHITECTURES
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.seeding import Streams
 from dqn_memory.runs.settings import parse
 from dqn_memory.train import QTrainer, main
 from envs import baselines
 from envs.registry import WORLDS
-
-SMALL = (
-    *("--width", "16", "--heads", "2", "--layers", "1", "--context", "8", "--num-envs", "4", "--batch-size", "8"),
-    *("--learning-starts", "64", "--epsilon-steps", "500", "--log-every", "100", "--evaluate-every", "400"),
-    *("--episodes", "8", "--final-episodes", "8", "--target-update-every", "20", "--threads", "1"),
-)
-
-
-def flags(run, *more, steps=600):
-    return [*SMALL, "--total-steps", str(steps), "--run", str(run), *(word for text in more for word in text.split())]
-
 
 PUBLISHED = "--config paper --prepopulate 200 --learning-starts 200"
 
@@ -75,21 +62,6 @@ def test_worlds_of_other_packages_train(tmp_path, package, env, more):
     assert last["memory_ablation/episodes"] == 8
 
 
-@pytest.mark.long
-def test_the_final_agent_is_judged_without_its_memory_too(tmp_path):
-    with_it, without_it = tmp_path / "a", tmp_path / "b"
-    main(flags(with_it, "--architecture", "dgfqn", steps=200))
-    main(flags(without_it, "--architecture", "dgfqn", "--no-memory-ablation", steps=200))
-    (last, other) = (metrics(run)[-1] for run in (with_it, without_it))
-    network, config, step = load_network(with_it)
-    setup = replace(config.eval_setup(torch.device("cpu")), reset_memory=True)
-    seed = Streams.spawn(config.seed).evaluation + step
-    score = evaluate(network, setup, config.evaluation.final_episodes, seed)
-    assert last["memory_ablation/episodic_return"] == score.returns.mean()
-    assert all(name.startswith("memory_ablation/") for name in last.keys() - other.keys())
-    assert all(last[name] == other[name] for name in other if name.startswith("final/"))
-
-
 def test_the_last_iteration_that_can_learn_is_enough(tmp_path):
     run = tmp_path / "run"
     main(flags(run, "--learning-starts", "96", "--prepopulate", "90", "--update-every", "8", steps=99))  # 25 iterations
@@ -113,15 +85,6 @@ def test_a_run_of_another_engine_can_be_resumed_here(tmp_path, capsys):
     assert "--engine cudagraph needs --device cuda" in refused(capsys, longer, main)
     main([*longer, "--engine", "eager"])
     assert Run.open(run).load().step == 240
-
-
-def test_a_run_ends_where_an_evaluation_is_good_enough(tmp_path, capsys):
-    run = tmp_path / "run"
-    main(flags(run, "--stop-at-success", "0.0", steps=2000))
-    assert metrics(run)[-1]["step"] == 400  # the first evaluation
-    assert "--stop-at-success 0.0" in refused(capsys, ["--resume", str(run)], main)
-    main(flags(tmp_path / "other", "--stop-at-success", "1.0", steps=800))
-    assert metrics(tmp_path / "other")[-1]["step"] == 800
 
 
 @pytest.mark.long
@@ -195,16 +158,22 @@ def test_the_smallest_replay_that_is_taken_can_wrap_around(tmp_path):
 
 def test_a_run_that_an_evaluation_ended_is_judged_by_other_episodes(monkeypatch):
     """And so is its judgement without a memory, which stands beside it."""
-    seeds = []
-    monkeypatch.setattr("dqn_memory.train.evaluate", lambda network, setup, episodes, seed: seeds.append(seed))
-    training = QTrainer(parse(TrainConfig, [*SMALL, "--env", "POMDP/CarFlag-v0"]))
+    seeds, forgets = [], []
+
+    def noted(network, setup, episodes, seed):
+        seeds.append(seed)
+        forgets.append(setup.reset_memory)
+
+    monkeypatch.setattr("dqn_memory.train.evaluate", noted)
+    training = QTrainer(parse(TrainConfig, flags("run", "--env POMDP/CarFlag-v0")))
     for training.solved in (False, True):
         for final, forget in ((False, False), (True, False), (True, True)):
             training.evaluate(final, forget)
     usual, other = seeds[0], seeds[-1]
     assert seeds == [usual, usual, usual, usual, other, other] and other != usual
+    assert forgets == [False, False, True] * 2
 
 
 def test_the_target_network_has_no_dropout():
-    training = QTrainer(parse(TrainConfig, [*SMALL, "--dropout", "0.5"]))
+    training = QTrainer(parse(TrainConfig, flags("run", "--dropout 0.5")))
     assert training.network.training and not training.target.training

@@ -11,7 +11,7 @@ from trained import CAR, CARDS, trained
 from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
-from dqn_memory.runs.score import Score, env_reports_success, lines
+from dqn_memory.runs.score import Score, lines
 from envs.fleet import make_fleet
 
 POLE = "CartPole-v1"
@@ -48,5 +48,5 @@ def test_a_told_success_is_called_so(tmp_path, capsys):
 
 def test_atari_tells_no_success():
     pytest.importorskip("ale_py")
-    assert not env_reports_success(make_fleet("ALE/Freeway-v5", 1, 0))
-    assert env_reports_success(make_fleet(CAR, 1, 0))
+    assert not make_fleet("ALE/Freeway-v5", 1, 0).reports_success
+    assert make_fleet(CAR, 1, 0).reports_success

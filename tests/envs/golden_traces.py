@@ -8,6 +8,7 @@ import torch
 from envs.core import where
 from envs.worlds.car_flag import CarState
 from envs.worlds.memory_cards import CardState
+from envs.worlds.tabular import Draw
 
 DATA = Path(__file__).parents[1] / "data" / "envs"
 
@@ -25,24 +26,38 @@ def counters(count):
     return torch.zeros(count, dtype=torch.int64), torch.zeros(count, dtype=torch.float64)
 
 
-def car_state(world, trace):
+def car_flag(world, trace):
+    """The first states (E,), and the uniforms (rows, step_draws) by which a world does what was recorded."""
     position, velocity, _ = tensor(trace["init_state"], torch.float64).T
     heaven = tensor(trace["heaven"], torch.float64)
-    return CarState(world.observe(position, velocity, heaven), *counters(len(heaven)), position, velocity, heaven)
+    observation = world.observe(position, velocity, heaven)
+    state = CarState(observation, *counters(len(heaven)), position, velocity, heaven)
+    return state, torch.empty(len(trace["action"]), 0)
 
 
-def card_state(world, trace):
+def memory_cards(world, trace):
+    """Do the same, by uniforms that turn up the recorded cards."""
     cards, current = tensor(trace["cards"]), tensor(trace["init_current"])
     removed = torch.zeros_like(current)
     observation = world.observe(cards, removed, current)
-    return CardState(observation, *counters(len(cards)), cards, removed, current)
-
-
-def card_draws(trace):
-    """The uniforms (rows, 1) that make a world turn up the recorded cards."""
     present = trace["obs"] != 6
     rank = np.take_along_axis(present.cumsum(1), trace["current_after"][:, None].astype(int), 1)
-    return tensor((rank - 0.5) / np.maximum(present.sum(1, keepdims=True), 1), torch.float64)
+    draws = (rank - 0.5) / np.maximum(present.sum(1, keepdims=True), 1)
+    return CardState(observation, *counters(len(cards)), cards, removed, current), tensor(draws, torch.float64)
+
+
+def tabular(world, trace):
+    """Do the same for a world made from tables, which goes and sees as was recorded."""
+    tables, rows = world.tables, world.tables.num_states + 1
+    begin, draws = Draw(tables.start[None]), np.zeros((len(trace["action"]), 2))
+    for index, (a, s, z) in enumerate(zip(trace["action"], trace["state_before"], trace["obs"], strict=True)):
+        to = int(trace["state_after"][index])
+        if to == -1:
+            to = int(np.flatnonzero((tables.start > 0) & (tables.O[a, :, z] > 0))[-1])
+        draws[index, 0] = world.transition.uniform(int(a) * rows + int(s), to)
+        draws[index, 1] = world.sight.uniform(int(a) * rows + to, int(z))
+    first = tensor([[begin.uniform(0, int(s))] for s in trace["init_state"]], torch.float64)
+    return world.reset(first), torch.from_numpy(draws[:, : world.step_draws])
 
 
 def replay(world, state, trace, draws):

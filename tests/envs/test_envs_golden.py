@@ -7,29 +7,31 @@ import torch
 
 from envs.registry import make_world
 
-CASES = [
-    ("POMDP/CarFlag-v0", "car_flag", golden.car_state),
-    ("POMDP/MemoryCards-v0", "memory_cards", golden.card_state),
+CASES = [  # an id, its keywords, the trace, and how to begin it
+    ("POMDP/CarFlag-v0", {}, "car_flag", golden.car_flag),
+    ("POMDP/MemoryCards-v0", {}, "memory_cards", golden.memory_cards),
+    ("POMDP/Hallway-v0", {"time_limit": 251}, "hallway", golden.tabular),
+    ("POMDP/HeavenHell-v0", {"time_limit": 251}, "heavenhell_3", golden.tabular),
 ]
 
 
-@pytest.mark.parametrize(("id", "name", "initial"), CASES)
-def test_recorded_episodes_have_no_difference(id, name, initial):
-    world, trace = make_world(id), golden.load(name)
-    rows = len(trace["action"])
-    draws = golden.card_draws(trace) if name == "memory_cards" else torch.zeros(rows, world.step_draws)
-    state = initial(world, trace)
-    ours = golden.replay(world, state, trace, draws)
-    assert np.array_equal(state.observation.numpy(), trace["init_obs"])
+@pytest.mark.parametrize(("id", "kwargs", "name", "begin"), CASES)
+def test_recorded_episodes_have_no_difference(id, kwargs, name, begin):
+    world, trace = make_world(id, **kwargs), golden.load(name)
+    state, draws = begin(world, trace)
+    ours, last = golden.replay(world, state, trace, draws), trace["ep_start"][1:] - 1
+    assert np.array_equal(state.observation.numpy().squeeze(), trace["init_obs"])
     assert np.array_equal(ours["index"], np.arange(len(trace["action"])))
-    for theirs, key in (("obs", "observation"), ("terminated",) * 2, ("truncated",) * 2):
-        assert np.array_equal(ours[key], trace[theirs]), key
-    assert ours["reward"].tobytes() == trace["reward"].astype(np.float64).tobytes()  # to the last bit
-    last = trace["ep_start"][1:] - 1
+    ours["state_after"] = np.where(ours["terminated"], -1, ours.get("hidden", 0))
+    names = {"observation": "obs", "success": "is_success"}
+    for key in ("observation", "terminated", "truncated", "success", "state_after"):
+        theirs = trace.get(names.get(key, key))
+        assert theirs is None or np.array_equal(ours[key].squeeze(), theirs), key
+    assert ours["reward"].tobytes() == trace["reward"].tobytes()  # to the last bit
     assert np.array_equal(ours["returns"][last], trace["ep_return"])
-    assert np.array_equal(ours["success"][last], trace["ep_success_dtqn"])
-    if "is_success" in trace:
-        assert np.array_equal(ours["success"], trace["is_success"])
+    ended = trace.get("ep_ended", np.ones(len(last), bool))
+    assert np.array_equal(ours["success"][last][ended], trace["ep_success_dtqn"][ended])
+    assert not ours["success"][~ours["terminated"]].any()
 
 
 # Initial states, against 5,000 resets of the originals

@@ -7,17 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world_keywords import IDS, build
+from world_keywords import IDS, build, uniforms
 
 from envs.adapters import Engine
 from envs.core import choose, put
 from envs.fleet import advance, advance_finished
 from envs.registry import make_world
 from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
-
-
-def uniforms(*shape, generator=None):
-    return torch.rand(*shape, dtype=torch.float64, generator=generator or torch.Generator().manual_seed(0))
 
 
 def play(world, count, steps, engine=advance, device="cpu"):

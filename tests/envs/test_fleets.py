@@ -237,7 +237,7 @@ def test_a_state_of_another_fleet_is_refused(saved, other, count):
 
 
 def test_pictures_of_one_row():
-    fleet = make_fleet(CAR, 2, seed=0)
+    fleet = make_fleet(f"envs:{CAR}", 2, seed=0)  # the module may stand in the id
     fleet.reset()
     assert fleet.frame(1).shape == (64, 360, 3)
     assert corridors("success").frame(0).shape == (2, 2, 3)
@@ -249,36 +249,24 @@ def test_pictures_of_one_row():
 
 
 @pytest.mark.parametrize("id", IDS)
-def test_step_fields(id):
-    fleet = make_fleet(id, 5, seed=1, env_kwargs=keywords(id, time_limit=8))
-    assert isinstance(fleet, TensorFleet)
-    observation = fleet.reset()
-    assert observation.shape == (5, *(fleet.observation_space.shape or (1,)))
-    total, length = torch.zeros(5, dtype=torch.float64), torch.zeros(5, dtype=torch.int64)
-    for step in roll(fleet, 40)[1]:
-        assert step.reward.dtype == torch.float32
-        assert step.observation.dtype == step.final_observation.dtype == observation.dtype
-        total, length = total + step.reward.double(), length + 1
-        assert torch.allclose(step.episode_return, total, atol=1e-5)
-        assert torch.equal(step.episode_length, length)
-        total, length = total * ~step.done, length * ~step.done
-    assert (length < 8).all()
-
-
-@pytest.mark.parametrize("id", IDS)
-def test_the_final_observation_is_the_one_before_the_reset(id):
+def test_a_step_reports_the_episode_and_its_observation_before_the_reset(id):
     fleet = make_fleet(id, 32, seed=2, env_kwargs=keywords(id, time_limit=6))
-    fleet.reset()
-    ended, world, action = [], fleet.world, torch.ones(32, dtype=torch.int64)
-    for _ in range(6):
+    first, world, action = fleet.reset(), fleet.world, torch.ones(32, dtype=torch.int64)
+    assert first.shape == (32, *(fleet.observation_space.shape or (1,)))
+    total, length, ended = torch.zeros(32, dtype=torch.float64), torch.zeros(32, dtype=torch.int64), []
+    for _ in range(20):
         before, stream = fleet.state, fleet.generator.clone_state()
         step = fleet.step(action)
         u = torch.rand(32, world.step_draws + world.reset_draws, dtype=torch.float64, generator=stream)
         _, observation, reward, *_ = world.step(before, action, u[:, : world.step_draws])
         assert torch.equal(step.final_observation, observation)
-        assert torch.equal(step.reward, reward.float())
+        assert step.observation.dtype == observation.dtype == first.dtype
+        assert step.reward.dtype == torch.float32 and torch.equal(step.reward, reward.float())
+        total, length = total + reward, length + 1
+        assert torch.allclose(step.episode_return, total) and torch.equal(step.episode_length, length)
+        total, length = total * ~step.done, length * ~step.done
         ended.append((step.observation != step.final_observation)[step.done])
-    assert any(changed.any() for changed in ended)
+    assert (length < 6).all() and any(changed.any() for changed in ended)
 
 
 def test_initial_draws_cover_every_initial_state_once_and_success_comes_with_the_final_step():
@@ -307,10 +295,6 @@ def test_initial_draws_cover_every_initial_state_once_and_success_comes_with_the
 def test_misuse_is_one_clear_sentence(make, words):
     with pytest.raises(UserError, match=words):
         make(make_world(SMALL))
-
-
-def test_the_module_may_stand_in_the_id():
-    assert isinstance(make_fleet("envs:POMDP/CarFlag-v0", 2, 0), TensorFleet)
 
 
 def test_a_generator_goes_on_where_it_was_or_with_numbers_of_its_own():

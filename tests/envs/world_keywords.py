@@ -1,6 +1,8 @@
-"""All ids, and what those need that are made from a file."""
+"""All ids, what those need that are made from a file, and the uniforms that environments draw by."""
 
 from pathlib import Path
+
+import torch
 
 from envs import WORLDS
 from envs.registry import make_world
@@ -20,3 +22,8 @@ def keywords(id, **kwargs):
 
 def build(id, *args, **kwargs):
     return make_world(id, *args, **keywords(id, **kwargs))
+
+
+def uniforms(*shape, seed=0, generator=None):
+    generator = generator or torch.Generator().manual_seed(seed)
+    return torch.rand(*shape, dtype=torch.float64, generator=generator)

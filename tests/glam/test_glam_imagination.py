@@ -44,11 +44,15 @@ def lived(begin, imagined):
 def test_both_forms_are_the_training_form_on_the_whole_prefix_or_on_each_window_alone(sequence, start, form):
     model = glam_models.model(sequence=sequence, dropout=0.5)
     begin, imagined, _ = dream(model, form, start, opens=0.3)
+    opens = torch.zeros(ROWS, dtype=torch.bool) if begin.opens is None else begin.opens
+    assert opens.any() == (start == "posterior") and not opens.all()
     whole = lived(begin, imagined)
-    for t in range(HORIZON):
-        low = t + 1 if form == "window" else 0
-        h = model.sequence(*(each[:, low : t + 1 + K] for each in whole)).h[:, -1]
-        torch.testing.assert_close(imagined.h[t + 1], h, rtol=1e-9, atol=1e-9)
+    for t in range(HORIZON + 1):
+        low = t if form == "window" else 0
+        h = model.sequence(*(each[:, low : t + K] for each in whole)).h[:, -1]
+        if t == 0:
+            h = torch.where(opens[:, None], 0, h)  # where an episode opens nothing was seen before
+        torch.testing.assert_close(imagined.h[t], h, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
@@ -73,32 +77,17 @@ def test_a_window_behind_any_past_is_the_training_form_on_the_last_steps(sequenc
 def test_what_a_trajectory_says_is_what_the_heads_say(form, start):
     model, agent = glam_models.model(), glam_models.agent()
     begin, imagined, noise = dream(model, form, start)
-    first = begin.newest if start == "posterior" else model.sample(model.prior_head(imagined.h[0]), noise.latent[0])
-    assert torch.equal(imagined.sample[0], first)
+    frames, _, _, encoding = glam_models.steps(ROWS, K + (start == "posterior"))
+    seen = model.sample(model.encode(frames), encoding)
+    guessed = model.sample(model.prior_head(imagined.h[0]), noise.latent[0])
+    assert torch.equal(begin.sample, seen[:, :K]) and (begin.newest is None) == (start == "prior")
+    assert torch.equal(imagined.sample[0], seen[:, -1] if start == "posterior" else guessed)
     assert torch.equal(imagined.sample[1:], model.sample(model.prior_head(imagined.h[1:]), noise.latent[1:]))
     assert torch.equal(imagined.action, choose(agent.policy(imagined.features()[:-1]), noise.action))
     assert torch.equal(imagined.reward, model.reward(imagined.h[1:]))
     assert torch.equal(imagined.terminated, model.termination(imagined.h[1:]) > 0)
     assert imagined.action.shape == imagined.reward.shape == imagined.terminated.shape == (HORIZON, ROWS)
     assert imagined.terminated.any() and not imagined.terminated.all()
-
-
-def test_a_dream_begins_with_the_memory_of_all_frames_before_the_one_it_sees():
-    model = glam_models.model()
-    frames, action, first, noise = glam_models.steps(ROWS, K + 1, 3, 0.0)
-    first[1, -1] = True
-    seen = encode_context(model, frames, action, first, noise)
-    assert torch.equal(seen.newest, model.sample(model.encode(frames[:, -1:])[:, 0], noise[:, -1]))
-    guessed = encode_context(model, *(each[:, :-1] for each in (frames, action, first, noise)), "prior")
-    assert guessed.newest is None
-    drawn = Noise.draw(model, ROWS, HORIZON, torch.Generator().manual_seed(0))
-    for form in ("window", "carried"):
-        h, whole = (imagine(model, glam_models.agent().policy, s, drawn, form).h[0] for s in (seen, guessed))
-        sample = model.sample(model.encode(frames), noise)
-        before = model.sequence(sample[:, :-1], action[:, :-1], first[:, :-1]).h[:, -1]
-        torch.testing.assert_close(whole, before)
-        torch.testing.assert_close(h[[0, 2]], before[[0, 2]])
-        assert not h[1].any()  # an episode opens there: nothing was seen before
 
 
 def test_dreams_and_acting_use_running_statistics_no_gradient_and_never_decode(monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from glam_runs import TINY, trained
+from glam_models import TINY, trained
 from PIL import Image
 from run_folders import refused
 from trained import contents

@@ -7,8 +7,8 @@ from dataclasses import replace
 import glam_models
 import pytest
 import torch
-from glam_runs import TINY, flags, trained
-from run_folders import assert_equal, assert_same_run, metrics, refused
+from glam_models import TINY, flags, trained
+from run_folders import assert_equal, assert_same_run, metrics
 
 from dqn_memory.runs import cuda_graph
 from dqn_memory.runs.cuda_graph import Captured
@@ -128,12 +128,6 @@ def test_table_2_is_a_study_and_no_preset():
     depths = {row.settings["sequence"]: row.settings.get("local_layers", 1) for row in study.axes["architecture"]}
     assert depths == dict.fromkeys(FORMS, 1) | {"lmamba": ModelConfig().attention_layers}
     assert read_definition(str(PRESETS_FOLDER / "studies" / "glam_table2.toml")).name == study.name == "glam_table2"
-
-
-@pytest.mark.parametrize("name", ["glam_table2", str(PRESETS_FOLDER / "studies" / "glam_table2.toml")])
-def test_a_study_given_as_a_preset_says_how_it_is_run(tmp_path, capsys, name):
-    said = refused(capsys, flags(tmp_path / "run", "--config", name), main)
-    assert f"--config {name} is a study" in said and "`python -m dqn_memory.study.run glam_table2`" in said
 
 
 @pytest.mark.long

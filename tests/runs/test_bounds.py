@@ -5,7 +5,6 @@ from typing import Annotated
 
 import pytest
 
-from dqn_memory.config import TrainConfig
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import Bounds, check_numbers, check_parts, flags_of
 
@@ -48,7 +47,6 @@ def test_a_part_is_refused_by_the_flags_of_the_whole():
 
 def test_every_number_must_be_finite():
     check_numbers(Whole())
-    check_numbers(TrainConfig())
     assert told(lambda: check_numbers(Whole(goal=float("nan")))) == "--goal nan must be a finite number"
     assert told(lambda: check_numbers(Whole(left=Part(pair=(1.0, float("inf")))))).startswith("--left-pair inf")
 

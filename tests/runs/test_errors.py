@@ -6,25 +6,22 @@ import torch
 
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
 
-
-def test_near_names_suggests_the_nearest_and_lists_all():
-    assert near_names("world", "foo", ["food", "bar"]) == "unknown world 'foo'; did you mean 'food'? known: bar, food"
+ROOMS = [f"Gridverse/Room-{size}x{size}-v0" for size in range(60)]
 
 
-def test_near_names_ignores_case():
-    assert "did you mean 'Gaussian'?" in near_names("prior", "gausian", ["Gaussian", "local"])
-
-
-def test_near_names_without_anything_near():
-    assert near_names("gate", "zzz", ["gru"]) == "unknown gate 'zzz'; known: gru"
-    assert near_names("gate", "zzz", []) == "unknown gate 'zzz'; known: none"
-
-
-def test_near_names_of_a_long_list_says_the_nearest_alone():
-    known = [f"Gridverse/Room-{size}x{size}-v0" for size in range(60)]
-    said = near_names("world", "room-13x13", known)
-    assert said.startswith("unknown world 'room-13x13'; did you mean 'Gridverse/Room-13x13-v0' or 'Gridverse/Room-")
-    assert near_names("world", "zzz", known) == "unknown world 'zzz': none of the 60 known names is near it"
+@pytest.mark.parametrize(
+    ("name", "known", "words"),
+    [
+        ("foo", ["food", "bar"], "'foo'; did you mean 'food'? known: bar, food"),
+        ("gausian", ["Gaussian", "local"], "'gausian'; did you mean 'Gaussian'? known: Gaussian, local"),
+        ("zzz", ["gru"], "'zzz'; known: gru"),
+        ("zzz", [], "'zzz'; known: none"),
+        ("room-13x13", ROOMS, "'room-13x13'; did you mean 'Gridverse/Room-13x13-v0' or 'Gridverse/Room-"),
+        ("zzz", ROOMS, "'zzz': none of the 60 known names is near it"),
+    ],
+)
+def test_an_unknown_name_is_told_with_those_near_it(name, known, words):
+    assert near_names("world", name, known).startswith(f"unknown world {words}")
 
 
 def fails_with(error: Exception):
@@ -75,9 +72,4 @@ def test_a_gpus_memory_is_named_with_the_tensors_size(capsys):
 
 
 def test_results_pass_through():
-    @one_line_errors
-    def main(a: int, b: int = 1) -> int:
-        return a + b
-
-    assert main(2, b=3) == 5
-    assert main.__name__ == "main"
+    assert one_line_errors(divmod)(7, 2) == (3, 1) and one_line_errors(fails_with).__name__ == "fails_with"

@@ -167,8 +167,6 @@ WRONG = {
     "no folder": ([], "run folder"),
     "two folders": (["RUN", "--run", "RUN"], "one run folder"),
     "not a run": (["NOWHERE"], "no run folder"),
-    "episodes": (["RUN", "--episodes", "0"], "--episodes 0"),
-    "video episodes": (["RUN", "--video-episodes", "0"], "--video-episodes 0"),
     "seed": (["RUN", "--seed", "-1"], "--seed -1"),
     "video suffix": (["RUN", "--video", "film.mp4"], ".gif"),
     "unknown world": (["RUN", "--env", "POMDP/CarFlog-v0"], "CarFlag"),
@@ -186,11 +184,3 @@ def test_wrong_input_is_one_line_and_changes_nothing(cards, capsys, tmp_path, mo
         main([{"RUN": str(cards), "NOWHERE": str(tmp_path / "nowhere")}.get(word, word) for word in argv])
     assert stop.value.code == 2 and message in one_line(capsys.readouterr().err)
     assert contents(cards) == before and not list(tmp_path.iterdir())
-
-
-def test_help_names_every_flag(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["--help"])
-    text = capsys.readouterr().out
-    flags = ("--run", "--episodes", "--seed", "--env", "--video", "--video-episodes", "--device", "--format")
-    assert stop.value.code == 0 and all(flag in text for flag in flags)

@@ -17,6 +17,7 @@ from run_folders import assert_equal
 from safetensors.torch import save as safetensors
 from torch import Tensor
 
+from dqn_memory.runs import ring
 from dqn_memory.runs.checkpoint import unpack_tensors
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
@@ -25,21 +26,16 @@ CONFIG = 'env = "Some/World-v0"\n'
 HEADER = {"architecture": "dtqn", "config": CONFIG}
 
 
-class Ring:
+class Ring(ring.Ring):
     """Columns whose content tells their number."""
 
     def __init__(self, size: int, written: int = 0) -> None:
-        self.size, self.written = size, written
+        super().__init__(size, 3, torch.device("cpu"))
+        self.written = written
         self.asked: list[tuple[int, int]] = []
 
-    def columns_written(self) -> int:
-        return self.written
-
-    def capacity(self) -> int:
-        return self.size
-
     def columns(self, start: int, stop: int) -> dict[str, Tensor]:
-        assert max(0, self.written - self.size) <= start < stop <= self.written
+        assert self.oldest <= start < stop <= self.written
         self.asked.append((start, stop))
         number = torch.arange(start, stop)
         return {"number": number, "observation": number[:, None, None].expand(-1, 3, 2).float()}
@@ -68,8 +64,8 @@ def check(run: Run, step: int, columns: tuple[int, int] | None = None) -> None:
         assert found.replay is None
         return
     assert found.replay is not None
-    assert (found.replay.start, found.replay.stop) == columns
-    if columns[0] < columns[1]:
+    assert found.replay.start == columns[0] and bool(found.replay.data) == (columns[0] < columns[1])
+    if found.replay.data:
         assert found.replay.data["number"].tolist() == list(range(*columns))
         assert torch.equal(found.replay.data["observation"][:, 2, 1], torch.arange(*columns).float())
 
@@ -96,7 +92,7 @@ def test_create_writes_config_and_environment(run):
     assert (found["revision"] is None) == (found["dirty"] is None) or found["dirty"] is True
 
 
-def test_create_refuses_a_folder_in_use(run, tmp_path):
+def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
     before = run.config_toml
     with pytest.raises(UserError, match="is not empty: choose another, or use --resume"):
         Run.create(run.path, "other = 1")
@@ -105,12 +101,9 @@ def test_create_refuses_a_folder_in_use(run, tmp_path):
     with pytest.raises(UserError):
         Run.create(tmp_path / "file", CONFIG)
     (tmp_path / "empty").mkdir()
-    assert Run.create(tmp_path / "empty", CONFIG).config_toml == CONFIG
-
-
-def test_open_needs_a_run(tmp_path):
     with pytest.raises(UserError, match=r"is no run folder: it has no config\.toml"):
-        Run.open(tmp_path)
+        Run.open(tmp_path / "empty")
+    assert Run.create(tmp_path / "empty", CONFIG).config_toml == CONFIG
 
 
 # --- metrics
@@ -127,12 +120,11 @@ def test_metrics_are_json_numbers_and_nan_is_null(run):
 
 
 def test_a_line_cut_short_is_left_out_of_reading(tmp_path):
-    with Run.create(tmp_path / "run", CONFIG, tensorboard=False) as run:
+    with Run.create(tmp_path / "run", CONFIG) as run:
         run.log(1, {"a": 1.0})
     with (run.path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 2, "a"')
     assert run.metrics() == [{"step": 1, "a": 1.0}]
-    assert not list(run.path.glob("events*"))  # TensorBoard's, which can be left out
 
 
 def events(run: Run) -> dict[int, float]:
@@ -222,27 +214,16 @@ def test_the_same_step_twice_never_overwrites_the_valid_files(run):
 
 
 def test_replay_is_appended_and_dead_chunks_go(run):
-    ring = Ring(10)
-    spans = []
-    for written in (0, 4, 4, 9, 13, 14, 40):
+    ring, spans, held = Ring(10), [], []
+    for written in (0, 4, 4, 9, 13, 15, 40):
         ring.written = written
         save(run, written, ring)
         spans.append(list(ring.asked))
         ring.asked.clear()
+        held.append([name[13:-12] for name in files(run) if name.startswith("replay/")])
         check(Run.open(run.path), written, (max(0, written - 10), written))
-    assert spans == [[], [(0, 4)], [], [(4, 9)], [(9, 13)], [(13, 14)], [(30, 40)]]
-    chunks = [name for name in files(run) if name.startswith("replay/")]
-    assert chunks == ["replay/chunk_30_40.safetensors"]
-
-
-def test_chunks_go_one_by_one(run):
-    ring = Ring(10)
-    for written in (4, 9, 13, 15):
-        ring.written = written
-        save(run, written, ring)
-    chunks = [f"replay/chunk_{span}.safetensors" for span in ("13_15", "4_9", "9_13")]
-    assert [name for name in files(run) if name.startswith("replay/")] == chunks
-    check(run, 15, (5, 15))
+    assert spans == [[], [(0, 4)], [], [(4, 9)], [(9, 13)], [(13, 15)], [(30, 40)]]
+    assert held[-3:] == [["0_4", "4_9", "9_13"], ["13_15", "4_9", "9_13"], ["30_40"]]
 
 
 def test_a_resumed_run_goes_on_appending(run):

@@ -7,27 +7,21 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-import glam_runs
+import glam_models
 import pytest
 import unizero_models
 from run_folders import assert_same_run, metrics, refused
+from trained import CAR, CARDS, MEMORY, training_flags
 
 from dqn_memory.evaluate import main as evaluate
+from dqn_memory.runs.checkpoint import Checkpoint
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.kinds import check_kind, trainer_class
 
-MEMORY, CAR, CARDS = "Gridverse/Memory-5x5-v0", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"
-SMALL = (
-    "--width 16 --heads 2 --layers 1 --context 8 --num-envs 4 --batch-size 8 --learning-starts 64 --epsilon-steps 500 "
-    "--log-every 100 --evaluate-every 400 --episodes 8 --final-episodes 8 --target-update-every 20 --threads 1"
-)
 SHORT = f"--env {MEMORY} --time-limit 12 --max-episode-steps 12 --evaluate-every 0"
-
-
-def q_flags(run, *more, steps=600):
-    return [*SMALL.split(), "--total-steps", str(steps), "--run", str(run), *more]
 
 
 @dataclass(frozen=True)
@@ -44,7 +38,7 @@ class Kind:
 
 KINDS = {
     "q_network": Kind(
-        q_flags,
+        training_flags,
         (400, 600),
         (
             f"--env {MEMORY} --architecture dgfqn --epsilon-ladder 3 --sticky-exponent 2 --ema-decay 0.9",
@@ -70,7 +64,7 @@ KINDS = {
         ("--stop-at-return 1", 100),
     ),
     "glam": Kind(
-        glam_runs.flags,
+        glam_models.flags,
         (42, 48),
         (
             "--dropout 0.2 --sequence storm --evaluate-every 36",
@@ -229,3 +223,5 @@ def test_a_kind_that_nobody_knows_is_one_sentence():
     assert trainer_class("dqn_memory.train") is trainer_class("q_network")  # as earlier versions called it
     with pytest.raises(UserError, match="unknown kind of run 'dreamer'; known: glam, q_network, unizero"):
         trainer_class("dreamer")
+    with pytest.raises(UserError, match=r"is foreign: its kind is 'another program', not 'glam'$"):
+        check_kind(Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")

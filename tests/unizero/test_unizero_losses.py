@@ -104,16 +104,6 @@ def test_losses_by_hand():
     )
 
 
-def test_first_losses():
-    """A new model: uniform policies, and log of the number of bins."""
-    net = fresh().eval()
-    data = replace(batch(net), policy=torch.full((4, 5, ACTIONS), 1 / ACTIONS))
-    _, metrics = losses(net, data, torch.full((4, 5, 16), 1 / 8), LossConfig())
-    want = {"policy": math.log(ACTIONS), "entropy": math.log(ACTIONS), "reward": math.log(21), "value": math.log(21)}
-    assert {name: metrics[f"losses/{name}"].item() for name in want} == pytest.approx(want, rel=1e-5)
-    assert abs(metrics["losses/latent"].item()) < 1e-6
-
-
 @pytest.mark.parametrize("prior", ["causal", "gaussian_adaptive", "adaptive_gate"])
 def test_padding_teaches_nothing(prior):
     net = model(prior)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import unizero_models
+from helpers import action_of, cells_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from run_folders import assert_goes_on_exactly
@@ -22,23 +23,11 @@ ACTIONS, T, N, W = 3, 4, 3, 2
 CPU = torch.device("cpu")
 
 
-def action_of(episode, t):
-    return (episode + 2 * t) % ACTIONS
-
-
 def column(cells, final, truncated):
     """Step t of episode e observes (e, t), is paid e + t / 10 and was searched with visits (1, t, e)."""
-    done = torch.tensor([t + 1 == length for _, t, length in cells])
-    column = {
-        "observation": torch.tensor([[e, t] for e, t, _ in cells]),
-        "action": torch.tensor([action_of(e, t) for e, t, _ in cells]),
-        "reward": torch.tensor([e + 0.1 * t for e, t, _ in cells]),
-        "terminated": torch.zeros_like(done) if truncated else done,
-        "done": done,
-        "time": torch.tensor([t for _, t, _ in cells]),
-        "policy": torch.tensor([[1, t, e] for e, t, _ in cells]),
-    }
-    return column | ({"next_observation": torch.tensor([[e, t + 1] for e, t, _ in cells])} if final else {})
+    without = {"previous_action"} if final else {"previous_action", "next_observation"}
+    kept = {name: values for name, values in cells_of(cells, truncated).items() if name not in without}
+    return kept | {"policy": torch.tensor([[1, t, e] for e, t, _ in cells])}
 
 
 def filled(worlds, capacity=10_000, segment=0, final=True, truncated=False, columns=None, terminal_fraction=0.0):

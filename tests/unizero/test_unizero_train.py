@@ -20,7 +20,7 @@ from dqn_memory.runs.toml import from_record, to_toml
 from envs.atari import AtariStep
 from world_models.benchmark import main as benchmark
 from world_models.glam import config as glam_config
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, training_signal
 from world_models.unizero.acting import Planner, evaluate, load_model, make_setup
 from world_models.unizero.config import CollectionConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import build
@@ -137,7 +137,7 @@ def test_a_lost_life_ends_an_episode_of_training_only_where_that_is_wanted(colle
     step.truncated = torch.tensor([False, False, False, True])
     for wanted, rewards, ends in ((True, [-1, 0, 1, 1], [1, 1, 0, 0]), (False, [-4, 0, 2, 1], [0, 1, 0, 0])):
         asked = replace(collection, clip_rewards=wanted, terminal_on_life_loss=wanted)
-        reward, terminated = asked.training_signal(step)
+        reward, terminated = training_signal(step, asked)
         assert reward.tolist() == rewards and terminated.tolist() == [bool(end) for end in ends]
 
 

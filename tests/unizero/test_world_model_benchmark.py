@@ -9,9 +9,8 @@ from functools import partial
 
 import pytest
 import torch
-from glam_models import PRESETS
+from glam_models import PRESETS, trained
 from glam_models import model as glam_model
-from glam_runs import trained
 from run_folders import metrics, refused
 from torch import nn
 

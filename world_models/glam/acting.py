@@ -17,12 +17,9 @@ from dqn_memory.blocks.kernels.select import Choice
 from dqn_memory.runs import backend as backends
 from dqn_memory.runs.cuda_graph import mapped
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
+from dqn_memory.runs.resume import read_run
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
 from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.toml import from_record
-from envs.cli import load_plugins
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig
@@ -123,7 +120,7 @@ def evaluate(
         with closing(setup.fleet(num_envs, streams.worlds)) as fleet:
             numbers = generator(streams.exploration, setup.device)
             tally = play(fleet, player, episodes, numbers, policy == "greedy", setup.reset_memory)
-        scores.append(tally.score(reported=env_reports_success(fleet)))
+        scores.append(tally.score(reported=fleet.reports_success))
     first, *other = scores
     return PolicyScore(**vars(first), greedy=other[0] if other else None)
 
@@ -179,10 +176,7 @@ def load(path: Path, device: torch.device) -> Trained:
     Raises:
         UserError: there is no run or no checkpoint, it is damaged or of another kind, or its weights do not fit.
     """
-    checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint, "glam")
-    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
-    load_plugins(config.plugin)
+    checkpoint, config = read_run(path, TrainConfig)
     model, agent = build(config, checkpoint.trainer["actions"], 0, device)
     backend = backends.resolve_backend([model], "auto", device)
     checkpoint.fill(model, "model")

@@ -5,11 +5,10 @@ Every point in which the paper and the released code differ is an option.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor
 
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError
@@ -22,10 +21,9 @@ from dqn_memory.runs.settings import (
     check_parts,
     flags_of,
 )
-from envs.core import Step
 from envs.worlds.catch import check as check_catch
 from world_models import settings
-from world_models.settings import check_environment, shorter, training_signal
+from world_models.settings import check_environment
 
 CATCH = "Pixel/BlinkingCatch-v0"
 Form = Literal["storm", "lmamba", "double_transformer", "double_mamba", "glam", "glam_no_variation"]
@@ -313,10 +311,6 @@ class CollectionConfig:
     act_before_observing: bool = False
     """Choose an action before the newest frame is taken in, as in the released code."""
 
-    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Return rewards (N,) as they are learned, and where (N,) the model is taught an end."""
-        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
-
     def starts(self, part: Part) -> int:
         """Environment steps before the first update of a part."""
         return self.learning_starts if part == "model" else max(self.learning_starts, self.agent_starts)
@@ -376,16 +370,8 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Return keywords of the environment's constructor, with the time limit of training or of evaluations."""
-        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
-        if self.environment.env.startswith("ALE/"):
-            game = asdict(self.atari) | {"size": self.model.screen, "grayscale": False}
-            frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
-            return game | {"most_frames": min(frames, self.atari.most_frames)}
-        limit = limit if training else shorter(self.environment, limit)
-        kwargs = replace(self.environment, time_limit=limit).kwargs()
-        if self._plays_catch:
-            return kwargs | asdict(self.catch) | {"size": self.model.screen}
-        return kwargs
+        kwargs = settings.env_kwargs(self, training, size=self.model.screen, grayscale=False)
+        return kwargs | asdict(self.catch) | {"size": self.model.screen} if self._plays_catch else kwargs
 
     def check(self) -> None:
         """Refuse every combination of parts that cannot work together."""

@@ -19,7 +19,7 @@ from world_models.glam.config import MemoryKind
 from world_models.glam.imagination import Context, make_memory
 from world_models.glam.learner import kl
 from world_models.glam.model import WorldModel
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, training_signal
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -74,7 +74,7 @@ def play_episode(found: Trained, seed: int, max_steps: int, greedy: bool) -> Epi
         frame, first = step.final_observation, step.done
         frames.append(frame)
         actions.append(action)
-        signals.append(found.config.collection.training_signal(step))
+        signals.append(training_signal(step, found.config.collection))
         if bool(first):
             break
     columns = (frames, actions, *zip(*signals, strict=True))

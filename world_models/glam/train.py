@@ -28,7 +28,7 @@ from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_con
 from world_models.glam.learner import Metrics, adam
 from world_models.glam.model import WorldModel
 from world_models.glam.replay import Batch, Replay
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, training_signal
 
 
 class Execution(NamedTuple):
@@ -139,7 +139,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         step = self.fleet.step(action)
 
         # store
-        reward, terminated = collection.training_signal(step)
+        reward, terminated = training_signal(step, collection)
         self.replay.add(
             frames=self.observation, action=action, reward=reward, terminated=terminated, first=self.first
         )  # fmt: skip

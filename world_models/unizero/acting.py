@@ -13,12 +13,9 @@ from torch import Tensor
 
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.folder import Run
-from dqn_memory.runs.kinds import check_kind
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally, env_reports_success
+from dqn_memory.runs.resume import read_run
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
 from dqn_memory.runs.seeding import Streams, generator
-from dqn_memory.runs.toml import from_record
-from envs.cli import load_plugins
 from world_models.settings import EvalSetup
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
@@ -104,7 +101,7 @@ def evaluate(
             observation = step.observation
             tally.count(step)
     model.train(training)
-    return tally.score(reported=env_reports_success(fleet))
+    return tally.score(reported=fleet.reports_success)
 
 
 def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[WorldModel, TrainConfig, int]:
@@ -115,11 +112,7 @@ def load_model(run: Path | str, device: torch.device | str = "cpu") -> tuple[Wor
     Raises:
         UserError: the folder has no run or checkpoint, it is damaged or foreign, or its weights do not fit the config.
     """
-    path = Path(run)
-    checkpoint = Run.open(path, tensorboard=False).load(with_replay=False)
-    check_kind(path, checkpoint, "unizero")
-    config = from_record(TrainConfig, checkpoint.header["config"], f"the config in the checkpoint of {path}")
-    load_plugins(config.plugin)
+    checkpoint, config = read_run(Path(run), TrainConfig)
     fleet = EvalSetup.of(config, torch.device("cpu")).fleet(1, 0)
     with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
         model = build(config.model, observation_spec(fleet.observation_space), fleet.num_actions)

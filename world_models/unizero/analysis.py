@@ -19,7 +19,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.seeding import Streams, generator
 from envs.fleet import Fleet
 from world_models.distributions import group_kl
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, training_signal
 from world_models.unizero.acting import Planner, load_model
 from world_models.unizero.config import GROUP, CollectionConfig, ModelConfig, TrainConfig
 from world_models.unizero.dynamics import TokenDynamics
@@ -178,7 +178,7 @@ def _moment(
     step = fleet.step(action)
     seen = model.encode(step.final_observation).double()
     planner.remember(plan.latent, action, step.done)
-    reward, ended = collection.training_signal(step)
+    reward, ended = training_signal(step, collection)
     return {
         "latent": plan.latent, "action": action, "reward": reward, "ended": ended, "done": step.done,
         "episode_return": step.episode_return, "predicted_reward": expected.reward, "value": value,

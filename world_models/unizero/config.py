@@ -14,10 +14,8 @@ an error, the paper's is the default. Five differences have no flag:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar, Literal
-
-from torch import Tensor
 
 from dqn_memory.blocks import GATES, PRIORS, PriorConfig
 from dqn_memory.runs.errors import UserError, near_names
@@ -31,9 +29,8 @@ from dqn_memory.runs.settings import (
     check_parts,
 )
 from envs.atari import AtariConfig
-from envs.core import Step
 from world_models import settings
-from world_models.settings import check_environment, shorter, training_signal
+from world_models.settings import check_environment
 
 GROUP = 8  # probabilities of one SimNorm group
 SPAN, SPAN_BESIDE_GAUSSIAN = 6.0, 10.0  # where the paper's spans start
@@ -313,10 +310,6 @@ class CollectionConfig:
     table has a "buffer reanalyze frequency" of 1/50 without saying what it counts; this reading is the default. The
     released Atari configuration has 0; in the library that it uses the number has another meaning."""
 
-    def training_signal(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Give the rewards (N,) to learn, and where (N,) an episode terminates in training."""
-        return training_signal(step, self.clip_rewards, self.terminal_on_life_loss)
-
     def updates_due(self, iteration: int, num_envs: int) -> int:
         """Count the updates after iteration `iteration` = 1, 2, ...; over a run their ratio to steps is exact."""
         if iteration * num_envs < self.learning_starts or iteration % self.update_every:
@@ -388,12 +381,7 @@ class TrainConfig:
 
     def env_kwargs(self, training: bool = True) -> dict[str, Any]:
         """Give the keywords of the environment's constructor; training and evaluations have their own time limits."""
-        limit = self.environment.time_limit if training else self.evaluation.max_episode_steps
-        if not self.environment.env.startswith("ALE/"):
-            limit = limit if training else shorter(self.environment, limit)
-            return replace(self.environment, time_limit=limit).kwargs()
-        frames = self.atari.most_frames if limit is None else limit * self.atari.frame_skip
-        return asdict(self.atari) | {"most_frames": min(frames, self.atari.most_frames)}
+        return settings.env_kwargs(self, training)
 
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""

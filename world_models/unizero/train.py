@@ -14,7 +14,6 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 import torch
@@ -23,12 +22,12 @@ from torch import Tensor, nn
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.cuda_graph import Captured
 from dqn_memory.runs.metrics import RunStats
-from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score
+from dqn_memory.runs.score import Score
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl
-from world_models.settings import EvalSetup
+from world_models.settings import EvalSetup, training_signal
 from world_models.unizero.acting import Planner, evaluate, evaluate_run
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, LearnerConfig, LossConfig, SearchConfig, TrainConfig
@@ -104,7 +103,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         step = self.fleet.step(action)
 
         # store
-        reward, terminated = self.config.collection.training_signal(step)
+        reward, terminated = training_signal(step, self.config.collection)
         done = terminated | step.truncated
         final = {"next_observation": step.final_observation} if self.config.replay.final_observations else {}
         self.replay.add(
@@ -182,10 +181,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         """Name the run's folder between environment and seed."""
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
 
-    @classmethod
-    def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
-        """How well the agent of a run's latest checkpoint does."""
-        return evaluate_run(run, options)
+    evaluate_run = staticmethod(evaluate_run)
 
 
 # ---- searching stored steps again ------------------------------------------------------------------------------------
