@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 from envs.errors import UserError, require
 
 Entry = TypeVar("Entry")
-TEMPORARY = ".tmp"  # suffix of a file that is not yet whole
+TEMPORARY = ".*.tmp"  # what a file is called that is not yet whole
 
 
 @contextmanager
@@ -32,7 +33,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     Raises:
         UserError: the system refuses; the old file stays and nothing temporary is left.
     """
-    temporary = path.with_name(f".{path.name}{TEMPORARY}")
+    temporary = path.with_name(TEMPORARY.replace("*", f"{path.name}.{secrets.token_hex(4)}"))
     with disk_errors(path):
         try:
             with temporary.open("wb") as file:
@@ -40,11 +41,24 @@ def write_atomic(path: Path, data: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
+
+
+def leftovers(folder: Path) -> list[Path]:
+    """List files that a killed process left not yet whole."""
+    return [path for path in folder.glob(TEMPORARY) if path.is_file()]
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Read JSON; a ValueError also where it is nested too deeply to be read."""
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def sync_folder(folder: Path) -> None:

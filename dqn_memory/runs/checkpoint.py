@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.ring import Ring
-from envs.files import disk_errors, sha256, write_atomic
+from envs.files import disk_errors, parse_json, sha256, write_atomic
 
 MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
@@ -63,6 +63,18 @@ class Checkpoint:
         network.load_state_dict(weights)
 
 
+@contextmanager
+def foreign_state(run: Path) -> Iterator[None]:
+    """Turn what a state of another form makes fail into one sentence."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
+        raise UserError(f"the checkpoint of {run} is foreign: its state does not fit here ({reason})") from None
+
+
 def _shaped(shape: list[int] | None) -> str:
     return "is missing" if shape is None else f"has the shape {shape}"
 
@@ -87,7 +99,7 @@ class CheckpointFolder:
         trainer: dict[str, Any],
         replay: Ring | None,
         header: dict[str, str],
-        metrics_bytes: int,
+        metrics: bytes,
     ) -> None:
         """Write a checkpoint and make it the valid one; raises UserError and changes nothing on failure."""
         with disk_errors(self.folder):
@@ -95,7 +107,7 @@ class CheckpointFolder:
         taken = set(_named(self._manifest())) if self.exists else set()
         try:
             stem = f"step_{step:09d}"
-            manifest: Record = {"step": step, "metrics_bytes": metrics_bytes}
+            manifest: Record = {"step": step, "metrics_bytes": len(metrics), "metrics_sha256": sha256(metrics)}
             packed = pack_tensors(weights, WEIGHTS, header)
             manifest["weights"] = self._write(_fresh(stem, ".safetensors", taken), packed)
             manifest["trainer"] = self._write(_fresh(stem, ".pt", taken), pack_trainer(trainer))
@@ -107,15 +119,15 @@ class CheckpointFolder:
         self._chunks = [] if replay is None else manifest["replay"]["chunks"]
         self._sweep(manifest)
 
-    def load(self, with_replay: bool = True) -> tuple[Checkpoint, int]:
-        """Read the valid checkpoint, and how long metrics.jsonl was then.
+    def load(self, with_replay: bool = True) -> tuple[Checkpoint, Record]:
+        """Read the valid checkpoint, and its manifest, which says how long metrics.jsonl was then.
 
         Raises UserError naming the file that is missing, cut short, altered or foreign.
         """
         manifest = self._manifest()
         while True:
             try:
-                return self._load(manifest, with_replay), manifest["metrics_bytes"]
+                return self._load(manifest, with_replay), manifest
             except UserError:
                 newer = self._manifest()
                 if newer == manifest:
@@ -176,7 +188,7 @@ class CheckpointFolder:
     def _manifest(self) -> Record:
         path = self.folder / MANIFEST
         try:
-            manifest = json.loads(path.read_bytes())
+            manifest = parse_json(path.read_bytes())
         except FileNotFoundError:
             raise UserError(f"{self.folder.parent} holds no checkpoint yet (no {path})") from None
         except (OSError, ValueError) as error:

@@ -8,8 +8,11 @@ run = Run.create(path, to_toml(config))
 run.log(step, {"charts/episodic_return": 0.5})
 run.save(step, weights, trainer, replay, header)
 
-run = Run.open(path)            # reading writes nothing
+run = Run.open(path)            # reading writes nothing and needs no lock
+run = Run.take_up(path)         # to go on with it
 checkpoint = run.resume()       # None: it was killed before its first checkpoint
+
+One process at a time writes to a run: it holds a lock, which ends with it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, BinaryIO, Self
 
 import tomli_w
 import torch
@@ -29,17 +32,22 @@ from torch import Tensor
 
 from dqn_memory.runs.checkpoint import Checkpoint, CheckpointFolder
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.lock import held_by, lock_holder, take_lock
 from dqn_memory.runs.metrics import FINAL, Metrics, read_metrics
 from dqn_memory.runs.ring import Ring
-from envs.files import disk_errors, read_text, write_atomic
+from envs.files import disk_errors, leftovers, parse_json, read_text, write_atomic
 from envs.machine import describe_environment
+
+LOCK = ".lock"  # held by the process that trains the run
+PATIENCE = 2.0  # seconds that a process which was told to end may take
 
 
 class Run:
     """A run folder, made by `create` or found by `open`; a context manager that closes its files."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lock: BinaryIO | None = None) -> None:
         self.path = path
+        self._lock = lock  # None: it is only read
         self._metrics = Metrics(path)
         self._checkpoints = CheckpointFolder(path / "checkpoints")
 
@@ -53,25 +61,41 @@ class Run:
     ) -> Run:
         """Start a run in a new or empty folder; raises UserError where something is there already.
 
-        `facts` are kept in environment.json beside what every run says of its machine.
+        Files that another start left not yet whole, as it was killed, do not count. `facts` are kept in
+        environment.json beside what every run says of its machine.
         """
         path = Path(path)
-        if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-            raise UserError(f"the run folder {path} is not empty: choose another, or use --resume {path}")
-        with disk_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-        environment = describe_environment(device) | dict(facts or {})
-        write_atomic(path / "config.toml", config_toml.encode())
-        write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
-        return cls(path)
+        _check_empty(path)
+        run = cls(path, _taken(path))
+        try:
+            _check_empty(path)  # another process may have begun meanwhile
+            with disk_errors(path):
+                for left in leftovers(path):
+                    left.unlink()
+            environment = describe_environment(device) | dict(facts or {})
+            write_atomic(path / "config.toml", config_toml.encode())
+            write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
+        except BaseException:
+            run.close()
+            raise
+        return run
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        """Find a run; raises UserError where there is none."""
+        """Find a run to read it; raises UserError where there is none."""
         path = Path(path)
         if not (path / "config.toml").is_file():
+            if path.is_dir() and not _strange(path):
+                raise UserError(f"{path} holds no run yet: nothing was written there; train without --resume")
             raise UserError(f"{path} is no run folder: it has no config.toml")
         return cls(path)
+
+    @classmethod
+    def take_up(cls, path: Path | str) -> Run:
+        """Find a run to go on with it; raises UserError where there is none, or another process trains it."""
+        run = cls.open(path)
+        run._lock = _taken(run.path)
+        return run
 
     @property
     def config_toml(self) -> str:
@@ -89,7 +113,7 @@ class Run:
         """What the run was started on; empty where it was killed before that was written."""
         path = self.path / "environment.json"
         try:
-            return dict(json.loads(path.read_bytes())) if path.exists() else {}
+            return dict(parse_json(path.read_bytes())) if path.exists() else {}
         except (OSError, ValueError, TypeError) as error:
             raise UserError(f"{path} is damaged: {error}") from None
 
@@ -120,8 +144,7 @@ class Run:
         `trainer` is nested plain Python values and tensors; `header` goes into the weights file. Only
         columns of `replay` that no earlier checkpoint holds are written. Raises UserError on a full disk.
         """
-        length = self._metrics.flush()
-        self._checkpoints.save(step, weights, trainer, replay, header or {}, length)
+        self._checkpoints.save(step, weights, trainer, replay, header or {}, self._metrics.flush())
 
     def load(self, with_replay: bool = True) -> Checkpoint:
         """Read the latest checkpoint and change nothing; raises UserError naming a file that is bad.
@@ -140,8 +163,8 @@ class Run:
             self._check_unfinished()
             self._metrics.truncate(0, -1)
             return None
-        checkpoint, length = self._checkpoints.load()
-        self._metrics.truncate(length, checkpoint.step)
+        checkpoint, manifest = self._checkpoints.load()
+        self._metrics.truncate(manifest["metrics_bytes"], checkpoint.step, manifest.get("metrics_sha256"))
         return checkpoint
 
     def _check_unfinished(self) -> None:
@@ -152,8 +175,12 @@ class Run:
             )
 
     def close(self) -> None:
-        """Write what is pending."""
-        self._metrics.close()
+        """Write what is pending, and let others go on with the run."""
+        try:
+            self._metrics.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -162,6 +189,29 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _taken(path: Path) -> BinaryIO:
+    return take_lock(path / LOCK, f"the run {path} is being trained", PATIENCE)
+
+
+def _strange(path: Path) -> list[str]:
+    """List what is in a folder that is neither the lock nor left over."""
+    ours = {path / LOCK, *leftovers(path)}
+    return sorted(entry.name for entry in path.iterdir() if entry not in ours)
+
+
+def _check_empty(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UserError(f"the run folder {path} is a file: choose another --run")
+    if not path.exists() or not (found := _strange(path)):
+        return
+    holder = lock_holder(path / LOCK)
+    if holder is not None:
+        raise UserError(f"the run {path} is being trained, {held_by(holder)}: choose another --run")
+    if "config.toml" in found:
+        raise UserError(f"the run folder {path} is not empty: choose another, or use --resume {path}")
+    raise UserError(f"the run folder {path} is not empty, and holds no run ({found[0]} is in it): choose another --run")
 
 
 @dataclass(frozen=True)

@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
+import platform
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.migration import new_metric
-from envs.files import disk_errors
+from envs.files import disk_errors, parse_json, sha256
 
 if TYPE_CHECKING:
-    from io import BufferedWriter
-
     import torch
     from torch import Tensor
-    from torch.utils.tensorboard import SummaryWriter
 
     from envs.core import Step
 
@@ -39,38 +37,44 @@ class Metrics:
     def __init__(self, folder: Path) -> None:
         self.path = folder / METRICS
         self._purge_step: int | None = None
-        self._file: BufferedWriter | None = None
-        self._events: SummaryWriter | None = None
+        self._file: IO[bytes] | None = None
+        self._events: EventFile | None = None
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Add one line; a number that is not finite is written as null."""
         with disk_errors(self.path):
             if self._file is None or self._events is None:
-                from torch.utils.tensorboard import SummaryWriter  # slow to import, and not needed to read a run
-
                 self._file = self.path.open("ab")
-                self._events = SummaryWriter(str(self.path.parent), purge_step=self._purge_step)
+                self._events = EventFile(self.path.parent, self._purge_step)
             self._file.write(metrics_line(step, scalars))
             self._file.flush()
-            for name, value in scalars.items():
-                self._events.add_scalar(name, float(value), step)
+            self._events.write(step, scalars)
 
-    def flush(self) -> int:
-        """Put all lines on the disk; returns the file's length in bytes."""
+    def flush(self) -> bytes:
+        """Put all lines on the disk, and give them."""
         with disk_errors(self.path):
             if self._file is not None:
                 self._file.flush()
                 os.fsync(self._file.fileno())
             if self._events is not None:
                 self._events.flush()
-            return self.path.stat().st_size if self.path.exists() else 0
+            return self.path.read_bytes() if self.path.exists() else b""
 
-    def truncate(self, length: int, step: int) -> None:
-        """Go back to `length` bytes, and let TensorBoard forget what it saw after `step`."""
+    def truncate(self, length: int, step: int, digest: str | None = None) -> None:
+        """Go back to `length` bytes, and let TensorBoard forget what it saw after `step`.
+
+        Raises:
+            UserError: they are fewer, or are not those whose SHA-256 is `digest` (None: of a checkpoint without one).
+        """
         self.close()
-        present = self.path.stat().st_size if self.path.exists() else 0
-        if present < length:
-            raise UserError(f"{self.path} is damaged: it has {present} bytes, fewer than the saved {length}")
+        present = self.flush()
+        way_out = f"train it anew with --config {self.path.parent / 'config.toml'} and another --run"
+        if len(present) < length:
+            raise UserError(
+                f"{self.path} is damaged: it has {len(present)} bytes, fewer than the saved {length}; {way_out}"
+            )
+        if digest not in (None, sha256(present[:length])):
+            raise UserError(f"{self.path} is damaged: its first {length} bytes are not what was saved; {way_out}")
         with disk_errors(self.path), self.path.open("ab") as file:
             file.truncate(length)
             os.fsync(file.fileno())
@@ -83,6 +87,39 @@ class Metrics:
             for opened in (file, events):
                 if opened is not None:
                     both.callback(opened.close)
+
+
+class EventFile:
+    """Scalars for TensorBoard. No thread writes them, so that a full disk is an error of the line that it refuses."""
+
+    def __init__(self, folder: Path, purge_step: int | None) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2  # slow to import, and not needed to read a run
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        name = f"events.out.tfevents.{time.time_ns() / 1e9:019.8f}.{platform.node()}.{os.getpid()}"
+        self._file = (folder / name).open("wb")
+        self._records = RecordWriter(self._file)
+        self._add(file_version="brain.Event:2")
+        if purge_step is not None:  # TensorBoard forgets what earlier files say of this step and later ones
+            self._add(step=purge_step, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Add scalars of one step."""
+        values = [self._summary.Value(tag=name, simple_value=float(value)) for name, value in scalars.items()]
+        self._add(step=step, summary=self._summary(value=values))
+
+    def _add(self, **fields: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **fields).SerializeToString())
+        self.flush()
+
+    def flush(self) -> None:
+        """Hand what was written to the system."""
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
 
 
 def metrics_line(step: int, scalars: Mapping[str, float]) -> bytes:
@@ -107,7 +144,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        parsed = json.loads(line)
+        parsed = parse_json(line)
     except ValueError:  # also bytes that are no text
         parsed = None
     if not isinstance(parsed, dict) or not isinstance(parsed.get("step"), int):

@@ -55,13 +55,17 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
 def reopened(argv: Sequence[str], config_class: type[C]) -> tuple[C, Run]:
     """Open a run of any trainer; give it and its config as the flags change it."""
     flags = parse(ResumeConfig, argv)
-    run = Run.open(Path(flags.resume))
-    if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
-        check_kind(run.path, run.load(with_replay=False), config_class.trainer)
-    config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
-    load_plugins(config.plugin)
-    config = changed(config, flags)
-    return config if flags.backend else with_backend(config, run), run
+    run = Run.take_up(Path(flags.resume))
+    try:
+        if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
+            check_kind(run.path, run.load(with_replay=False), config_class.trainer)
+        config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
+        load_plugins(config.plugin)
+        config = changed(config, flags)
+        return config if flags.backend else with_backend(config, run), run
+    except BaseException:
+        run.close()
+        raise
 
 
 def changed(config: C, flags: ResumeConfig) -> C:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
-from dqn_memory.runs.checkpoint import Checkpoint
+from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
@@ -189,7 +190,17 @@ class Trainer(ABC, Generic[C]):
         """Start or resume a run as the command line says, and train it to its end."""
         trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
         with run:
-            score = trainer.train(run)
+            try:
+                score = trainer.train(run)
+            except KeyboardInterrupt:
+                saved = (
+                    "goes on from its last checkpoint"
+                    if run.has_checkpoint
+                    else "starts it over: nothing was saved yet"
+                )
+                word = f"python -m {script_of(cls.kind)} --resume {run.path}"
+                print(f"stopped at step {trainer.steps}; {word} {saved}", file=sys.stderr)
+                raise SystemExit(130) from None
         print(f"{run.path}: {trainer.summary(score)}")
 
     @classmethod
@@ -226,18 +237,23 @@ class Trainer(ABC, Generic[C]):
             UserError: the checkpoint is of another kind or does not fit, or the run is complete.
         """
         config, run = reopened(argv, cls.config_class)
-        trainer = cls(config)
-        checkpoint = run.resume()
-        if checkpoint is None:
-            print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
-        else:
-            trainer.restore(checkpoint)
-            check_unfinished(run, config, trainer.steps, trainer.solved)
-            if checkpoint.replay is None:
-                lost = "without its replay: the continued run is not exact, episodes start anew"
-                print(f"resuming {run.path} {lost}", flush=True)
-        run.lengthen(config.total_steps)
-        backend.log_backend(trainer.backend, trainer.device, backend.recorded(run.environment))
+        try:
+            trainer = cls(config)
+            checkpoint = run.resume()
+            if checkpoint is None:
+                print(f"{run.path} has no checkpoint yet: the run starts over", flush=True)
+            else:
+                with foreign_state(run.path):
+                    trainer.restore(checkpoint)
+                check_unfinished(run, config, trainer.steps, trainer.solved)
+                if checkpoint.replay is None:
+                    lost = "without its replay: the continued run is not exact, episodes start anew"
+                    print(f"resuming {run.path} {lost}", flush=True)
+            run.lengthen(config.total_steps)
+            backend.log_backend(trainer.backend, trainer.device, backend.recorded(run.environment))
+        except BaseException:
+            run.close()
+            raise
         return trainer, run
 
     def train(self, run: Run) -> Score:

@@ -23,6 +23,7 @@ from typing import Annotated, Literal, get_args
 import tyro
 
 from dqn_memory.runs.errors import UserError, one_line_errors
+from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
 from dqn_memory.study import store
 from dqn_memory.study.archive import find_study, named_definition
@@ -125,7 +126,7 @@ def carry_out(
     args: Args, definition: Definition, folder: Path, planned: Sequence[Planned], wanted: Sequence[Planned]
 ) -> Study:
     """Prepare the study, run what is left of those `wanted`, and return it; a lock keeps a second `study.run` away."""
-    with store.held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
+    with held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
         study = Study.create(folder, definition, planned)
         names = {run.name for run in wanted}

@@ -29,6 +29,7 @@ import tomli_w
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.kinds import script_of
+from dqn_memory.runs.lock import held_lock
 from dqn_memory.runs.toml import from_record, to_toml
 from dqn_memory.study import child, store
 from dqn_memory.study.archive import CONFIG, ENVIRONMENT, Source, find_study, open_source, placeless, unpack
@@ -67,7 +68,7 @@ def carry_out(order: Order, started: Callable[[Process], object] = lambda proces
     run = order.run
     try:
         # the lock is held while a trainer of this run lives
-        with store.held_lock(run.study / "locks" / run.name, "the run is still being trained") as lock:
+        with held_lock(run.study / "locks" / run.name, "the run is still being trained") as lock:
             return Outcome("finished") if finished(run.folder) else _train(order, lock, started)
     except (UserError, OSError) as error:
         return Outcome("failed", f"{error} (on {platform.node()})")

@@ -11,12 +11,9 @@ study = Study.open(Path("runs/studies/smoke"))
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
@@ -25,6 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.migration import KINDS
 from dqn_memory.runs.toml import from_record, to_toml
@@ -38,7 +36,6 @@ LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
 INDEX = "archive.json"  # tells the archive of a study
-PATIENCE = 10.0  # seconds that a dying holder of a lock has to let go
 TABLES = """
 create table if not exists study (key text primary key, value text not null);
 create table if not exists runs (
@@ -288,54 +285,6 @@ def write_checksums(folder: Path) -> None:
     """Write down what a finished run's raw files are, so that later damage is noticed."""
     found = {name: sha256((folder / name).read_bytes()) for name in RAW if (folder / name).is_file()}
     write_atomic(folder / HASHES, json.dumps(found, indent=1).encode())
-
-
-# Locks that end with their holder, however it ends: held through an open file, which a child process inherits. On a
-# network file system that emulates such locks a child does not inherit them; there a trainer is told to end with its
-# parent (see `child`), so nobody is left who would have to be noticed.
-
-
-@contextmanager
-def held_lock(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[int]:
-    """Hold a lock, also in processes that inherit the descriptor that this gives, until all have closed it.
-
-    Raises:
-        UserError: somebody else has it; `busy` says what that means.
-    """
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        until = time.monotonic() + patience
-        while not _lock(descriptor, fcntl.LOCK_EX):
-            if time.monotonic() > until:
-                who = lock_holder(path) or {}
-                raise UserError(f"{busy}, by process {who.get('pid')} on {who.get('host')}")
-            time.sleep(0.05)
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, json.dumps({"pid": os.getpid(), "host": platform.node()}).encode())
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-def lock_holder(path: Path) -> dict[str, Any] | None:
-    """Say who holds a lock, by pid and host (nothing is known between its two writes); None where nobody does."""
-    try:
-        with path.open("rb") as file:
-            return None if _lock(file.fileno(), fcntl.LOCK_SH) else dict(json.loads(file.read()))
-    except FileNotFoundError:
-        return None
-    except ValueError:
-        return {}
-
-
-def _lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def in_words(seconds: float | None) -> str:

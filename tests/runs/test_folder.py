@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ def check(run: Run, step: int, columns: tuple[int, int] | None = None) -> None:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Run:
-    return Run.create(tmp_path / "run", CONFIG)
+def run(tmp_path: Path) -> Iterator[Run]:
+    with Run.create(tmp_path / "run", CONFIG) as run:
+        yield run
 
 
 def files(run: Run) -> list[str]:
@@ -94,6 +96,10 @@ def test_create_writes_config_and_environment(run):
 
 def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
     before = run.config_toml
+    for writer in (lambda: Run.create(run.path, "other = 1"), lambda: Run.take_up(run.path)):
+        with pytest.raises(UserError, match=f"is being trained, by process {os.getpid()} on .* since 20"):
+            writer()
+    run.close()
     with pytest.raises(UserError, match="is not empty: choose another, or use --resume"):
         Run.create(run.path, "other = 1")
     assert run.config_toml == before
@@ -101,9 +107,18 @@ def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
     with pytest.raises(UserError):
         Run.create(tmp_path / "file", CONFIG)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"is no run folder: it has no config\.toml"):
+    with pytest.raises(UserError, match="holds no run yet: nothing was written there; train without --resume"):
         Run.open(tmp_path / "empty")
-    assert Run.create(tmp_path / "empty", CONFIG).config_toml == CONFIG
+    (tmp_path / "empty" / ".config.toml.0123abcd.tmp").write_text("half of a con")  # its writer was killed
+    Run.create(tmp_path / "empty", CONFIG).close()
+    assert {path.name for path in (tmp_path / "empty").iterdir()} == {".lock", "config.toml", "environment.json"}
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"is no run folder: it has no config\.toml"):
+        Run.open(tmp_path / "other")
+    with pytest.raises(UserError, match=r"holds no run \(notes\.txt is in it\): choose another --run"):
+        Run.create(tmp_path / "other", CONFIG)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
 
 
 # --- metrics
@@ -181,9 +196,11 @@ def test_resume_refuses_metrics_that_lost_lines(run):
     run.log(1, {"a": 1.0})
     save(run, 1)
     run.close()
-    (run.path / "metrics.jsonl").write_bytes(b"")
-    with pytest.raises(UserError, match=r"metrics\.jsonl is damaged: it has 0 bytes"):
-        Run.open(run.path).resume()
+    whole = (run.path / "metrics.jsonl").read_bytes()
+    for bytes_left, sentence in ((b"", "it has 0 bytes"), (bytes(len(whole)), f"its first {len(whole)} bytes are not")):
+        (run.path / "metrics.jsonl").write_bytes(bytes_left)
+        with pytest.raises(UserError, match=rf"metrics\.jsonl is damaged: {sentence}.*train it anew with --config"):
+            Run.open(run.path).resume()
 
 
 # --- checkpoints

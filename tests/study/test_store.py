@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.lock import held_lock, lock_holder
 from dqn_memory.study import run, store
 from dqn_memory.study.definition import Resources, expand, parse_definition
 from dqn_memory.study.run import estimate, overview
@@ -78,30 +79,30 @@ def test_running_means_that_somebody_is_at_work(study):
     study.mark(FIRST, "running", begun=True)
     lock = study.folder / store.LOCK
     code = (
-        "import sys, time; from pathlib import Path; from dqn_memory.study import store\n"
-        "with store.held_lock(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
+        "import sys, time; from pathlib import Path; from dqn_memory.runs.lock import held_lock\n"
+        "with held_lock(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(lock)], stdout=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "held\n"
     assert Study.open(study.folder).lives and states(study)[FIRST] == "running"
-    assert store.lock_holder(lock)["pid"] == process.pid
+    assert lock_holder(lock)["pid"] == process.pid
     busy = pytest.raises(UserError, match=f"it is busy, by process {process.pid} on ")
-    with busy, store.held_lock(lock, "it is busy", patience=0.1):
+    with busy, held_lock(lock, "it is busy", patience=0.1):
         pass
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert not Study.open(study.folder).lives and states(study)[FIRST] == "stopped"
-    with store.held_lock(lock, "it is busy", patience=0.1):
+    with held_lock(lock, "it is busy", patience=0.1):
         assert study.lives
 
 
 def test_a_lock_lives_on_in_a_child_that_inherits_it(tmp_path):
-    with store.held_lock(tmp_path / "run", "") as lock:
+    with held_lock(tmp_path / "run", "") as lock:
         child = subprocess.Popen(["sleep", "60"], pass_fds=(lock,))
-    assert store.lock_holder(tmp_path / "run")["pid"] == os.getpid()
+    assert lock_holder(tmp_path / "run")["pid"] == os.getpid()
     child.kill()
     child.wait()
-    assert store.lock_holder(tmp_path / "run") is None and store.lock_holder(tmp_path / "none") is None
+    assert lock_holder(tmp_path / "run") is None and lock_holder(tmp_path / "none") is None
 
 
 def test_who_may_not_write_may_read(study, monkeypatch):
