@@ -250,7 +250,7 @@ class NetworkConfig:
     attention learns to compare tokens several times sooner."""
     token_width: Annotated[int, Bounds(1)] = 8
     """Width of the embedding of one discrete observation component."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Bounds(0, below=1)] = 0.0
     """Dropout after the embedding and inside the sublayers."""
     prior: PriorConfig = field(default_factory=PriorConfig)
 

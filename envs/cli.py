@@ -48,7 +48,7 @@ def keywords(options: Sequence[str]) -> dict[str, Any]:
     for key, text in zip(keys, values, strict=True):
         try:
             value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (ValueError, RecursionError):
             value = TRUTH.get(text, text)  # a bare word is a string
         given[key] = value if isinstance(value, PLAIN) else text
     return given

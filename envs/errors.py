@@ -15,6 +15,7 @@ R = TypeVar("R")
 # How torch (on a CPU, on a GPU, in sizes beyond 64 bits) and numpy say that there is no memory for a tensor.
 SHORT_OF_MEMORY = re.compile("out of memory|can't allocate memory|unable to allocate|storage size calculation", re.I)
 SIZE = re.compile(r"to allocate (\d[\d.]* ?\w+)")
+LONG_WORD = re.compile(r"\S{400,}")  # a path or a value that nobody would read to its end
 MOST_LISTED = 40  # of more known names only the nearest are said
 
 
@@ -54,18 +55,24 @@ def one_line_errors(main: Callable[P, R]) -> Callable[P, R]:
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return main(*args, **kwargs)
-        except (ValueError, RuntimeError, MemoryError) as error:
-            sentence = str(error) if isinstance(error, UserError) else _memory_sentence(error)
+        except (ValueError, RuntimeError, MemoryError, OSError) as error:
+            sentence = str(error) if isinstance(error, UserError) else _sentence(error)
             if sentence is None:
                 raise
-            print(f"error: {sentence}", file=sys.stderr)
+            print(f"error: {LONG_WORD.sub(_shortened, sentence)}", file=sys.stderr)
             raise SystemExit(2) from None
 
     return wrapper
 
 
-def _memory_sentence(error: Exception) -> str | None:
-    """Say that memory did not suffice; None where the error is about something else."""
+def _shortened(word: re.Match[str]) -> str:
+    return f"{word[0][:60]}...{word[0][-60:]}"
+
+
+def _sentence(error: Exception) -> str | None:
+    """Say what the system refuses: a file, or memory; None where the error is about something else."""
+    if isinstance(error, OSError):
+        return None if error.filename is None else f"cannot use {error.filename}: {error.strerror}"
     if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):
         return None
     size = SIZE.search(str(error))

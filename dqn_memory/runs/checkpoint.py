@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ MANIFEST = "manifest.json"
 FORMAT = "dqn-memory checkpoint 1"
 WEIGHTS, REPLAY = "weights", "replay"
 Record = dict[str, Any]
+_OWN = re.compile(rf"(?:{REPLAY}/)?\w[\w.]*")  # a file's name, relative to the folder, or a hash
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,8 @@ class CheckpointFolder:
         path, data = self._read(manifest["trainer"])
         trainer = unpack_trainer(data, path)
         saved: Any = manifest["replay"] if with_replay else "none"
-        replay = None if saved == "none" else self._load_replay(saved)
+        with foreign_state(self.folder.parent):
+            replay = None if saved == "none" else self._load_replay(saved)
         return Checkpoint(manifest["step"], weights, trainer, replay, header)
 
     def _save_replay(self, replay: Ring, taken: set[str]) -> Record:
@@ -198,6 +201,8 @@ class CheckpointFolder:
         content: Record = manifest.get("content", {})
         if manifest.get("sha256") != sha256(json.dumps(content).encode()):
             raise UserError(f"{path} is damaged: its content is not what was saved")
+        with foreign_state(self.folder.parent):
+            _check_manifest(content)
         return content
 
     def _sweep(self, manifest: Record | None) -> None:
@@ -214,6 +219,20 @@ def _named(manifest: Record) -> Iterator[str]:
     yield manifest["trainer"]["file"]
     if manifest["replay"] != "none":
         yield from (chunk["file"] for chunk in manifest["replay"]["chunks"])
+
+
+def _check_manifest(content: Record) -> None:
+    """Raise a TypeError or a KeyError where a manifest has another form, or names files that are not its own."""
+    numbers = [content["step"], content["metrics_bytes"]]
+    files = [content["weights"], content["trainer"]]
+    if content["replay"] != "none":
+        numbers.append(content["replay"]["start"])
+        files += content["replay"]["chunks"]
+        numbers += [chunk[end] for chunk in content["replay"]["chunks"] for end in ("start", "stop")]
+    numbers += [record["size"] for record in files]
+    names = [record[key] for record in files for key in ("file", "sha256")]
+    if not all(type(number) is int and number >= 0 for number in numbers) or not all(map(_OWN.fullmatch, names)):
+        raise TypeError("its manifest has another form")
 
 
 def _seal(content: Record) -> bytes:
@@ -274,7 +293,7 @@ def unpack_trainer(data: bytes, path: Path) -> dict[str, Any]:
 
 def _header(data: bytes) -> dict[str, str]:
     size = int.from_bytes(data[:8], "little")
-    metadata: dict[str, str] = json.loads(data[8 : 8 + size]).get("__metadata__", {})
+    metadata: dict[str, str] = parse_json(data[8 : 8 + size]).get("__metadata__", {})
     return metadata
 
 

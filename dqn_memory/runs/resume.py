@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import Backend, recorded, refused
-from dqn_memory.runs.checkpoint import Checkpoint
+from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
@@ -47,7 +47,9 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     """
     checkpoint = Run.open(run).load(with_replay=False)
     check_kind(run, checkpoint, config_class.trainer)
-    config = from_record(config_class, checkpoint.header["config"], f"the config in the checkpoint of {run}")
+    with foreign_state(run):
+        text = checkpoint.header["config"]
+    config = from_record(config_class, text, f"the config in the checkpoint of {run}")
     load_plugins(config.plugin)
     return checkpoint, config
 

@@ -96,7 +96,9 @@ def kind_of(config_class: type) -> str:
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise UserError(f"{source}: not valid TOML: it is nested too deeply") from None
+    except ValueError as error:  # tomllib's own, or a number with too many digits
         found = re.search(r"\s*\(at line (\d+), column \d+\)", str(error))
         line = int(found[1]) if found else max(1, len(text.splitlines()))
         problem = str(error).split(" (at ")[0]

@@ -236,8 +236,10 @@ class Reader:
         word = section.accept(*words)
         if word is None:
             value = section.table(count, *words).reshape(shape)
+        elif word == "uniform":
+            value = np.full(shape, 1 / shape[-1])
         else:
-            value = {"identity": np.eye(shape[-1]), "reset": self.start}.get(word, np.full(shape, 1 / shape[-1]))
+            value = self.start if word == "reset" else np.eye(shape[-1])
         section.end()
         return word, value
 

@@ -147,6 +147,10 @@ def read(path: str | Path) -> Any:
         raise UserError(f"{path} is not YAML ({where}{error.problem}).") from None
     except (yaml.YAMLError, ValueError) as error:  # such as a date in the 13th month
         raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())}.") from None
+    except (AttributeError, LookupError, TypeError):  # PyYAML's own, such as of `!!timestamp foo`
+        raise UserError(f"{path} holds a value that is not of the type that its tag names.") from None
+    except RecursionError:
+        raise UserError(f"{path} is nested too deeply.") from None
 
 
 @dataclass(frozen=True)
