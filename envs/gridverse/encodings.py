@@ -13,7 +13,7 @@ from envs.errors import UserError, near_names
 from envs.gridverse import objects
 from envs.gridverse.objects import COLOURS, DIRECTIONS, SEEN, Scene, colours, kinds, pack, statuses
 from envs.gridverse.rules import heading_axes
-from envs.numpy_backend import concatenate, gather, integers, take
+from envs.numpy_backend import concatenate, gather, integers, take, where
 from envs.spaces import MultiDiscrete
 
 
@@ -142,9 +142,9 @@ class FullState:
         numbers[codes] = torch.arange(len(codes))
         side, self.cells = max(height, width), height * width
         self.numbers = numbers.to(device)
-        self.order = _order(height, width).to(device)  # (H*W * 4, S*S), by position and heading
+        self.ahead, self.aside = (each.to(device) for each in _offsets(side))  # (4, S*S) each, by heading
         self.outside = numbers[pack(objects.HIDDEN)].to(device)  # fills the shorter side
-        self.width, self.headings = torch.tensor([width, len(DIRECTIONS)], device=device).unbind()
+        self.height, self.width, self.side = torch.tensor([height, width, side], device=device).unbind()
         sizes = [height, width, len(DIRECTIONS), len(codes), len(COLOURS) + 1]
         self.space = MultiDiscrete([len(codes)] * side**2 + sizes)
 
@@ -153,21 +153,18 @@ class FullState:
         cells = take(self.numbers, integers(scene.cells).reshape(-1)).reshape(-1, self.cells)
         y, x, held = scene.position // self.width, scene.position % self.width, take(self.numbers, scene.held)
         cells = concatenate([cells, (y * 0 + self.outside)[:, None]])
-        around = gather(cells, take(self.order, scene.position * self.headings + scene.heading))
+        row = (y[:, None] + take(self.ahead, scene.heading)) % self.side  # (N, S*S)
+        column = (x[:, None] + take(self.aside, scene.heading)) % self.side
+        inside = (row < self.height) & (column < self.width)
+        around = gather(cells, where(inside, row * self.width + column, self.cells))
         numbers: Tensor = concatenate([around, *(each[:, None] for each in (y, x, scene.heading, held, scene.good))])
         return numbers
 
 
-def _order(height: int, width: int) -> Tensor:
-    """Say which cell (H*W for none) is shown where, (H*W * 4, S*S): a torus of S x S turned around the agent."""
-    side = max(height, width)
+def _offsets(side: int) -> tuple[Tensor, Tensor]:
+    """Say how far below and right of the agent each shown cell lies, (4, S*S) each: a square turned around it."""
     cell = torch.arange(side * side)
     ahead, aside = side // 2 - cell // side, cell % side - side // 2  # (S*S,) steps from the agent
-    position = torch.arange(height * width)[:, None]
-    turned = []
-    for heading in range(len(DIRECTIONS)):
-        (ahead_y, ahead_x), (right_y, right_x) = heading_axes(heading)
-        y = (position // width + ahead * ahead_y + aside * right_y) % side  # (H*W, S*S)
-        x = (position % width + ahead * ahead_x + aside * right_x) % side
-        turned.append(torch.where((y < height) & (x < width), y * width + x, height * width))
-    return torch.stack(turned, 1).flatten(0, 1)
+    axes = torch.tensor([heading_axes(heading) for heading in range(len(DIRECTIONS))])  # (4, 2, 2)
+    down, right = (ahead * axes[:, 0, axis, None] + aside * axes[:, 1, axis, None] for axis in (0, 1))
+    return down, right

@@ -160,6 +160,7 @@ def _window(heading: int, area: Area) -> list[tuple[int, int]]:
 
 
 STEP = 0.01  # of a cell, the stride at which a ray is walked
+MOST_CELLS = 31 * 31  # of a window with rays, whose tables grow with the square of its area
 
 
 class Rays(Visibility):
@@ -171,6 +172,11 @@ class Rays(Visibility):
 
     def __init__(self, rows: int, columns: int, agent: Cell, device: str | torch.device = "cpu") -> None:
         super().__init__(rows, columns, agent, device)
+        if rows * columns > MOST_CELLS:
+            raise UserError(
+                f"Rays are followed through windows of at most {MOST_CELLS} cells, and {rows} x {columns} has more; "
+                "make the area smaller or use partially_occluded."
+            )
         stretches = Counter(_stretches(rows, columns, agent))
         before = torch.zeros(rows * columns, len(stretches))
         reached = torch.zeros(len(stretches), rows * columns)

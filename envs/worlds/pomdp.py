@@ -46,7 +46,7 @@ class Token:
         return repr(self.text) if self.text else "the end of the file"
 
 
-Names = tuple[str, tuple[str, ...]]  # what a reference may point to: its kind with its article, and the names in order
+Names = tuple[str, dict[str, int]]  # what a reference may point to: its kind with its article, and the names' indices
 
 
 class Section:
@@ -99,22 +99,22 @@ class Section:
             self.take()
         return value
 
-    def names(self, kind: str) -> tuple[str, ...]:
+    def names(self, kind: str) -> dict[str, int]:
         """Read a count, or a list of names that differ."""
         if COUNT.fullmatch(self.next) and 0 < int(self.next) <= MOST_NAMES:
-            return numbers(int(self.take()))
-        names: dict[str, None] = {}
+            return {name: index for index, name in enumerate(numbers(int(self.take())))}
+        names: dict[str, int] = {}
         while self.next or not names:
             if not NAME.fullmatch(self.next) or self.next in KEYWORDS or self.next in names:
                 self.fail(f"a number of {kind} up to {MOST_NAMES}, or names that begin with a letter and differ")
-            names[self.take()] = None
-        return tuple(names)
+            names[self.take()] = len(names)
+        return names
 
     def reference(self, to: Names) -> int:
         """Read a name or a number, counted from 0."""
         (kind, names), text = to, self.next
         if text in names:
-            return names.index(self.take())
+            return names[self.take()]
         if COUNT.fullmatch(text) and int(text) < len(names):
             return int(self.take())
         named = NAME.fullmatch(text) and text not in KEYWORDS
@@ -197,7 +197,7 @@ class Reader:
         for section in entries:
             self.entry(section)
         (_, actions), (_, states), (_, observations) = self.axes["O"]
-        names = states, actions, observations
+        names = tuple(states), tuple(actions), tuple(observations)
         T, O, R = self.tables["T"], self.tables["O"], self.all_rewards()  # noqa: E741
         try:
             return Tables(T, O, R, self.start, self.reset, *names, self.discount)
