@@ -23,6 +23,10 @@ class UserError(ValueError):
     """A mistake that the user can mend: one sentence saying what, where and what would be right."""
 
 
+class UnknownKeyword(UserError, TypeError):
+    """A keyword that an environment does not take: a TypeError too, as callers of `gymnasium.make` expect it."""
+
+
 def require(condition: Any, sentence: str) -> None:
     """Raise a UserError with this sentence unless the condition holds."""
     if not condition:

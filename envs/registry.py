@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
-from envs.errors import UserError, near_names, require, suggestion
+from envs.errors import UnknownKeyword, UserError, near_names, require, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -126,11 +126,13 @@ def _imported(id: str, entry: str) -> Any:
 
 
 def check_keywords(id: str, build: Any, kwargs: Mapping[str, Any]) -> None:
-    """Raise a UserError for the first keyword that `build` does not take."""
+    """Raise an UnknownKeyword for the first keyword that `build` does not take, a UserError for a value of no use."""
     known = _keywords(build)
     for name, value in kwargs.items():
         if name not in known:
-            raise UserError(f"Environment {id!r} takes no keyword {name!r}; {suggestion(name, known)}")
+            raise UnknownKeyword(
+                f"Environment {id!r} got an unexpected keyword argument {name!r}; {suggestion(name, known)}"
+            )
         kind = known[name].annotation  # a string where its module postpones annotations, as ours do
         written = kind.__name__ if isinstance(kind, type) else str(kind)
         fits, wanted = KINDS.get(written.removesuffix(" | None"), (lambda value: True, ""))

@@ -69,6 +69,8 @@ class Section:
     def fail(self, expected: str, advice: str = ".") -> NoReturn:
         """Report the word to be read; `advice` is added to what was expected."""
         found = self.words[0]
+        if found.text == "OO":
+            advice = "; observations that depend on the state before (gym-pomdps' OO) are not read here."
         raise UserError(f"{self.source}:{found.line}: found {found}, expected {expected}{advice}")
 
     def take(self) -> str:

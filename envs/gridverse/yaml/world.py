@@ -211,7 +211,7 @@ RESETS: dict[str, Callable[..., Layout]] = {
     "memory": _memory,
     "memory_rooms": _memory_rooms,
     "rooms": lambda device, shape, layout: Scattered(shape[0], shape[1], layout, 0, 1, device, (0,)),
-    "teleport": parts.Telepods,
+    "teleport": lambda device, shape, random_agent=False: parts.Telepods(device, shape),  # a key that has no effect
 }
 
 # ---- transition functions --------------------------------------------------------------------------------------------
