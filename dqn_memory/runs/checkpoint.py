@@ -77,6 +77,29 @@ def foreign_state(run: Path) -> Iterator[None]:
         raise UserError(f"the checkpoint of {run} is foreign: its state does not fit here ({reason})") from None
 
 
+def check_form(found: Any, own: Any, path: str = "") -> None:
+    """Raise a TypeError where a saved state lacks what `own`, a state made here, has, or holds another form of it.
+
+    A dimension that is 0 here, and a list of another length, may be any: they grow while a run goes on.
+    """
+    if isinstance(own, dict):
+        for key in own:
+            if not isinstance(found, dict) or key not in found:
+                raise TypeError(f"{path}{key} is missing")
+            check_form(found[key], own[key], f"{path}{key}.")
+    elif isinstance(own, list | tuple):
+        if not isinstance(found, list | tuple):
+            raise TypeError(f"{path[:-1]} is no list")
+        for index, (there, here) in enumerate(zip(found, own, strict=False)):
+            check_form(there, here, f"{path}{index}.")
+    elif isinstance(own, Tensor):
+        fits = isinstance(found, Tensor) and found.dtype == own.dtype and found.dim() == own.dim()
+        if not fits or any(here not in (0, there) for here, there in zip(own.shape, found.shape, strict=True)):
+            raise TypeError(f"{path[:-1]} has another type or shape")
+    elif own is not None and type(found) is not type(own):
+        raise TypeError(f"{path[:-1]} is {type(found).__name__} instead of {type(own).__name__}")
+
+
 def _shaped(shape: list[int] | None) -> str:
     return "is missing" if shape is None else f"has the shape {shape}"
 

@@ -69,9 +69,7 @@ class Run:
         run = cls(path, _taken(path))
         try:
             _check_empty(path)  # another process may have begun meanwhile
-            with disk_errors(path):
-                for left in leftovers(path):
-                    left.unlink()
+            _sweep(path)
             environment = describe_environment(device) | dict(facts or {})
             write_atomic(path / "config.toml", config_toml.encode())
             write_atomic(path / "environment.json", json.dumps(environment, indent=1).encode())
@@ -95,6 +93,7 @@ class Run:
         """Find a run to go on with it; raises UserError where there is none, or another process trains it."""
         run = cls.open(path)
         run._lock = _taken(run.path)
+        _sweep(run.path)
         return run
 
     @property
@@ -115,7 +114,7 @@ class Run:
         try:
             return dict(parse_json(path.read_bytes())) if path.exists() else {}
         except (OSError, ValueError, TypeError) as error:
-            raise UserError(f"{path} is damaged: {error}") from None
+            raise UserError(f"{path} is damaged: {error}; delete it to go on without what it says") from None
 
     @property
     def has_checkpoint(self) -> bool:
@@ -193,6 +192,12 @@ class Run:
 
 def _taken(path: Path) -> BinaryIO:
     return take_lock(path / LOCK, f"the run {path} is being trained", PATIENCE)
+
+
+def _sweep(path: Path) -> None:
+    with disk_errors(path):
+        for left in leftovers(path):
+            left.unlink()
 
 
 def _strange(path: Path) -> list[str]:

@@ -225,9 +225,10 @@ class RunStats:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state_dict` was taken."""
         device = self.broken_at.device
-        self.recent = deque(state["recent"], maxlen=RECENT)
-        self.finished, self.summed = state["finished"], state["summed"]
-        self.sums = {name: value.to(device) for name, value in state["sums"].items()}
+        self.recent = deque(map(float, state["recent"]), maxlen=RECENT)
+        self.finished = [[float(value) for value in episode] for episode in state["finished"]]
+        self.summed = state["summed"]
+        self.sums = {name: value.to(device).reshape(()) for name, value in state["sums"].items()}
         self.broken_at = state["broken_at"].to(device)
 
 

@@ -13,6 +13,7 @@ import tomllib
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tomli_w
@@ -70,6 +71,7 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
 
 
+@cache
 def field_types(config_class: type) -> dict[str, Any]:
     """Resolve the annotations of a dataclass's fields, `Annotated` kept."""
     hints = typing.get_type_hints(config_class, include_extras=True)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dqn_memory.runs import backend
 from dqn_memory.runs.backend import Choice
-from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
+from dqn_memory.runs.checkpoint import Checkpoint, check_form, foreign_state
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import script_of
@@ -167,6 +167,7 @@ class Trainer(ABC, Generic[C]):
         for part, network in self.networks().items():
             checkpoint.fill(network, part)
         state = migrate_state(checkpoint.trainer)
+        check_form(state, self.state_dict())
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
         for name in ("fleet", "stats", *self.stateful):
@@ -324,6 +325,12 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, p
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a `state_dict` that was read onto a CPU; learning rates that are tensors go where a captured graph looks."""
     optimizer.load_state_dict(state)
+    names = {name for held in optimizer.state.values() for name in held}
+    for parameter, held in optimizer.state.items():
+        for name in names:
+            value = held.get(name)
+            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
+                raise TypeError(f"the optimizer's {name} does not fit its parameter")
     for group in optimizer.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"] = group["lr"].to(group["params"][0].device)

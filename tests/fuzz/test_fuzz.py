@@ -1,0 +1,116 @@
+"""Nothing that a file holds, and no moment at which a process dies, breaks more than the work since the last checkpoint."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fuzz_crash import DEAD, count_moments, dies_at, forked
+from fuzz_limits import tried
+from fuzz_targets import RUNS, TARGETS
+from run_folders import assert_same_run, metrics
+
+from dqn_memory.runs.kinds import trainer_class
+
+CHECKPOINTS = {"q_network": "50", "unizero": "40", "glam": "16"}
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures processes as Linux shows them")
+
+
+def cases(first: int, count: int, tmp_path: Path) -> list[str]:
+    """Try changed files, so many of every kind; list those that broke something."""
+    broken = []
+    for name, seed in itertools.product(TARGETS, range(first, first + count)):
+        folder = tmp_path / f"{name}-{seed}"
+        folder.mkdir()
+        outcome = tried(TARGETS[name].case(seed, folder))
+        shutil.rmtree(folder)
+        if outcome.bad:
+            broken.append(f"{name}, seed {seed}: {outcome.word} {outcome.detail}")
+    return broken
+
+
+def test_a_few_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
+    assert not cases(0, 6, tmp_path)
+
+
+@pytest.mark.long
+def test_many_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
+    assert not cases(10_000, 60, tmp_path)
+
+
+def flags(kind: str, run: Path) -> list[str]:
+    return RUNS[kind](run, "--checkpoint-every", CHECKPOINTS[kind])
+
+
+def finished(kind: str, run: Path, log: Path) -> None:
+    """Start a run, or resume it where it was begun, until it ends."""
+    main = trainer_class(kind).main
+    begun = (run / "config.toml").exists()
+    assert forked(partial(main, ["--resume", str(run)] if begun else flags(kind, run)), log) == 0, log.read_text()[
+        -3000:
+    ]
+
+
+def crash(kind: str, moments: list[tuple[int, bool]], tmp_path: Path) -> None:
+    """Kill runs at these moments, and finish each; all must be as one that nobody killed."""
+    log, whole = tmp_path / "log", tmp_path / "whole"
+    finished(kind, whole, log)
+    for number, (moment, after) in enumerate(moments):
+        run = tmp_path / f"run-{number}"
+
+        def dying(run: Path = run, moment: int = moment, after: bool = after) -> None:
+            with dies_at(moment, after):
+                trainer_class(kind).main(flags(kind, run))
+
+        assert forked(dying, log) == DEAD
+        finished(kind, run, log)
+        assert metrics(run) == metrics(whole), (kind, moment, after)
+        assert_same_run(whole, run)
+        assert not list(run.rglob("*.tmp")), (kind, moment, after)
+        shutil.rmtree(run)
+
+
+def every_moment(kind: str, tmp_path: Path) -> list[tuple[int, bool]]:
+    total = count_moments(partial(trainer_class(kind).main, flags(kind, tmp_path / "counted")), tmp_path / "log")
+    return list(itertools.product(range(1, total + 1), (False, True)))
+
+
+def test_a_run_that_dies_while_it_is_made_can_be_started_again(tmp_path):
+    crash("q_network", every_moment("q_network", tmp_path)[:6], tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_that_dies_at_any_moment_of_writing_ends_as_if_it_had_not(tmp_path, kind):
+    crash(kind, every_moment(kind, tmp_path)[:: 1 if kind == "q_network" else 3], tmp_path)
+
+
+@pytest.mark.parametrize("resume", [False, True], ids=["fresh", "resume"])
+@pytest.mark.parametrize(
+    "kind", ["q_network", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("unizero", "glam"))]
+)
+def test_of_two_processes_on_one_folder_one_works_and_the_other_says_who(tmp_path, kind, resume):
+    run, module = tmp_path / "run", trainer_class(kind).__module__
+    arguments = flags(kind, run)
+    if resume:
+        finished(kind, run, tmp_path / "log")
+        arguments = ["--resume", str(run), "--total-steps", "2000"]
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", module, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    said = [process.communicate()[1] for process in both]
+    codes = sorted(process.returncode for process in both)
+    refused = next(text for text, process in zip(said, both, strict=True) if process.returncode)
+    assert codes == [0, 2], said
+    assert refused.startswith("error: ") and refused.count("\n") == 1
+    assert "is being trained, by process" in refused or "is not empty" in refused
+    assert trainer_class(kind).start(["--resume", str(run), "--total-steps", "100000"])[1].close() is None
