@@ -107,9 +107,9 @@ def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> A
 def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:
     """Check one TOML value against an annotation; `base` is the value that it replaces."""
     options = members(annotation)
-    for option in options:
-        if is_dataclass(option) and isinstance(value, dict):
-            return _read_table(option() if base is None else base, value, source, f"{path}.")
+    tables: list[Any] = [option for option in options if is_dataclass(option)]
+    if tables and isinstance(value, dict):
+        return _read_table(tables[0]() if base is None else base, value, source, f"{path}.")
     for option in sorted(options, key=lambda option: option is float):  # an exact int before its float
         matched, result = _match(value, option, source, path)
         if matched:

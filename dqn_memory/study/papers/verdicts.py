@@ -6,13 +6,14 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.papers.measures import SINGLE, Given, Recipe, filled, operand, recompute
+from dqn_memory.study.papers.measures import SINGLE, filled, operand, recompute
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_normalised, number
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
@@ -66,9 +67,10 @@ def _claim(paper: str, published: Tables, entry: dict[str, Any]) -> Claim:
     text, measure, settings = entry.get("published", ""), entry["measure"], entry.get("with", {})
     if isinstance(text, list):
         found = operand(published, text)
-        text = found.text if found else ""
-    given = Given(published.folder, "" if entry.get("unchecked") else text)
-    result = SINGLE[measure](given, **settings) if measure in SINGLE else recompute(given, Recipe(measure, **settings))
+        text = found.printed if found else ""
+    checked = "" if entry.get("unchecked") else text
+    compute = SINGLE.get(measure) or partial(recompute, measure=measure)
+    result = compute(published, checked, **settings)
     verdict = "agrees" if result.agrees else "disagrees"
     if result.agrees is None:
         verdict = "cannot be checked" if text else "not claimed"
