@@ -151,10 +151,6 @@ def test_what_names_no_study_is_told() -> None:
     with pytest.raises(UserError, match="unknown study"):
         find_study(Path("nothing.toml"))
     assert find_study(Path("folder")) == Path("folder")  # whoever opens it says that it is none
-    Path("runs/studies/folder").mkdir(parents=True)
-    assert find_study(Path("folder")) == Path("runs/studies/folder")
-    Path("folder").mkdir()
-    assert find_study(Path("folder")) == Path("folder")
 
 
 # ---------------------------------------------------------------- runs that are taken over
