@@ -107,14 +107,6 @@ def summarise(curve: Curve) -> RunSummary:
 
 
 def median_steps(reached: Sequence[Reached]) -> Reached:
-    """Take the median over runs, those that did not reach the level counting as later than all others.
-
-    It is censored itself where the middle runs are. A UserError where the runs had different budgets, under which a
-    censored run may be earlier than one that reached the level.
-    """
-    budgets = {run.budget for run in reached}
-    if len(budgets) != 1:
-        listed = ", ".join(f"{budget:,}" for budget in sorted(budgets))
-        raise UserError(f"a median over runs needs one budget, not {listed or 'none'} steps")
+    """Take the median over runs of one budget; those that did not reach the level count as later than all others."""
     middle = float(np.median([math.inf if run.steps is None else run.steps for run in reached]))
-    return Reached(None if math.isinf(middle) else round(middle), budgets.pop())
+    return Reached(None if math.isinf(middle) else round(middle), reached[0].budget)

@@ -45,10 +45,6 @@ def test_a_median_of_steps_is_censored_where_the_middle_is():
     assert median_steps(runs) == Reached(300, 500)
     assert median_steps([*runs, Reached(None, 500)]) == Reached(None, 500)
     assert median_steps([*runs, Reached(200, 500)]) == Reached(250, 500)
-    with pytest.raises(UserError, match="one budget, not 500, 600 steps"):
-        median_steps([*runs, Reached(None, 600)])
-    with pytest.raises(UserError, match="not none steps"):
-        median_steps([])
 
 
 LINES = [

@@ -12,12 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from dqn_memory.runs.backend import FACT as BACKEND
-from dqn_memory.runs.errors import UserError
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data, Entry, meaning
-from dqn_memory.study.page import WORDS, Part, Picture, Section, counted, section, slug
-from dqn_memory.study.papers import verdicts
-from dqn_memory.study.papers.tables import PAPERS
+from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
 from dqn_memory.study.run_summary import LEVELS, MEANINGS, Reached, median_steps
@@ -92,10 +89,9 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
 def _steps(reached: Sequence[Reached]) -> str:
     count = sum(each.steps is not None for each in reached)
     some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
-    try:
-        return f"{median_steps(reached)}{some}"
-    except UserError:  # runs of different budgets, whose censored ones have no order
-        return ", ".join(str(each) for each in reached)
+    if len({each.budget for each in reached}) > 1:  # of such runs censored ones have no order
+        return ", ".join(map(str, reached))
+    return f"{median_steps(reached)}{some}"
 
 
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
@@ -218,19 +214,7 @@ def published_section(data: Data) -> Section | None:
                 row |= {name: str(interval([run.number(name) for run in runs])) for name in PUBLISHED}
                 rows.append(row | {"seeds": str(len(runs)), "budget": budget})
     readings = "; ".join(f"**{name}**: {meaning(data, name)}" for name in PUBLISHED)
-    return section("published", rows, *_disagreements({row["table"] for row in rows}), readings=readings)
-
-
-def _disagreements(tables: set[str]) -> Sequence[Part]:
-    """List what the papers print of these tables and their own cells do not give."""
-    papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in tables)]
-    found = [claim for claim in verdicts.claims() if claim.paper in papers] if tables else []
-    if not found:
-        return ()
-    wrong = [claim for claim in found if claim.verdict == "disagrees"]
-    words = WORDS["published"]["disagreements"].format(wrong=len(wrong), figures=counted(len(found), "figure"))
-    rows = [(claim.where, claim.statement, claim.published, claim.recomputed) for claim in wrong]
-    return (words, Table(("where", "claim", "published", "recomputed"), rows)) if rows else (words,)
+    return section("published", rows, readings=readings)
 
 
 def matching(series: str, names: Names, theirs: Mapping[str, float]) -> list[str]:
