@@ -17,7 +17,7 @@ from dqn_memory.study.collect import Data, Entry, meaning
 from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
-from dqn_memory.study.run_summary import LEVELS, MEANINGS, Reached, median_steps
+from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
 from envs.tables import Table
 
@@ -76,8 +76,7 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
     row["random"], row["best"] = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
     row |= {name: str(interval([run.number(name) for run in runs])) for name in READ}
     for place, level in enumerate(LEVELS):
-        reached = [run.summary.steps_to[place] for run in runs]
-        row[f"steps to {level:g}"] = _steps(reached) if runs[0].success else ""
+        row[f"steps to {level:g}"] = _steps(runs, place) if runs[0].success else ""
     ours, theirs = (list(data.scores(world, name).values()) for name in (series, rival))
     tested = ""
     if series != rival and min(len(ours), len(theirs)) > 1:
@@ -86,12 +85,15 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
     return row | {f"p against {rival}": tested}
 
 
-def _steps(reached: Sequence[Reached]) -> str:
-    count = sum(each.steps is not None for each in reached)
+def _steps(runs: Sequence[Entry], level: int) -> str:
+    """Say when runs reached a level, in the median, and how many of them did."""
+    reached = [run.summary["steps_to"][level] for run in runs]
+    budgets = [run.curve.trained for run in runs]
+    if len(set(budgets)) > 1:  # then those that did not have no order
+        return ", ".join(map(in_steps, reached, budgets))
+    count = len(reached) - reached.count(None)
     some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
-    if len({each.budget for each in reached}) > 1:  # of such runs censored ones have no order
-        return ", ".join(map(str, reached))
-    return f"{median_steps(reached)}{some}"
+    return in_steps(median_steps(reached), budgets[0]) + some
 
 
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
