@@ -157,6 +157,7 @@ def sections(data: Data) -> list[Section]:
     """Write all sections; those that cannot be filled say why."""
     makers = (
         scores.left_out_section,
+        scores.uneven_section,
         scores.aggregate_section,
         scores.table_section,
         scores.memory_section,

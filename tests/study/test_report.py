@@ -164,6 +164,18 @@ def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose
     assert [row[name].split()[0] for name in ("with", "without", "lost")] == ["0.500", "0.250", "0.250"]
 
 
+def test_settings_that_the_seeds_of_a_series_do_not_share_are_named(tmp_path: Path) -> None:
+    folder = tmp_path / "study"
+    make_study(folder, ["POMDP/CarFlag-v0"], '["drqn", "dgfqn"]', [1, 2, 3])
+    assert scores.uneven_section(read(folder)) is None
+    for path in folder.glob("runs/*seed-2/config.toml"):
+        text = path.read_text()
+        path.write_text(text.replace("gamma = 0.99\n", "gamma = 0.9\n").replace("log_every = 2000", "log_every = 7"))
+    found = [tuple(row.values()) for row in table(scores.uneven_section(read(folder)))]
+    assert found == [("learner.gamma", "0.99", "1, 3", "2"), ("learner.gamma", "0.9", "2", "2")]
+    assert "## Runs that differ in more than their seed\n" in text_of(read(folder))
+
+
 def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
     rows = [line for line in text_of(read(finished)).partition("## Every run")[2].splitlines() if MEMORY in line]
     assert len(rows) == 4

@@ -7,11 +7,14 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from dqn_memory.runs.backend import FACT as BACKEND
+from dqn_memory.runs.settings import flag_names
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data, Entry, meaning
 from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
@@ -28,6 +31,7 @@ THRESHOLDS = 101  # of a performance profile
 LOSSES = ("reconstruction", "reward", "termination", "dynamics", "representation", "variation", "total")
 WINDOW = 11  # log lines of a moving average
 FEW = 40  # runs up to which each has a row
+ALONE = ("seed", "output.", "compute.")  # settings that a run has to itself, or that change no number by contract
 # By trainer: published tables, and the papers' names of what our studies call otherwise. Names are compared by their
 # letters and digits, so that "Gaussian Adaptive" is gaussian_adaptive. One series may stand in several rows of a table:
 # that with mean 6 is also that with width 1.
@@ -265,6 +269,26 @@ def left_out_rows(left_out: Sequence[tuple[str, str]]) -> tuple[tuple[str, str],
         series, dash, seed = name.rpartition("seed-")
         seeds.setdefault((f"{series}{dash}" or seed, why), []).append(seed if dash else "")
     return tuple((f"{series}{', '.join(found)}", why) for (series, why), found in seeds.items())
+
+
+def uneven_section(data: Data) -> Section | None:
+    """List settings that runs of one series and environment do not share; None where all do.
+
+    A study can be filled over a long time, and what a preset or a default says may have changed in between.
+    """
+    found: dict[tuple[str, str], list[tuple[int, Any]]] = {}  # setting and value: seeds and groups of runs
+    for *group, runs in data.groups():
+        for setting in flag_names(runs[0].config):
+            values = [str(reduce(getattr, setting.split("."), run.config)) for run in runs]
+            if len(set(values)) > 1 and not setting.startswith(ALONE):
+                for run, value in zip(runs, values, strict=True):
+                    found.setdefault((setting, value), []).append((run.run.seed, tuple(group)))
+    rows = []
+    for (setting, value), places in found.items():
+        seeds, groups = (set(each) for each in zip(*places, strict=True))
+        row = {"setting": setting, "value": value, "seeds": ", ".join(map(str, sorted(seeds)))}
+        rows.append(row | {"series": str(len(groups))})
+    return section("uneven", rows)
 
 
 def cost_section(data: Data) -> Section | None:
