@@ -1,6 +1,7 @@
 """How good is good: the players, the bounds, and the lines that scripts print."""
 
 import json
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -161,6 +162,17 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     assert len((tmp_path / "baselines.csv").read_text().splitlines()) == 3
     page = (tmp_path / "baselines.md").read_text()
     assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
+
+
+def test_rooms_and_keydoor_have_their_recorded_bound_or_that_of_random_actions(tmp_path):
+    id = "Gridverse/Keydoor-5x5-v0"
+    for options in ([], ["--options", "time_limit", "100"]):
+        main(["--only", id, *options, "--episodes", "40", "--folder", str(tmp_path)])
+    recorded, shortened = known.read(tmp_path / "baselines.json").values()
+    shipped = known.shipped()[id]
+    assert (recorded.lower, recorded.scripted_episodes) == (shipped.lower, shipped.scripted_episodes)
+    assert shortened.lower == replace(shortened.random, kind="lower by random actions")
+    assert recorded.upper == shortened.upper == shipped.upper and shortened.scripted_episodes == 0
 
 
 @pytest.mark.parametrize(

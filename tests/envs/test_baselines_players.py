@@ -10,14 +10,14 @@ import torch
 from cards_player import memory_player
 from test_baselines import apart
 
-from envs.baselines import cards, maps, players, playing, search, tabular
+from envs.baselines import cards, players, playing, search, tabular
 from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
 from envs.worlds.memory_cards import MemoryCards
 
-BUDGET = Budget(episodes=200, scripted=20, seed=0, gap=0.01, size=300)
+BUDGET = Budget(episodes=200, seed=0, gap=0.01, size=300)
 
 # Waiting pays 1 in every step, cashing pays 10 once: whoever waits till the end and cashes last gets most.
 CASH = """
@@ -266,12 +266,10 @@ def test_a_success_of_another_rule_is_refused(tmp_path):
         search.explore(choosy)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 8, 500])
-def test_seeing_the_state_is_never_worse_than_standing_still(limit):
-    rooms = make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit)
-    found = best(rooms, BUDGET)
-    assert found.upper.returns.mean >= -0.05 * limit - 1e-9
-    assert found.upper.returns.mean >= found.lower.returns.mean - 4 * found.lower.returns.error - 1e-9
+def test_seeing_the_state_is_never_worse_than_standing_still():
+    for limit in (1, 8, 500):
+        found = best(make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit), BUDGET)
+        assert found.upper.returns.mean >= -0.05 * limit - 1e-9
 
 
 def test_what_cannot_be_bounded_is_refused(tmp_path):
@@ -287,53 +285,6 @@ def test_what_cannot_be_bounded_is_refused(tmp_path):
 
 
 # Rooms
-
-
-def seekers(id, episodes, gambler=True, seed=0):
-    world = make_world(id)
-    drawn = maps.room_maps(world.task.layout, world.phantoms)
-    outcomes = playing.play(world, playing.crowd(lambda: players.Seeker(drawn, gambler)), episodes, seed)
-    return world, outcomes
-
-
-@pytest.mark.parametrize(
-    ("id", "least"),
-    [
-        ("Gridverse/Memory-FourRooms-7x7-v0", 0.90),
-        ("Gridverse/Memory-NineRooms-13x13-v0", 0.95),
-        ("Gridverse/Memory-Empty-13x13-v0", 0.95),
-        ("Gridverse/Memory-13x13-Hallucinated-v0", 0.95),
-    ],
-)
-def test_the_scripted_seeker_finds_the_good_exit(id, least):
-    world, outcomes = seekers(id, 60)
-    above = players.way_out(world, 1_000, 0)
-    assert least <= outcomes.success.double().mean() <= 1.0
-    assert outcomes.returns.mean() < above.returns.mean()
-    assert outcomes.lengths.double().mean() > above.lengths.double().mean()
-
-
-def test_a_gambler_wins_more_often_and_a_patient_seeker_gets_more():
-    id = "Gridverse/Memory-SixteenRooms-17x17-v0"
-    (_, bold), (_, patient) = (seekers(id, 80, gambler) for gambler in (True, False))
-    assert bold.success.sum() > patient.success.sum()
-    assert bold.returns.mean() < patient.returns.mean()
-
-
-def test_where_the_seeker_may_stand_always_holds_the_truth():
-    world = make_world("Gridverse/Memory-SixteenRooms-15x15-v0")
-    drawn = maps.room_maps(world.task.layout, world.phantoms)
-    state = world.reset(playing.draws(torch.Generator().manual_seed(3), 20, world.reset_draws))
-    pairs = zip(state.position.tolist(), state.heading.tolist(), strict=True)
-    first = [(*divmod(position, 15), (0, 2, 3, 1)[heading]) for position, heading in pairs]
-    seekers = [players.Seeker(drawn, False) for _ in range(20)]
-    for _ in range(25):
-        actions = [player(row) for player, row in zip(seekers, state.observation.tolist(), strict=True)]
-        state = world.step(state, torch.tensor(actions), torch.empty(20, 0))[0]
-    for player, truth in zip(seekers, first, strict=True):
-        y, x = (each - 15 for each in divmod(player.whereabouts.origin, 45))
-        assert truth in set(zip(y.tolist(), x.tolist(), player.whereabouts.turn.tolist(), strict=True))
-        assert len(y) < 4 * int(drawn.start.sum())
 
 
 def test_the_full_state_player_takes_the_shortest_way():
@@ -364,14 +315,3 @@ def test_the_full_state_keydoor_player_is_the_best_of_all():
     success, returns = players.keydoor(5)
     assert len(graph.initial) == 108 and success == pytest.approx(1.0)
     assert returns == pytest.approx(float(values[graph.initial].mean()), abs=1e-9)
-
-
-@pytest.mark.parametrize("size", [5, 9])
-def test_the_scripted_opener_always_gets_out(size):
-    world = make_world(f"Gridverse/Keydoor-{size}x{size}-v0")
-    drawn = maps.keydoor_maps(world.task.layout)
-    outcomes = playing.play(world, playing.crowd(lambda: players.Opener(drawn)), 100, 0)
-    above = players.keydoor(size)[1]
-    measure = playing.measure(outcomes.returns)
-    assert outcomes.success.all()
-    assert 0.9 * above < measure.mean < above + 4 * measure.error
