@@ -11,9 +11,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import traces
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from world_keywords import uniforms
 
 from envs.core import where
 from envs.gridverse import objects
@@ -24,11 +26,7 @@ from envs.gridverse.yaml.parts import Teleport, WalkingDistance, pick, pick_dist
 from envs.gridverse.yaml.world import ENDINGS, RESETS, REWARDS, RULES, Ground, stock_files
 from envs.registry import make_world
 
-CPU, COUNT, LIMIT = torch.device("cpu"), 20_000, 4.0  # a score beyond 4 has a chance of about 1 in 10,000
-
-
-def uniforms(count, draws, seed=0):
-    return torch.rand(count, draws, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+CPU, COUNT = torch.device("cpu"), 20_000
 
 
 def check(found, expected):
@@ -36,10 +34,8 @@ def check(found, expected):
     found, expected = Counter(found), expected if isinstance(expected, dict) else uniform(expected)
     assert sum(expected.values()) == 1
     assert set(found) <= set(expected)
-    means = np.array([float(chance) * found.total() for chance in expected.values()])
-    counts = np.array([found.get(outcome, 0) for outcome in expected])
-    freedom = len(expected) - 1
-    assert (((counts - means) ** 2 / means).sum() - freedom) / np.sqrt(2 * freedom) < LIMIT
+    chances, counts = np.array([*expected.values()], float), [found.get(outcome, 0) for outcome in expected]
+    assert traces.normal_score(counts, chances * traces.ENDLESS) < traces.LIMIT
 
 
 def uniform(outcomes):
@@ -121,7 +117,7 @@ def test_what_every_step_keeps(name, seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_batch_of_n_is_n_batches_of_one(name):
     world, count = WORLDS[name], 5
-    start, moves = uniforms(count, world.reset_draws), uniforms(12 * count, world.step_draws + 1, 1)
+    start, moves = uniforms(count, world.reset_draws), uniforms(12 * count, world.step_draws + 1, seed=1)
     together = world.reset(start)
     alone = [world.reset(start[row : row + 1]) for row in range(count)]
     for u in moves.split(count):
