@@ -1,6 +1,7 @@
 """Worlds made from tables: exact draws, the episodes of gym-pomdps, Hallway and HeavenHell."""
 
 import functools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from models import random_model
 from world_keywords import DATA, uniforms
 
 from envs.errors import UserError
@@ -21,24 +23,6 @@ LAST = 1.0 - 2.0**-53  # the largest uniform
 @functools.cache
 def example(id):
     return make_world(id)
-
-
-def model(seed, states=4, actions=3, observations=3, by_observation=True, resets=1):
-    """A random model with some zeros; `resets` state-action pairs end the episode."""
-    rng = np.random.default_rng(seed)
-
-    def rows(*shape):
-        weight = rng.random(shape) * (rng.random(shape) < 0.6)
-        weight[..., rng.integers(shape[-1])] += 0.1
-        return weight / weight.sum(-1, keepdims=True)
-
-    reset = np.arange(actions * states).reshape(actions, states) < resets
-    start = rows(states)
-    T = np.where(reset[:, :, None], start, rows(actions, states, states))
-    R = np.round(rng.normal(size=(actions, states, states, observations if by_observation else 1)), 2)
-    R = np.broadcast_to(R, (*T.shape, observations))
-    names = numbers(states), numbers(actions), numbers(observations)
-    return Tables(T, rows(actions, states, observations), R, start, reset, *names, 0.9)
 
 
 # Draws
@@ -95,7 +79,7 @@ def test_no_uniform_chooses_an_impossible_outcome(values, others):
 
 
 def test_a_uniform_can_be_found_for_every_possible_outcome():
-    table = model(5, states=9, resets=0).T.reshape(27, 9)
+    table = random_model(5, (9, 3, 3)).T.reshape(27, 9)
     chosen = Draw(table)
     rows, outcomes = table.nonzero()
     u = [chosen.uniform(row, outcome) for row, outcome in zip(rows.tolist(), outcomes.tolist(), strict=True)]
@@ -197,26 +181,20 @@ def test_worlds_of_pure_chance_at_the_start_list_their_initial_states_and_others
     moves[0, 0], looks[1, 1], pay[2, 0, 1] = [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], 2.0  # the last step's pay is drawn
     uneven = np.array([0.5, 0.25, 0.25])
     ends = np.where(tables.reset[:, :, None], uneven, tables.T)
+    certain = Tabular(replace(tables, T=tables.T[[0, 1, 1]], reset=np.zeros((3, 3), bool)))
+    assert certain.step_draws == 0
+    state = certain.reset(certain.initial_draws())
+    after = certain.step(state, torch.ones(3, dtype=torch.int64), uniforms(3, 0))[0]
+    assert torch.equal(after.hidden, (state.hidden + 1) % 3) and torch.equal(after.observation[:, 0], after.hidden)
     for changes in ({"T": moves}, {"O": looks}, {"R": pay}, {"T": ends, "start": uneven}):
         assert Tabular(corridor(**changes)).initial_draws() is None
     assert example("POMDP/Hallway-v0").initial_draws() is None
 
 
-def test_a_world_without_chance_takes_no_draws():
-    tables = corridor()
-    certain = Tables(**(vars(tables) | {"T": tables.T[[0, 1, 1]], "reset": np.zeros((3, 3), bool)}))
-    world = Tabular(certain)
-    assert world.step_draws == 0
-    state = world.reset(world.initial_draws())
-    after = world.step(state, torch.ones(3, dtype=torch.int64), torch.empty(3, 0, dtype=torch.float64))[0]
-    assert torch.equal(after.hidden, (state.hidden + 1) % 3)
-    assert torch.equal(after.observation[:, 0], after.hidden)
-
-
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.booleans(), st.integers(0, 12))
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]))
 def test_steps_pay_and_end_as_the_tables_say(seed, by_observation, resets):
-    tables = model(seed, by_observation=by_observation, resets=resets)
+    tables = random_model(seed, resets=resets, whole=(True, by_observation))
     world, n = Tabular(tables, time_limit=5), 64
     state, generator = world.reset(uniforms(n, world.reset_draws, seed=seed)), torch.Generator().manual_seed(seed)
     assert (tables.start[state.hidden] > 0).all()
@@ -265,7 +243,7 @@ def check_step(tables, state, action, after, z, reward, terminated):
 )
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
     with pytest.raises(UserError, match=said):
-        Tables(**(vars(model(1)) | change))
+        Tables(**(vars(random_model(1)) | change))
 
 
 # Pictures
@@ -305,6 +283,4 @@ def test_other_models_are_drawn_as_names():
     u = torch.tensor([[0.0, world.sight.uniform(state, 0)] for state in start.hidden.tolist()], dtype=torch.float64)
     heard = world.step(start, torch.tensor([0, 0]), u)[0]
     assert world.text(heard, 0).split("\n")[1:] == ["observation hear-left", "step        1", "return      -1"]
-    pictures = [world.frame(state, row) for state in (start, heard) for row in (0, 1)]
-    assert all(picture.dtype == np.uint8 and picture.shape == pictures[0].shape for picture in pictures)
-    assert len({picture.tobytes() for picture in pictures}) == 4
+    assert len({world.frame(state, row).tobytes() for state in (start, heard) for row in (0, 1)}) == 4
