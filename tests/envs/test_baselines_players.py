@@ -9,7 +9,7 @@ import pytest
 import torch
 from test_baselines import apart
 
-from envs.baselines import cards, players, playing, search, tabular
+from envs.baselines import bounds, cards, players, playing, search, tabular
 from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
@@ -33,12 +33,6 @@ R: safe : * : * : * 1"""
 THIRDS = f"states: 3 actions: 1 T: 0 {'0.333333 ' * 9} R: 0 : * : * : * 1"
 
 # Car Flag and Memory Cards
-
-
-def test_the_signpost_player_wins_from_every_start():
-    world = make_world("POMDP/CarFlag-v0")
-    outcomes = players.every_start(world)
-    assert outcomes.success.all() and (outcomes.returns == 1.0).all() and outcomes.lengths.max() < world.time_limit
 
 
 def cards_by_force(pairs, horizon, success):
@@ -115,12 +109,10 @@ def test_the_search_among_beliefs_is_that_of_brute_force():
 
 @pytest.mark.parametrize(("size", "steps"), [(5, 3), (7, 11)])
 def test_the_plan_keeps_its_promise(size, steps):
-    world = make_world(f"Gridverse/Memory-{size}x{size}-v0")
-    found = search.solve(search.explore(world), world.time_limit)
-    outcomes = search.every_start(world, found)
-    assert outcomes.success.all()
-    assert float(outcomes.returns.mean()) == pytest.approx(found.value, abs=1e-9)
-    assert found.value == pytest.approx(5 - 0.05 * steps, abs=1e-9)
+    found = best(make_world(f"Gridverse/Memory-{size}x{size}-v0"), BUDGET).lower
+    assert found == bounds.exactly(1.0, pytest.approx(5 - 0.05 * steps, abs=1e-9), bounds.BELIEF_OPTIMAL)
+    signposts = best(make_world("POMDP/CarFlag-v0"), BUDGET)
+    assert signposts.lower == signposts.upper == bounds.exactly(1.0, 1.0, bounds.EXACT)
 
 
 # Tabular worlds
@@ -209,15 +201,10 @@ def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
     assert found.lower.returns.mean <= found.upper.returns.mean + 1e-9
 
 
-def test_a_verdict_says_whether_the_return_so_far_matters(tmp_path):
-    graph = search.explore(file_world(tmp_path, GAMBLE))
-    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
-    graph = search.explore(make_world("Gridverse/Memory-5x5-v0"))
-    assert set(graph.verdict[graph.follower < 0]) == {search.PAID}
-
-
 def test_a_success_of_another_rule_is_refused(tmp_path):
     choosy = file_world(tmp_path, GAMBLE)
+    graph = search.explore(choosy)
+    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
     plain = choosy.step
 
     def step(state, action, u):

@@ -230,16 +230,3 @@ def test_the_texts_of_car_flag_and_memory_cards():
     assert world.text(state, 0).split() == ["#", "2", "#", "#"]
     state, *_ = world.step(state, torch.tensor([3]), uniforms(1, 1) * 0)
     assert world.text(state, 0).split() == ["1", ".", "#", "."]
-
-
-def test_the_agent_is_drawn_pointing_where_it_looks():
-    world = make_world("Gridverse/Memory-5x5-v0")
-    state = world.reset(world.initial_draws()[:1])
-    dark = []
-    for heading in range(4):
-        state.heading[:] = heading
-        tile = world.frame(state, 0)[48:72, 48:72]
-        y, x = np.nonzero((tile == (24, 24, 28)).all(-1))
-        dark.append((y.mean() - 11.5, x.mean() - 11.5))  # the mass of a triangle lies behind its tip
-    north, south, west, east = dark
-    assert north[0] > 1 and south[0] < -1 and west[1] > 1 and east[1] < -1

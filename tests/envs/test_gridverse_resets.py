@@ -154,13 +154,6 @@ def test_memory_has_24_equally_likely_initial_states_and_lists_each_once():
     assert traces.normal_score(number.numpy(), np.full(24, RESETS)) < traces.LIMIT
 
 
-def test_the_empty_world_has_the_initial_states_of_the_hallucinated_one():
-    twin = make_world("Gridverse/Memory-Empty-13x13-v0")
-    _, state = reset("memory_13x13_hallucinated_open")
-    other = twin.reset(uniforms(RESETS, twin.reset_draws))
-    assert torch.equal(other.cells, state.cells) and torch.equal(other.position, state.position)
-
-
 def test_distinct_numbers_are_all_ordered_choices_once():
     """Every combination of ranks gives another choice of different numbers, so uniform ranks give uniform ones."""
     ranks = torch.cartesian_prod(torch.arange(5), torch.arange(4), torch.arange(3))

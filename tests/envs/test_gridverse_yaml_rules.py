@@ -4,7 +4,7 @@ Reset functions have the distributions that their rules say; rules and rewards a
 """
 
 import itertools
-from collections import Counter, deque
+from collections import Counter
 from fractions import Fraction
 from types import SimpleNamespace
 
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 import traces
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from world_keywords import uniforms
 
+from envs.baselines.players import walk
 from envs.core import where
 from envs.gridverse import objects
 from envs.gridverse.objects import Scene, Transition, blocks_movement, kinds, pack
@@ -272,19 +272,14 @@ def test_rooms_put_agent_and_exit_on_two_different_cells():
 
 
 def test_keydoor_in_a_rectangle():
-    height, width = 4, 7
-    _, scene = resets("keydoor", shape=(height, width))
-    every = Counter()
-    for column in range(2, width - 2):
-        left = [y * width + x for y in range(1, height - 1) for x in range(1, column)]
-        for door, key, agent in itertools.product(range(1, height - 1), left, left):
-            chance = Fraction(1, (width - 4) * (height - 2) * len(left) ** 2)
-            every[door * width + column, key, agent] += chance
-    doors = [door for (door,) in places(scene, 5)]
-    keys = [key for (key,) in places(scene, objects.KEY)]
-    check(zip(doors, keys, scene.position.tolist(), strict=True), every)
-    assert set(scene.cells[kinds(scene.cells) == objects.KEY].tolist()) == {pack(objects.KEY, colour=objects.YELLOW)}
-    assert places(scene, objects.EXIT) == [((height - 2) * width + width - 2,)] * COUNT
+    _, scene = resets("keydoor", shape=(4, 7))
+    doors, keys = places(scene, objects.DOOR), torch.tensor(places(scene, objects.KEY))[:, 0]
+    check(doors, [(y * 7 + x,) for y in (1, 2) for x in (2, 3, 4)])
+    wall = torch.tensor(doors)[:, 0] % 7
+    left = [y * 7 + x for y in (1, 2) for x in (1, 2, 3)]
+    for cells in (keys, scene.position):
+        assert (cells % 7 < wall).all() and set(cells.tolist()) == {*left}
+    assert places(scene, objects.EXIT) == [(2 * 7 + 5,)] * COUNT
 
 
 def test_memory_in_a_rectangle_with_some_colours():
@@ -349,26 +344,16 @@ def test_what_a_step_pays(name, lines, later, action, parameters, expected):
         assert ENDINGS[name](ground(*lines))(step).item() == bool(expected)
 
 
-def by_queue(cells, width, start, goal):
-    """Length of the shortest walk by a queue, infinite where there is none."""
-    seen, queue = {goal: 0}, deque([goal])
-    while queue:
-        cell = queue.popleft()
-        for near in (cell - width, cell + width, cell - 1, cell + 1):
-            if near not in seen and not blocks_movement(torch.tensor(cells[near])):
-                seen[near] = seen[cell] + 1
-                queue.append(near)
-    return seen.get(start, np.inf)
-
-
 @pytest.mark.parametrize("name", ["crossing.7x7", "nine_rooms.10x10", "keydoor.7x7"])
-def test_walks_are_those_of_a_search_with_a_queue(name):
+def test_walks_are_those_of_another_search(name):
     world = make_world("Gridverse/Yaml-v0", path=name)
-    state = world.reset(uniforms(30, world.reset_draws))
-    ours = WalkingDistance(world.height, world.width, objects.EXIT, CPU)(scene_of(state)).tolist()
-    goals = (kinds(state.cells) == objects.EXIT).int().argmax(1).tolist()
-    rows = zip(state.cells.tolist(), state.position.tolist(), goals, strict=True)
-    assert ours == [by_queue(cells, world.width, start, goal) for cells, start, goal in rows]
+    scene = scene_of(world.reset(uniforms(30, world.reset_draws)))
+    shape = (30, world.height, world.width)
+    start = torch.zeros_like(scene.cells, dtype=torch.bool).scatter(1, scene.position[:, None], True)
+    masks = (~blocks_movement(scene.cells), start, kinds(scene.cells) == objects.EXIT)
+    steps = walk(*(mask.view(shape) for mask in masks)).double()
+    distance = WalkingDistance(world.height, world.width, objects.EXIT, CPU)(scene)
+    assert torch.equal(distance, torch.where(steps < 0, torch.inf, steps))
 
 
 def test_hands_and_what_the_agent_stands_on():
@@ -383,17 +368,9 @@ def test_hands_and_what_the_agent_stands_on():
     both = ENDINGS["bump_moving_obstacle"](place), ENDINGS["reach_exit"](place)
     assert [ending(on).item() for ending in both] == [True, False]
     assert ENDINGS["reduce_any"](place, both)(on).item() and not ENDINGS["reduce_all"](place, both)(on).item()
+    parts = tuple(REWARDS["living_reward"](place, reward=value) for value in (0.1, 0.2, 0.3))
+    assert REWARDS["reduce_sum"](place, parts)(on).item() == 0.1 + 0.2 + 0.3 != 0.3 + 0.2 + 0.1  # in listed order
     good = empty._replace(after=empty.after._replace(good=torch.tensor([2])))
     rule = REWARDS["reach_exit_memory"](place, reward_good=0.3, reward_bad=-0.7)
     for kind, colour, reward in ((objects.EXIT, 2, 0.3), (objects.EXIT, 3, -0.7), (objects.BEACON, 2, 0.0)):
         assert rule(good._replace(under=torch.tensor([pack(kind, 0, colour)]))).item() == reward
-
-
-def test_sums_add_up_in_listed_order(tmp_path):
-    parts = [{"name": "living_reward", "reward": value} for value in (0.1, 0.2, 0.3)]
-    data = yaml.safe_load(stock_files()["empty.4x4"].read_text())
-    data["reward_functions"] = [{"name": "reduce_sum", "reward_functions": parts}, {"name": "living_reward"}]
-    (tmp_path / "sum.yaml").write_text(yaml.safe_dump(data))
-    world = make_world("Gridverse/Yaml-v0", path=tmp_path / "sum.yaml")
-    reward = world.step(world.reset(uniforms(1, 0)), torch.tensor([LEFT_TURN]), uniforms(1, 0))[2]
-    assert reward.item() == 0.1 + 0.2 + 0.3 - 1.0 != 0.3 + 0.2 + 0.1 - 1.0

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import random_model
-from world_keywords import DATA
+from world_keywords import DATA, random_model
 
 from envs.errors import UserError
 from envs.worlds import hallway, heaven_hell
