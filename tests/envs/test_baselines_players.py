@@ -2,19 +2,22 @@
 
 import functools
 import itertools
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from test_baselines import apart
+from world_keywords import DATA
 
 from envs.baselines import bounds, cards, players, playing, search, tabular
 from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
+from envs.worlds.pomdp import read
 
+TIGER = read(DATA / "pomdp" / "tiger.pomdp")
 BUDGET = Budget(episodes=200, seed=0, gap=0.01, size=300)
 
 HEAD = "discount: 0.9 values: reward observations: o O: * uniform "
@@ -118,18 +121,8 @@ def test_the_plan_keeps_its_promise(size, steps):
 # Tabular worlds
 
 
-def tiger():
-    """Kaelbling, Littman and Cassandra (1998): listen, open left, open right."""
-    stay, anew = np.eye(2), np.full((2, 2), 0.5)
-    R = np.zeros((3, 2, 2, 2))
-    R[0], R[1, 0], R[1, 1], R[2, 0], R[2, 1] = -1, -100, 10, 10, -100
-    looks = np.stack([[[0.85, 0.15], [0.15, 0.85]], anew, anew])
-    moves, reset = np.stack([stay, anew, anew]), np.zeros((3, 2), bool)
-    return SimpleNamespace(T=moves, O=looks, R=R, start=np.full(2, 0.5), reset=reset, discount=0.95)
-
-
 def test_the_value_of_tiger():
-    found = tabular.solve(tabular.Model.of(tiger()), gap=0.01)
+    found = tabular.solve(tabular.Model.of(TIGER), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4
     assert 0 <= found.upper - found.lower <= 0.01
 
@@ -223,8 +216,7 @@ def test_seeing_the_state_is_never_worse_than_standing_still():
 
 
 def test_what_cannot_be_bounded_is_refused():
-    endless = tiger()
-    endless.discount = 1.0
+    endless = replace(TIGER, discount=1.0)
     for refused, words in (
         (lambda: tabular.Model.of(endless), r"discount above 0 and below 1, not 1\.0"),
         (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),

@@ -101,38 +101,6 @@ def test_tables_are_the_originals_without_a_difference(id, name):
     assert f'"discount": {tables.discount},' in str(theirs["meta_json"])
 
 
-def check(counts, probabilities):
-    """Compare counts (R, C) with rows of probabilities."""
-    assert not counts[probabilities == 0].any()
-    expected = counts.sum(1, keepdims=True) * probabilities
-    often = expected >= 5
-    totals = int(often.any(1).sum())
-    if often.sum() > totals:
-        assert traces.normal_score(counts[often], expected[often] * traces.ENDLESS, totals) < traces.LIMIT
-
-
-@pytest.mark.parametrize("id", [id for id, _ in CASES])
-def test_frequencies_follow_the_tables(id):
-    world, n = example(id), 400_000
-    tables, states = world.tables, world.tables.num_states
-    hidden = torch.randint(states, (n,), generator=torch.Generator().manual_seed(1))
-    action = torch.randint(world.num_actions, (n,), generator=torch.Generator().manual_seed(2))
-    state = TabularState(hidden[:, None], *world.counters(n), hidden)
-    after, observation, _, terminated, _ = world.step(state, action, uniforms(n, world.step_draws, seed=3))
-    row, going = (action * states + hidden).numpy(), ~terminated.numpy()
-    moves, looks = (np.zeros((len(tables.T) * states, width)) for width in (states, tables.num_observations))
-    np.add.at(moves, (row[going], after.hidden.numpy()[going]), 1)
-    check(moves, tables.T.reshape(moves.shape))
-    seen_from = (action * states + after.hidden).numpy()
-    np.add.at(looks, (seen_from[going], observation.numpy()[going, 0]), 1)
-    check(looks, tables.O.reshape(looks.shape))
-    last = np.zeros(tables.num_observations)
-    np.add.at(last, observation.numpy()[~going, 0], 1)
-    check(last[None], (tables.start @ tables.O[0])[None])
-    starts = np.bincount(world.reset(uniforms(n, 1, seed=4)).hidden.numpy(), minlength=states)
-    check(starts[None].astype(float), tables.start[None])
-
-
 # Episodes
 
 

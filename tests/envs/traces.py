@@ -150,7 +150,7 @@ def check_scenes(world, trace, ours):
     pose = np.stack([*np.divmod(ours["position"], world.width), ours["heading"]], 1)
     assert np.array_equal(pose, trace["agent"])
     assert np.array_equal(np.stack(channels(ours["held"]), 1), trace["held"])
-    lines = 0 if world.phantoms is None else world.phantoms.flags.numpy()  # what only the view knows of
+    lines = 0 if world.phantoms is None else world.phantoms.numpy()  # what only the view knows of
     for channel, key in zip(channels(ours["cells"] + lines), ("type", "status", "color"), strict=True):
         assert np.array_equal(channel.reshape(trace[f"grid_{key}"].shape), trace[f"grid_{key}"]), key
 
@@ -159,14 +159,11 @@ LIMIT = 4.0  # a score beyond 4 has a chance of about 1 in 10,000
 ENDLESS = 1e12  # a sample so large that it is the distribution
 
 
-def normal_score(ours, theirs, totals=1):
-    """Two-sample chi-square of two histograms, as a standard normal score.
-
-    Exact probabilities are a histogram of an ENDLESS sample. `totals`: how many histograms stand one behind the other.
-    """
+def normal_score(ours, theirs):
+    """Two-sample chi-square of two histograms, as a standard normal score; probabilities are an ENDLESS sample."""
     ours, theirs = np.ravel(ours).astype(float), np.ravel(theirs).astype(float)
     total = ours + theirs
     ours, theirs, total = ours[total > 0], theirs[total > 0], total[total > 0]
     ratio = np.sqrt(theirs.sum() / ours.sum())
-    freedom = len(total) - totals
+    freedom = len(total) - 1
     return (((ratio * ours - theirs / ratio) ** 2 / total).sum() - freedom) / np.sqrt(2 * freedom)
