@@ -157,17 +157,17 @@ def test_rooms_and_keydoor_have_their_recorded_bound_or_that_of_random_actions(t
     assert recorded.upper == shortened.upper == shipped.upper and shortened.scripted_episodes == 0
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--options", "time_limit", "5"], "--options belong to one environment; name it with --only"),
-        (["--episodes", "1"], "--episodes 1 must be at least 2"),
-        (["--gap", "0"], "--gap 0.0 must be above 0"),
-        (["--seed", "-1"], "--seed -1 must be at least 0"),
-        (["--only", "POMDP/CarFlag-v0"], "is no table of baselines"),
-        (["--only", "POMDP/CarFlag-v0", "--folder", "FOLDER/baselines.json/results"], "choose another --folder"),
-    ],
-)
+WRONG = [  # flags, and what the sentence says
+    (["--options", "time_limit", "5"], "--options belong to one environment; name it with --only"),
+    (["--episodes", "1"], "--episodes 1 must be at least 2"),
+    (["--gap", "0"], "--gap 0.0 must be above 0"),
+    (["--seed", "-1"], "--seed -1 must be at least 0"),
+    (["--only", "POMDP/CarFlag-v0"], "is no table of baselines"),
+    (["--only", "POMDP/CarFlag-v0", "--folder", "FOLDER/baselines.json/results"], "choose another --folder"),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), WRONG)
 def test_what_is_wrong_is_one_clear_sentence_before_the_work(flags, message, tmp_path, monkeypatch):
     monkeypatch.setattr("envs.baselines.__main__.compute", lambda *_: pytest.fail("the computation came first"))
     (tmp_path / "baselines.json").write_text('{"mine": 1}')

@@ -1,6 +1,5 @@
 """The worlds as Gymnasium environments, single and vector."""
 
-import copy
 import os
 import subprocess
 import sys
@@ -94,17 +93,6 @@ def test_pictures_and_texts(id):
         vector.reset(seed=[0, 1])
         assert np.array_equal(single.render(), vector.render()[0]) and len(vector.render()) == 2
     assert gymnasium.make_vec(id, num_envs=2, **keywords(id)).render() is None
-
-
-def test_a_copy_of_an_environment_goes_on_alike():
-    for id in ("POMDP/CarFlag-v0", "POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"):
-        env = gymnasium.make(id).unwrapped
-        env.reset(seed=0)
-        env.step(1)
-        twin = copy.deepcopy(env)
-        for action in (0, 1, 2, 1):
-            for ours, theirs in zip(env.step(action), twin.step(action), strict=True):
-                assert np.array_equal(ours, theirs)
 
 
 def vector(**kwargs):

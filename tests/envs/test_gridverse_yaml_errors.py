@@ -44,7 +44,6 @@ NESTED = {"name": "reduce_all", "terminating_functions": [INNER]}
 CHANGES = [  # a stock file, the key that is changed, its new value, and the sentence; {} is the key
     # What is not known: the sentence lists what is.
     ("keydoor.5x5", "reset_function.name", "maze", "{}: 'maze' is not known here; known are crossing, "),
-    ("keydoor.5x5", "state_space.objects[2]", "Dragon", "{}: 'Dragon' is not known here; known are Floor, Wall"),
     ("empty.4x4", "reward_functions[1].distance_function", "taxi", "'taxi' is not known here; known are manhattan, "),
     # Keys too many and too few.
     ("keydoor.5x5", "reward_function", [], "FILE: there is no key 'reward_function' here; known are state_space, "),
@@ -55,7 +54,6 @@ CHANGES = [  # a stock file, the key that is changed, its new value, and the sen
     # Wrong forms.
     ("keydoor.5x5", "transition_functions", [], "{}: must be a list with at least one entry"),
     ("keydoor.5x5", "state_space", ["Floor"], "{}: must be a mapping with the keys objects, colors"),
-    ("keydoor.5x5", "reset_function.shape", [5], "{}: must be two whole numbers"),
     ("keydoor.5x5", "reset_function.shape", [5, 5.0], "{}: must be two whole numbers"),
     ("keydoor.5x5", "reset_function.shape", [5, 1000000000], "{}: must be two whole numbers"),
     ("keydoor.5x5", "reward_functions[0].reward_on", "much", "{}: must be a number, not 'much'"),
@@ -64,7 +62,6 @@ CHANGES = [  # a stock file, the key that is changed, its new value, and the sen
     ("keydoor.5x5", "observation_function.area", [[-6, 0], [1, 3]], "The view's area must hold the agent"),
     ("keydoor.5x5", "observation_function.area", [-6, 3], "{}: must be [[rows ahead"),
     ("keydoor.5x5", "state_space.objects", ["Floor", "Wall", "floor"], "objects[2]: 'floor' stands in the list twice"),
-    ("empty.4x4", "action_space[1]", "MOVE_FORWARD", "{}: 'MOVE_FORWARD' stands in the list twice"),
     ("keydoor.5x5", "state_space.objects[2]", "Box", "a Box has a content and cannot be listed"),
     ("keydoor.5x5", "terminating_function", NESTED, "{}.terminating_functions[0].terminating_functions[0].object_type"),
     # What does not fit together.
@@ -77,7 +74,6 @@ CHANGES = [  # a stock file, the key that is changed, its new value, and the sen
     ("crossing.5x5", "reset_function.object_type", "Door", "reset_function: object_type of a crossing must be"),
     ("dynamic_obstacles.5x5", "reset_function.num_obstacles", 8, "must be from 0 to 7 in a grid of [5, 5], not 8"),
     ("memory_four_rooms.7x7", "reset_function.num_exits", 1, "reset_function: "),
-    ("memory_four_rooms.7x7", "reset_function.num_beacons", 0, "reset_function: "),
     ("teleport.5x5", "state_space.objects", ["Floor", "Wall", "Exit"], "{}: Telepod is missing"),
     ("teleport.5x5", "observation_space.colors", ["NONE"], "{}: RED is missing"),
     ("keydoor.5x5", "reward_functions[0]", {"name": "reach_exit_memory"}, "{}: reach_exit_memory needs a Beacon"),

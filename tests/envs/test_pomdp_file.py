@@ -61,7 +61,6 @@ EYE = np.eye(3).tolist()
 TRANSITIONS = [
     ("T: * identity", [EYE, EYE]),
     ("T: x identity T: y uniform", [EYE, [[1 / 3] * 3] * 3]),
-    ("T: * 1 0 0 0 1 0 0 0 1", [EYE, EYE]),
     ("T:*:*:* 0 T:*:*:c 1", [[[0, 0, 1]] * 3] * 2),
     ("T : 0 : a 0 1 0\nT: 0:1 0 0 1\nT: x : 2 : 0 1 T: y : * uniform", [[EYE[1], EYE[2], EYE[0]], [[1 / 3] * 3] * 3]),
     ("T: * : * : a 1.0 T: y : b 0 .5 5e-1", [[[1, 0, 0]] * 3, [[1, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]]),
@@ -74,7 +73,6 @@ OBSERVATIONS = [
     ("O: * 1 0 0 1 0.25 0.75", [[[1, 0], [0, 1], [0.25, 0.75]]] * 2),
     ("O: * : * : p 1 O: x : c uniform", [[[1, 0], [1, 0], [0.5, 0.5]], [[1, 0]] * 3]),
     ("O: 0 : * 0 1 O: 1 : a : q 1 O: y : b : 0 1 O: y : 2 0.5 0.5", [[[0, 1]] * 3, [[0, 1], [1, 0], [0.5, 0.5]]]),
-    ("O: * : * : * 0.5 O: x : a 1 0", [[[1, 0], [0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5]] * 3]),
 ]
 
 
@@ -125,7 +123,6 @@ def test_rewards_take_memory_only_for_what_they_depend_on(text):
         ("start: 2", [0, 0, 1]),
         ("start include: a 2", [0.5, 0, 0.5]),
         ("start include\n:\nb", [0, 1, 0]),
-        ("start exclude: a", [0, 0.5, 0.5]),
         ("start exclude: 0 c", [0, 1, 0]),
     ],
 )
@@ -167,12 +164,9 @@ WRONG = [  # a text, the line that is named, and what the sentence says
     (HEAD.replace("reward", "rewards"), 1, "'rewards', expected 'reward' or 'cost'."),
     (HEAD.replace("a b c", "0"), 1, "'0', expected a number of states up to 65536, or names that"),
     (HEAD.replace("a b c", "60000"), 1, "60000 states, 2 actions and 2 observations, expected"),
-    (HEAD.replace("a b c", "3 b"), 1, "'b', expected the end of 'states'."),
-    (HEAD.replace("a b c", ""), 1, "'actions', expected a number of states up to"),
     (HEAD.replace("a b c", "a b a"), 1, "'a', expected a number of states up to"),
     (HEAD + "states: d e", 2, "'states' a second time, expected it once."),
     (HEAD + "start: 0.5 0.4 0\n" + BODY, 0, "start of the model sums to 0.9, but probabilities sum to 1."),
-    (HEAD + "start: 0.5 0.5\n" + BODY, 3, "'T', expected 3 numbers from 0 to 1."),
     (HEAD + "start: d\n" + BODY, 2, "'d', expected a state: a name or a number from 0 to 2; known"),
     (HEAD + "start include:\n" + BODY, 3, "'T', expected a state: a name or a number from 0 to 2."),
     (HEAD + "start exclude: a b c\n" + BODY, 3, "'T', expected a state that is not excluded."),
@@ -181,16 +175,12 @@ WRONG = [  # a text, the line that is named, and what the sentence says
     (HEAD + "T: x :\nuniform", 3, "'uniform', expected a state"),
     (HEAD + "T: x : a identity", 2, "'identity', expected 3 numbers from 0 to 1 or 'uniform' or 'reset'."),
     (HEAD + "T: x reset", 2, "'reset', expected 9 numbers from 0 to 1 or 'uniform' or 'identity'."),
-    (HEAD + "T: x : a\n0.5 0.5\n\nT: y", 5, "'T', expected 3 numbers"),
-    (HEAD + "T: x : a 0 0 0 1", 2, "'1', expected the end of 'T'."),
     (HEAD + "T: x : a : b 1.5", 2, "'1.5', expected 1 number from 0 to 1."),
     (HEAD + "R: x 1", 2, "'1', expected ':' and a state."),
     (HEAD + "R: x : a : b : q 1e999", 2, "'1e999', expected 1 number."),
     (HEAD + "R: x : a : b 1", 2, "the end of the file, expected 2 numbers."),
     (HEAD + "R: x : a : b : q __import__('os')", 2, "\"__import__('os')\", expected 1 number."),
     (HEAD + "T: x identity T: y : * uniform", 0, "O of action 'x' and state 'a' sums to 0, but"),
-    (HEAD + "T: x identity\nO: * uniform\n", 0, "T of action 'y' and state 'a' sums to 0, but"),
-    (HEAD + BODY + "\n\nO: x : c : p 0.51", 0, "O of action 'x' and state 'c' sums to 1.01, but"),
     (HEAD + BODY + "T: x : a 0.33333 0.33333 0.33332", 0, "T of action 'x' and state 'a' sums to 0.99998, but"),
     (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
 ]  # fmt: skip

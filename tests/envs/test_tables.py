@@ -49,9 +49,6 @@ def test_text_is_aligned_and_leaves_empty_columns_out() -> None:
     assert TABLE.text() == (
         "Speed\n\nenv        steps     ms  holds\nCar|Flag  12,345  0.123\nHallway                  yes"
     )
-
-
-def test_columns_may_share_a_name() -> None:
     assert Table(("env", "reached", "reached"), [("a", 1, 2)]).markdown().endswith("| a | 1 | 2 |")
 
 

@@ -102,12 +102,8 @@ WRONG = [  # a world, and what its sentence says
 
 @pytest.mark.parametrize(("kind", "words"), WRONG)
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
+    before = torch.get_rng_state()
     assert words in told(TensorFleet, kind(), 5, 0)
-
-
-def test_trying_a_world_changes_no_random_stream():
-    stream, before = torch.Generator().manual_seed(0), torch.get_rng_state()
-    assert torch.equal(TensorFleet(Cue(), 5, 0).generator.get_state(), stream.get_state())
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -251,14 +247,12 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     ("Gridverse/Memory-7x7-v0", {"device": "gpu"}, "no device 'gpu'"),
     ("Gridverse/Memory-7x7-v0", {"time_limit": 2.5}, "a whole number"),
     ("Gridverse/Memory-7x7-v0", {"view": (2.5, 3)}, "whole numbers"),
-    ("Gridverse/Memory-7x7-v0", {"phantom_rooms": "ab"}, "whole numbers"),
     ("Gridverse/Memory-7x7-v0", {"encoding": 3}, "a name"),
     ("Gridverse/Memory-7x7-v0", {"dictionary": "yes"}, "True or False"),
     ("Gridverse/Yaml-v0", {"path": 5}, "the name of a file, not 5"),
     # grids
     ("Gridverse/Memory-5x5-v0", {"size": 3}, "odd and at least 5, not 3"),
     ("Gridverse/Memory-NineRooms-13x13-v0", {"size": 6}, "3 x 3 rooms do not fit into a grid of 6 x 6 cells"),
-    ("Gridverse/Memory-NineRooms-13x13-v0", {"rooms": (0, 3)}, "two positive numbers"),
     ("Gridverse/Memory-NineRooms-13x13-v0", {"rooms": 3}, "rooms of .* must be whole numbers, such as .2, 3., not 3"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"beacons": 30}, "do not fit on 20 cells of floor"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
@@ -271,7 +265,6 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     ("Gridverse/Keydoor-5x5-v0", {"veiw": (7, 7)}, "did you mean 'view'"),
     # other environments
     ("Pixel/BlinkingCatch-v0", {"size": 7}, "size of Blinking Catch must be from 8"),
-    ("Pixel/BlinkingCatch-v0", {"size": 300}, "to 256 pixels, not 300"),
     ("Pixel/BlinkingCatch-v0", {"grid": 2}, "from 3 to 16 cells, not 2"),
     ("Pixel/BlinkingCatch-v0", {"balls": 0}, "balls of Blinking Catch must be at least 1"),
     ("Pixel/BlinkingCatch-v0", {"blink": 0}, "blink of Blinking Catch must be at least 1"),
