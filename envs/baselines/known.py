@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envs.files import read_entries
+from envs.errors import UserError
 from envs.tables import Table, Value
 
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
@@ -171,7 +171,13 @@ def read(path: Path) -> dict[str, Lines]:
     Raises:
         UserError: the file is something else.
     """
-    return read_entries(path, from_plain, "baselines")
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {id: from_plain(id, entry) for id, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is no table of baselines; move it away or choose another --folder") from None
 
 
 def as_json(all_lines: Mapping[str, Lines], without: Sequence[str] = ()) -> str:
