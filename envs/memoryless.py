@@ -39,7 +39,8 @@ from envs.tables import Table, origin, read_tables, write_page
 TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MEASURES = ("success", "return")  # rows of a score
 FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in MEASURES}
-POLICIES, ORIGINS = Table((), (), *TEXTS["policies"], FORMATS), Table((), (), *TEXTS["origins"])
+POLICIES = Table((), (), *TEXTS["policies"], formats=FORMATS)
+ORIGINS = Table((), (), *TEXTS["origins"])
 
 SAME = 1e-9  # difference of two scores that is taken for rounding
 SURE = 3.0  # logit of a table's own action where a stochastic policy begins; all others begin at 0

@@ -126,11 +126,10 @@ def tensors(part):
 def test_text_shows_the_hand_and_the_heading():
     world = make_world("Gridverse/Keydoor-5x5-v0")
     state = world.reset(uniforms(1, world.reset_draws))
-    assert world.text(state, 0).split("\n")[-1] == "holds nothing"
     held = dataclasses.replace(state, held=torch.tensor([pack(KEY, colour=YELLOW)]))
-    assert world.text(held, 0).split("\n")[-1] == "holds Ky"
+    assert [world.text(each, 0).split("\n")[-1] for each in (state, held)] == ["holds nothing", "holds Ky"]
     assert (world.frame(held, 0) != world.frame(state, 0)).any()
+    y, x = divmod(int(state.position), 5)
     for heading, sign in enumerate("^v<>"):
         turned = dataclasses.replace(state, heading=torch.tensor([heading]))
-        y, x = divmod(int(state.position), 5)
         assert world.text(turned, 0).split("\n")[y][2 * x] == sign

@@ -27,21 +27,17 @@ def example(id):
 # Draws
 
 
-def lengths(chosen, rows, outcomes):
-    """Units of [0, 1) that lead to each outcome, (rows, outcomes) of Python integers."""
-    found = np.zeros((rows, outcomes), object)
+def lengths(chosen, shape):
+    """Units of [0, 1) that lead to each outcome of each row, of this shape."""
+    found = np.zeros(shape, np.int64)
     if not chosen.draws:
-        found[np.arange(rows), chosen.choices] = UNITS
+        found[np.arange(len(found)), chosen.choices] = UNITS
         return found
-    slots = chosen.slots.astype(int)
-    row = np.repeat(np.arange(rows), slots)
-    left = ((np.arange(len(row)) - chosen.first[row]) * (UNITS // slots[row])).tolist()
-    width = (UNITS // slots[row]).tolist()
-    for slot, middle in enumerate((chosen.cuts * UNITS).astype(int).tolist()):
-        first, second = chosen.choices[2 * slot : 2 * slot + 2]
-        assert left[slot] <= middle <= left[slot] + width[slot]
-        found[row[slot], first] += middle - left[slot]
-        found[row[slot], second] += left[slot] + width[slot] - middle
+    for row, (first, count) in enumerate(zip(chosen.first, chosen.slots.astype(int), strict=True)):
+        cuts = (chosen.cuts[first : first + count] * UNITS).astype(np.int64)
+        edges = np.append(np.column_stack([np.arange(count) * (UNITS // count), cuts]), UNITS)
+        assert (np.diff(edges) >= 0).all()
+        np.add.at(found[row], chosen.choices[2 * first : 2 * (first + count)], np.diff(edges))
     return found
 
 
@@ -62,7 +58,7 @@ def test_every_outcome_has_its_share_and_an_impossible_one_none(lists):
     table = np.zeros((len(lists), max(map(len, lists))))
     for row, values in enumerate(lists):
         table[row, : len(values)] = np.array(values) / sum(values)
-    found = lengths(Draw(table), *table.shape)
+    found = lengths(Draw(table), table.shape)
     assert [sum(row) for row in found.tolist()] == [UNITS] * len(table)
     assert ((found > 0) == (table > 0)).all()
     assert np.abs(found.astype(float) / UNITS - table).max() < 1e-14
@@ -197,17 +193,17 @@ def check_step(tables, state, action, after, z, reward, terminated):
 # Tables
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
-        ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
-        ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
-        ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
-        ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
-        ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
-    ],
-)
+WRONG = [  # what is changed, and what the sentence says
+    ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
+    ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
+    ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
+    ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
+    ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
+    ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG)
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
     with pytest.raises(UserError, match=said):
         Tables(**(vars(random_model(1)) | change))
