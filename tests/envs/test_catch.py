@@ -104,18 +104,6 @@ def test_players_are_worth_what_the_docstring_says():
         assert float(returns.mean()) == pytest.approx(worth, abs=4 * float(returns.std()) / 4_000**0.5)
 
 
-def test_the_state_tells_of_the_ball_also_where_it_is_unseen():
-    world = make_world("Pixel/BlinkingCatch-v0", observe="state")
-    state, draws = world.reset(uniforms(50, 10)), NONE.expand(50, 0)
-    for step in range(70):
-        ball, row, paddle, column = state.observation.unbind(1)
-        assert (ball == step // 7).all() and (row == step % 7).all()
-        assert torch.equal(paddle, state.paddle) and torch.equal(column, state.columns[:, step // 7])
-        state, *_ = world.step(state, 1 + (column - paddle).sign(), draws)
-    assert (state.returns == 10).all()
-    assert world.observation_space.contains(state.observation[0].numpy())
-
-
 def test_the_text_and_the_frame_tell_where_an_unseen_ball_is():
     world = BlinkingCatch(8, 4, 2, blink=2)
     state = start(world, [3, 0])

@@ -29,13 +29,13 @@ def equal(ours, theirs):
     return all(torch.equal(getattr(ours, name), getattr(theirs, name)) for name in vars(ours))
 
 
-@pytest.mark.parametrize(
-    ("id", "kwargs", "shape", "dtype"),
-    [
-        ("CartPole-v1", {"max_episode_steps": 12}, (4,), torch.float32),
-        ("FrozenLake-v1", {"max_episode_steps": 9}, (1,), torch.int64),
-    ],
-)
+PLAIN = [  # an id, its keywords, and the shape and dtype of an observation
+    ("CartPole-v1", {"max_episode_steps": 12}, (4,), torch.float32),
+    ("FrozenLake-v1", {"max_episode_steps": 9}, (1,), torch.int64),
+]
+
+
+@pytest.mark.parametrize(("id", "kwargs", "shape", "dtype"), PLAIN)
 def test_steps_are_those_of_the_environments(id, kwargs, shape, dtype):
     """Step by step equal to separate environments that are seeded once and reset by hand."""
     fleet = make_fleet(id, 3, seed=4, env_kwargs=kwargs)
@@ -129,17 +129,17 @@ def test_a_key_chooses_a_part_of_the_observation():
             make_fleet(id, 1, 0, observation_key="image")
 
 
-@pytest.mark.parametrize(
-    ("space", "observation", "encoded"),
-    [
-        (spaces.Discrete(4, start=2), 5, np.array([3])),
-        (spaces.MultiDiscrete([[3, 4], [5, 6]]), np.array([[2, 3], [4, 5]]), np.array([2, 3, 4, 5])),
-        (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), np.array([1, 0, 1])),
-        (spaces.Box(-1, 1, (2,), np.float64), np.array([0.5, -1]), np.array([0.5, -1], np.float32)),
-        (spaces.Box(0, 9, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), np.array([1, 2, 3, 4], np.float32)),
-        (spaces.Box(0, 255, (2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8)),
-    ],
-)
+FORMS = [  # a space, an observation in it, and what a network is given
+    (spaces.Discrete(4, start=2), 5, np.array([3])),
+    (spaces.MultiDiscrete([[3, 4], [5, 6]]), np.array([[2, 3], [4, 5]]), np.array([2, 3, 4, 5])),
+    (spaces.MultiBinary(3), np.array([1, 0, 1], np.int8), np.array([1, 0, 1])),
+    (spaces.Box(-1, 1, (2,), np.float64), np.array([0.5, -1]), np.array([0.5, -1], np.float32)),
+    (spaces.Box(0, 9, (2, 2), np.int64), np.array([[1, 2], [3, 4]]), np.array([1, 2, 3, 4], np.float32)),
+    (spaces.Box(0, 255, (2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8), np.ones((2, 1, 3), np.uint8)),
+]
+
+
+@pytest.mark.parametrize(("space", "observation", "encoded"), FORMS)
 def test_observations_have_one_form(space, observation, encoded):
     inner, encode = encoder(space)
     result = encode(observation)
@@ -167,13 +167,10 @@ MISUSE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        *MISUSE,
-        *((lambda _, row=row: make_fleet(row[0], 1, 0, env_kwargs=row[1]), row[2]) for row in UNMAKEABLE),
-    ],
-)
+MISUSE += [(lambda _, row=row: make_fleet(row[0], 1, 0, env_kwargs=row[1]), row[2]) for row in UNMAKEABLE]
+
+
+@pytest.mark.parametrize(("make", "words"), MISUSE)
 def test_misuse_is_one_clear_sentence(make, words):
     with pytest.raises(UserError, match=words) as error:
         make(make_world(SMALL))

@@ -63,15 +63,6 @@ def test_what_is_seen_determines_what_is(id):
 HIDDEN_FOR_GOOD = {"POMDP/MemoryCards-v0": ("cards",), "Pixel/BlinkingCatch-v0": ("columns",)}
 
 
-def test_the_secret_is_in_view_from_the_first_step():
-    for id, secret in (("POMDP/CarFlag-v0", "heaven"), ("POMDP/HeavenHell-v0", "hidden")):
-        fleet = TensorFleet(build(id, observe="state"), 64, 0)
-        first = fleet.reset()
-        hidden = getattr(fleet.state, secret)
-        assert len(hidden.unique()) == 2 and (first == hidden[:, None]).any(1).all()
-        assert len(fleet.state.shown.unique(dim=0)) == 1 or id == "POMDP/CarFlag-v0"
-
-
 def test_cards_lie_open():
     world = make_world("POMDP/MemoryCards-v0", observe="state", pairs=3)
     state = world.reset(torch.tensor([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.0]], dtype=torch.float64))

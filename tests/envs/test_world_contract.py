@@ -253,6 +253,7 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     # grids
     ("Gridverse/Memory-5x5-v0", {"size": 3}, "odd and at least 5, not 3"),
     ("Gridverse/Memory-NineRooms-13x13-v0", {"size": 6}, "3 x 3 rooms do not fit into a grid of 6 x 6 cells"),
+    ("Gridverse/Memory-NineRooms-13x13-v0", {"rooms": (0, 3)}, "two positive numbers"),
     ("Gridverse/Memory-NineRooms-13x13-v0", {"rooms": 3}, "rooms of .* must be whole numbers, such as .2, 3., not 3"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"beacons": 30}, "do not fit on 20 cells of floor"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 0}, "at least 1 exit"),
