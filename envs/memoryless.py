@@ -36,10 +36,11 @@ from envs.machine import cpu, revision
 from envs.registry import make_world
 from envs.tables import Table, origin, read_tables, write_page
 
-TEXTS: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TITLE = "How far one gets without a memory"
+TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MEASURES = ("success", "return")  # rows of a score
 FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in MEASURES}
-POLICIES = Table((), (), *TEXTS["policies"], formats=FORMATS)
+POLICIES = Table((), (), *TEXTS["policies"], FORMATS)
 ORIGINS = Table((), (), *TEXTS["origins"])
 
 SAME = 1e-9  # difference of two scores that is taken for rounding
@@ -400,7 +401,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.write:
         policies = tables.get(POLICIES.title, POLICIES).replace_rows("env", rows)
         origins = tables.get(ORIGINS.title, ORIGINS).replace_rows("env", [made])
-        write_page(folder, "memoryless", TEXTS["title"], {}, [policies, origins])
+        write_page(folder, "memoryless", TITLE, {}, [policies, origins])
 
 
 if __name__ == "__main__":
