@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,8 @@ import torch
 import tyro
 
 from envs.baselines import known
-from envs.baselines.bounds import SCRIPTED, Best, Budget, best
-from envs.baselines.known import SHIPPED, UNKNOWN, Lines
+from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
+from envs.baselines.known import SHIPPED, UNKNOWN, Level, Lines
 from envs.baselines.playing import level, play, random_player
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
@@ -41,9 +41,7 @@ class Args:
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
     episodes: int = 4_000
-    """Episodes of random actions, and of players that act on all episodes at once."""
-    scripted_episodes: int = 1_000
-    """Episodes of the scripted players of rooms and Keydoor, which act on one episode at a time."""
+    """Episodes of random actions and of players."""
     seed: int = 0
     """Seed of environments and players."""
     gap: float = 0.01
@@ -63,10 +61,9 @@ class Args:
         Raises:
             UserError: one sentence that names the flag.
         """
-        for name, least in (("episodes", 2), ("scripted_episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
+        for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
             if getattr(self, name) < least:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} {getattr(self, name)} must be at least {least}.")
+                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}.")
         if not self.gap > 0.0:
             raise UserError(f"--gap {self.gap} must be above 0.")
         for id in self.only:
@@ -93,7 +90,7 @@ class Args:
 def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
     """Compute one row; without bounds, and with a printed reason, where nobody has a player for the environment."""
     begin = time.perf_counter()
-    budget = Budget(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
+    budget = Budget(args.episodes, args.seed, args.gap, args.size)
     player = random_player(world.num_actions, args.seed + 1, world.device)
     random = level(play(world, player, args.episodes, args.seed), "measured")
     try:
@@ -103,19 +100,31 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
             raise
         print(f"{id}: no best. {error}", flush=True)
         found = Best(UNKNOWN, UNKNOWN)
+    lower, scripted_episodes = (found.lower, 0) if found.lower else recorded(id, random)
     return Lines(
         id=id,
         time_limit=world.time_limit,
         random=random,
-        **vars(found),
+        lower=lower,
+        upper=found.upper,
         episodes=args.episodes,
-        scripted_episodes=args.scripted_episodes if SCRIPTED in found.lower.kind else 0,
+        scripted_episodes=scripted_episodes,
+        discounted=found.discounted,
         seed=args.seed,
         revision=revision(),
         command=command,
         machine=cpu(),
         seconds=round(time.perf_counter() - begin, 1),
     )
+
+
+def recorded(id: str, random: Level) -> tuple[Level, int]:
+    """Find a lower bound where no player is known, and the episodes of the scripted player that once measured it.
+
+    Where none is recorded, as for other options than the default ones, random actions are one.
+    """
+    shipped = known.lines(id)
+    return (shipped.lower, shipped.scripted_episodes) if shipped else (replace(random, kind=BY_CHANCE), 0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from envs.baselines import cards, players, search, tabular
 from envs.baselines.known import Level
-from envs.baselines.maps import keydoor_maps, room_maps
-from envs.baselines.players import Opener, Seeker
-from envs.baselines.playing import crowd, exactly, level, play
+from envs.baselines.playing import exactly, level, play
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
-from envs.gridverse.tasks import Keydoor, Memory, MemoryRooms
+from envs.gridverse.tasks import Keydoor, MemoryRooms
 from envs.gridverse.world import GridWorld
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
@@ -23,7 +20,7 @@ from envs.worlds.memory_cards import MemoryCards
 from envs.worlds.tabular import Tabular
 
 SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
-POINT_BASED = "lower by point-based player"
+POINT_BASED, BY_CHANCE = "lower by point-based player", "lower by random actions"
 EXACT, BELIEF_OPTIMAL, RETURN_OPTIMAL = "exact", "belief-optimal", "return belief-optimal, success at most 1"
 ROUNDING = 1e-9
 
@@ -32,8 +29,7 @@ ROUNDING = 1e-9
 class Budget:
     """How much is computed."""
 
-    episodes: int  # of players that act on all rows at once
-    scripted: int  # episodes of players that act on one row at a time
+    episodes: int  # of players
     seed: int
     gap: float  # between the bounds on the discounted value of a tabular environment, at which their search ends
     size: int  # vectors and points of these bounds, at which their search gives up
@@ -43,7 +39,7 @@ class Budget:
 class Best:
     """Bounds on the best success and the best return; of a tabular environment also on the discounted value."""
 
-    lower: Level
+    lower: Level | None  # None: no player is known, and random actions or what is recorded stand for it
     upper: Level
     discounted: dict[str, float] | None = None
 
@@ -103,28 +99,18 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 
 
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
-    """Search exactly where there are few initial states, and play a scripted player elsewhere.
+    """Search exactly where there are few initial states; elsewhere nothing but the full-state player is known.
 
     Raises:
-        UserError: a scripted player would have to read another observation than the published one, or other rewards
-            than those of the registered worlds are paid.
+        UserError: other rewards than those of the registered worlds are paid.
     """
-    layout = world.task.layout
-    if not isinstance(layout, Scattered | LockedRoom):
+    if not isinstance(world.task.layout, Scattered | LockedRoom):
         return searched_bounds(world)
-    if not isinstance(world, Memory | MemoryRooms | Keydoor):
-        raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
-    if world.encoding != "summed" or world.dictionary or (world.view.rows, world.view.columns) != (2, 3):
-        raise UserError("The scripted players read the summed 2 x 3 window; give no other view or encoding.")
-    if isinstance(layout, LockedRoom):
-        outcomes = play(world, crowd(partial(Opener, keydoor_maps(layout))), budget.scripted, budget.seed)
-        return Best(level(outcomes, SCRIPTED), exactly(*players.keydoor(world.height), FULL_STATE))
-    drawn = room_maps(layout, world.phantoms)
-    gambler, patient = (  # the one for the success, the other for the return
-        play(world, crowd(partial(Seeker, drawn, bold)), budget.scripted, budget.seed) for bold in (True, False)
-    )
-    lower = Level(level(gambler, "").success, level(patient, "").returns, SCRIPTED)
-    return Best(lower, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
+    if isinstance(world, Keydoor):
+        return Best(None, exactly(*players.keydoor(world.height), FULL_STATE))
+    if isinstance(world, MemoryRooms):
+        return Best(None, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
+    raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
 
 
 def searched_bounds(world: World[Any]) -> Best:

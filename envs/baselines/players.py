@@ -1,33 +1,24 @@
 """Scripted players: what somebody who knows the environment, but sees only the observation, would do.
 
-Car Flag and Blinking Catch need one number of memory. In rooms and in Keydoor a player draws a map (see
-`envs.baselines.maps`) and goes where something new may be seen until it knows enough. At the end stands what a player
-could do who sees the whole state: an upper bound on what anybody can do who does not.
+Car Flag and Blinking Catch need one number of memory. At the end stands what a player could do in rooms and in Keydoor
+who sees the whole state: an upper bound on what anybody can do who does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.maps import WINDOWS, Chart, Maps, Pose, Route, moved
 from envs.baselines.playing import Outcomes, Player, draws, finish
 from envs.core import World
-from envs.gridverse.objects import EXIT, WALL, blocks_movement, colours, kinds
-from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, PICK_N_DROP
+from envs.gridverse.objects import EXIT, blocks_movement, colours, kinds
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 PUSH_LEFT, PUSH_RIGHT = 0, 2  # actions of Car Flag
 STARTS = 2_001  # positions on the grid of Car Flag's starts
-EXIT_VALUE, BEACON_VALUE = 4, 10  # observed value of a colour: the type's number plus the colour
-PATIENCE = 100  # the step up to which the good exit leaves a positive return
-MARKS = {4: "exit", 9: "door", 10: "key"}  # what Keydoor's objects are, by observed value
-SEEKER_SLACK, OPENER_SLACK = 2, 1  # how much further than the nearest news the best may be
 
 
 def signpost_player() -> Player:
@@ -71,146 +62,6 @@ def catcher(world: BlinkingCatch) -> Player:
         return 1 + (known - paddle).sign()
 
     return act
-
-
-class Seeker(Chart):
-    """In memory rooms: look for exits and a beacon, then leave by the exit of the beacon's colour.
-
-    It knows the map, but not where on it it stands. It goes to the cell near by that shows most of what may hold
-    something, for its distance, until it knows the beacons' colour and the exit of that colour, and takes the shortest
-    way there around the other exits. A `gambler` who would otherwise fail to win in time tries an exit at the last
-    moment without knowing the beacons' colour.
-    """
-
-    def __init__(self, maps: Maps, gambler: bool) -> None:
-        super().__init__(maps)
-        self.gambler = gambler
-        self.good: int | None = None  # the beacons' colour
-        self.exits: dict[int, int] = {}  # cell by colour
-        self.plan: Route = []
-        self.goal: Pose = (0, 0)  # where the route ends
-        self.leaving: Route = []  # the way to the good exit
-        self.fresh = True  # whether the last observation showed anything new
-        self.steps = self.due = 0  # and when to think about an exit again
-        self.tried: Pose | None = None  # where a step into what looks like a wall began
-
-    def __call__(self, observation: Sequence[int]) -> int:
-        """Choose the next action."""
-        self._arrive(observation)
-        self._look(observation)
-        # Where nothing is left to look at, any exit ends the costs.
-        action = (self._way_out() or self._news() or self._nearest_exit() or [LEFT_TURN])[0]
-        before, self.steps = self.pose, self.steps + 1
-        self.move(action)
-        if self.seen.get(self.pose[0]) == WALL:
-            self.tried = before
-        return action
-
-    def _arrive(self, observation: Sequence[int]) -> None:
-        """See whether a step into what looks like a wall went through: it is tried from a floor only."""
-        if self.tried is None:
-            return
-        through = observation[WINDOWS[0].index(0)] == WALL
-        self.whereabouts.passed(self.pose[0], through)
-        if not through:
-            self.pose, self.plan = self.tried, []
-        self.tried = None
-
-    def _look(self, observation: Sequence[int]) -> None:
-        """Note what is new: walls, those that may let pass among them, exits, the beacons' colour."""
-        new = self.add(observation)
-        self.fresh = bool(new)
-        for cell, value in new:
-            if EXIT_VALUE < value < BEACON_VALUE:
-                self.exits[value - EXIT_VALUE] = cell
-            elif value > BEACON_VALUE:
-                self.good = value - BEACON_VALUE
-        if self.whereabouts.maps.porous.any():
-            seen, worth = self.seen.items(), self.whereabouts.worth
-            walls = {cell: worth("porous", cell) for cell, value in seen if value == WALL}
-            self.open.update(cell for cell, porous in walls.items() if porous == 1.0)
-            self.doubtful = {cell for cell, porous in walls.items() if 0.0 < porous < 1.0}
-
-    def _way_out(self) -> Route | None:
-        """Go to the good exit, or at the last moment to one that may be it."""
-        if self.good is None:
-            return self._gamble()
-        if self.fresh:
-            cell = self.exits.get(self.good)
-            self.leaving = [] if cell is None else self.way_to(cell) or []
-        else:
-            self.leaving = self.leaving[1:]
-        return self.leaving
-
-    def _gamble(self) -> Route | None:
-        """Go to the nearest exit, when that takes all the time that is left."""
-        if not self.gambler or not self.exits or self.steps < self.due:
-            return None
-        nearest = self._nearest_exit()
-        spare = PATIENCE - self.steps - len(nearest)
-        self.due = self.steps + max(spare // 2, 1)  # no step takes it further away than by one
-        return nearest if spare <= 0 else None
-
-    def _nearest_exit(self) -> Route:
-        ways = [way for cell in self.exits.values() if (way := self.way_to(cell))]
-        return min(ways, key=len, default=[])
-
-    def _news(self) -> Route | None:
-        """Go on along the last route while its end still shows something new, else along a new one."""
-        self.plan = self.plan[1:]
-        if not self.plan or not self._new(self.goal) or not self.possible(self.pose, self.plan[0]):
-            self.plan = self.route(self._new, slack=SEEKER_SLACK) or []
-            self.goal = reduce(moved, self.plan, self.pose)
-        return self.plan
-
-    def _new(self, pose: Pose) -> float:
-        return self.worth(pose, "object")
-
-
-class Opener(Chart):
-    """In Keydoor: find the key, find the door, leave by the corner behind it.
-
-    It looks where the thing that it needs next is likely: the key, then the door, then the exit.
-    """
-
-    def __init__(self, maps: Maps) -> None:
-        super().__init__(maps)
-        self.found: dict[str, int] = {}  # cell by mark
-        self.holding = self.opened = False
-
-    def __call__(self, observation: Sequence[int]) -> int:
-        """Choose the next action."""
-        for cell, value in self.add(observation):
-            if value in MARKS:
-                self.found[MARKS[value]] = cell
-                self.whereabouts.found(MARKS[value], cell)
-        if self.opened:
-            exit = self.found.get("exit", self.whereabouts.certain("exit"))
-            return self._go(self._search("exit") if exit is None else self.way_to(exit))
-        if self.holding:
-            return self._use("door", ACTUATE)
-        return self._use("key", PICK_N_DROP)
-
-    def _use(self, mark: str, action: int) -> int:
-        """Stand before a thing and act on it, or look for it."""
-        cell = self.found.get(mark)
-        if cell is None:
-            return self._go(self._search(mark))
-        if moved(self.pose, FORWARD)[0] != cell:
-            return self._go(self.route(lambda pose: float(moved(pose, FORWARD)[0] == cell)))
-        if mark == "door":
-            self.opened = True
-            self.open.add(cell)
-        self.holding = True
-        return action
-
-    def _search(self, mark: str) -> Route | None:
-        return self.route(lambda pose: self.worth(pose, mark), slack=OPENER_SLACK)
-
-    def _go(self, route: Route | None) -> int:
-        action = route[0] if route else LEFT_TURN
-        self.move(action)
-        return action
 
 
 GOOD, BAD, LIVING = 5.0, -5.0, -0.05  # rewards of the memory task

@@ -83,18 +83,6 @@ def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu
     return act
 
 
-def crowd(make: Callable[[], Callable[[list[int]], int]]) -> Player:
-    """Let one scripted player act in each row, from the list of its own observation."""
-    players: list[Callable[[list[int]], int]] = []
-
-    def act(observation: Tensor, running: Tensor) -> Tensor:
-        players.extend(make() for _ in range(len(observation) - len(players)))
-        rows = zip(players, observation.tolist(), running.tolist(), strict=True)
-        return torch.tensor([player(row) if alive else 0 for player, row, alive in rows], device=observation.device)
-
-    return act
-
-
 def no_chance(world: World[Any], rows: int) -> Tensor:
     """Return uniforms (rows, step_draws) for a step of a deterministic world, which do not matter."""
     return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)

@@ -2,72 +2,40 @@
 
 import functools
 import itertools
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from cards_player import memory_player
 from test_baselines import apart
+from world_keywords import DATA
 
-from envs.baselines import cards, maps, players, playing, search, tabular
+from envs.baselines import bounds, cards, players, playing, search, tabular
 from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
-from envs.worlds.memory_cards import MemoryCards
+from envs.worlds.pomdp import read
 
-BUDGET = Budget(episodes=200, scripted=20, seed=0, gap=0.01, size=300)
+TIGER = read(DATA / "pomdp" / "tiger.pomdp")
+BUDGET = Budget(episodes=200, seed=0, gap=0.01, size=300)
 
+HEAD = "discount: 0.9 values: reward observations: o O: * uniform "
 # Waiting pays 1 in every step, cashing pays 10 once: whoever waits till the end and cashes last gets most.
-CASH = """
-discount: 0.9
-values: reward
-states: alive broke
-actions: wait cash
-observations: o
-start: alive
+CASH = """states: alive broke actions: wait cash start: alive
 T: wait identity
 T: cash : * : broke 1
-O: * uniform
 R: wait : alive : * : * 1
-R: cash : alive : * : * 10
-"""
+R: cash : alive : * : * 10"""
 # The gamble pays more on average, what is safe always pays.
-GAMBLE = """
-discount: 0.9
-values: reward
-states: a b
-actions: gamble safe
-observations: o
-start: uniform
+GAMBLE = """states: a b actions: gamble safe start: uniform
 T: * : * reset
-O: * uniform
 R: gamble : a : * : * 10
 R: gamble : b : * : * -1
-R: safe : * : * : * 1
-"""
-THIRDS = """
-discount: 0.9
-values: reward
-states: 3
-actions: 1
-observations: 3
-T: 0
-0.333333 0.333333 0.333333
-0.333333 0.333333 0.333333
-0.333333 0.333333 0.333333
-O: 0 uniform
-R: 0 : * : * : * 1
-"""
+R: safe : * : * : * 1"""
+THIRDS = f"states: 3 actions: 1 T: 0 {'0.333333 ' * 9} R: 0 : * : * : * 1"
 
 # Car Flag and Memory Cards
-
-
-def test_the_signpost_player_wins_from_every_start():
-    world = make_world("POMDP/CarFlag-v0")
-    outcomes = players.every_start(world)
-    assert outcomes.success.all() and (outcomes.returns == 1.0).all() and outcomes.lengths.max() < world.time_limit
 
 
 def cards_by_force(pairs, horizon, success):
@@ -109,14 +77,6 @@ def test_the_memory_perfect_optimum_is_that_of_brute_force(pairs, horizon):
     assert returns == pytest.approx(cards_by_force(pairs, horizon, success=False), abs=1e-12)
 
 
-def test_the_memory_perfect_player_reaches_the_optimum():
-    solution = cards.solve(4, 50)
-    outcomes = playing.play(MemoryCards(pairs=4), memory_player(solution, 4), 1_000, 0)
-    measure = playing.measure(outcomes.returns)
-    assert outcomes.success.all()
-    assert abs(measure.mean - solution.best(4)[1]) < 4 * measure.error
-
-
 # Memory corridors
 
 
@@ -152,29 +112,17 @@ def test_the_search_among_beliefs_is_that_of_brute_force():
 
 @pytest.mark.parametrize(("size", "steps"), [(5, 3), (7, 11)])
 def test_the_plan_keeps_its_promise(size, steps):
-    world = make_world(f"Gridverse/Memory-{size}x{size}-v0")
-    found = search.solve(search.explore(world), world.time_limit)
-    outcomes = search.every_start(world, found)
-    assert outcomes.success.all()
-    assert float(outcomes.returns.mean()) == pytest.approx(found.value, abs=1e-9)
-    assert found.value == pytest.approx(5 - 0.05 * steps, abs=1e-9)
+    found = best(make_world(f"Gridverse/Memory-{size}x{size}-v0"), BUDGET).lower
+    assert found == bounds.exactly(1.0, pytest.approx(5 - 0.05 * steps, abs=1e-9), bounds.BELIEF_OPTIMAL)
+    signposts = best(make_world("POMDP/CarFlag-v0"), BUDGET)
+    assert signposts.lower == signposts.upper == bounds.exactly(1.0, 1.0, bounds.EXACT)
 
 
 # Tabular worlds
 
 
-def tiger():
-    """Kaelbling, Littman and Cassandra (1998): listen, open left, open right."""
-    stay, anew = np.eye(2), np.full((2, 2), 0.5)
-    R = np.zeros((3, 2, 2, 2))
-    R[0], R[1, 0], R[1, 1], R[2, 0], R[2, 1] = -1, -100, 10, 10, -100
-    looks = np.stack([[[0.85, 0.15], [0.15, 0.85]], anew, anew])
-    moves, reset = np.stack([stay, anew, anew]), np.zeros((3, 2), bool)
-    return SimpleNamespace(T=moves, O=looks, R=R, start=np.full(2, 0.5), reset=reset, discount=0.95)
-
-
 def test_the_value_of_tiger():
-    found = tabular.solve(tabular.Model.of(tiger()), gap=0.01)
+    found = tabular.solve(tabular.Model.of(TIGER), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4
     assert 0 <= found.upper - found.lower <= 0.01
 
@@ -220,7 +168,7 @@ def test_the_upper_bound_is_above_the_lower_everywhere():
 
 def file_world(tmp_path, text, **kwargs):
     path = tmp_path / "world.pomdp"
-    path.write_text(text)
+    path.write_text(HEAD + text)
     return make_world("POMDP/File-v0", path=str(path), **kwargs)
 
 
@@ -246,15 +194,10 @@ def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
     assert found.lower.returns.mean <= found.upper.returns.mean + 1e-9
 
 
-def test_a_verdict_says_whether_the_return_so_far_matters(tmp_path):
-    graph = search.explore(file_world(tmp_path, GAMBLE))
-    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
-    graph = search.explore(make_world("Gridverse/Memory-5x5-v0"))
-    assert set(graph.verdict[graph.follower < 0]) == {search.PAID}
-
-
 def test_a_success_of_another_rule_is_refused(tmp_path):
     choosy = file_world(tmp_path, GAMBLE)
+    graph = search.explore(choosy)
+    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
     plain = choosy.step
 
     def step(state, action, u):
@@ -266,17 +209,14 @@ def test_a_success_of_another_rule_is_refused(tmp_path):
         search.explore(choosy)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 8, 500])
-def test_seeing_the_state_is_never_worse_than_standing_still(limit):
-    rooms = make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit)
-    found = best(rooms, BUDGET)
-    assert found.upper.returns.mean >= -0.05 * limit - 1e-9
-    assert found.upper.returns.mean >= found.lower.returns.mean - 4 * found.lower.returns.error - 1e-9
+def test_seeing_the_state_is_never_worse_than_standing_still():
+    for limit in (1, 8, 500):
+        found = best(make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit), BUDGET)
+        assert found.upper.returns.mean >= -0.05 * limit - 1e-9
 
 
-def test_what_cannot_be_bounded_is_refused(tmp_path):
-    endless = tiger()
-    endless.discount = 1.0
+def test_what_cannot_be_bounded_is_refused():
+    endless = replace(TIGER, discount=1.0)
     for refused, words in (
         (lambda: tabular.Model.of(endless), r"discount above 0 and below 1, not 1\.0"),
         (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),
@@ -287,53 +227,6 @@ def test_what_cannot_be_bounded_is_refused(tmp_path):
 
 
 # Rooms
-
-
-def seekers(id, episodes, gambler=True, seed=0):
-    world = make_world(id)
-    drawn = maps.room_maps(world.task.layout, world.phantoms)
-    outcomes = playing.play(world, playing.crowd(lambda: players.Seeker(drawn, gambler)), episodes, seed)
-    return world, outcomes
-
-
-@pytest.mark.parametrize(
-    ("id", "least"),
-    [
-        ("Gridverse/Memory-FourRooms-7x7-v0", 0.90),
-        ("Gridverse/Memory-NineRooms-13x13-v0", 0.95),
-        ("Gridverse/Memory-Empty-13x13-v0", 0.95),
-        ("Gridverse/Memory-13x13-Hallucinated-v0", 0.95),
-    ],
-)
-def test_the_scripted_seeker_finds_the_good_exit(id, least):
-    world, outcomes = seekers(id, 60)
-    above = players.way_out(world, 1_000, 0)
-    assert least <= outcomes.success.double().mean() <= 1.0
-    assert outcomes.returns.mean() < above.returns.mean()
-    assert outcomes.lengths.double().mean() > above.lengths.double().mean()
-
-
-def test_a_gambler_wins_more_often_and_a_patient_seeker_gets_more():
-    id = "Gridverse/Memory-SixteenRooms-17x17-v0"
-    (_, bold), (_, patient) = (seekers(id, 80, gambler) for gambler in (True, False))
-    assert bold.success.sum() > patient.success.sum()
-    assert bold.returns.mean() < patient.returns.mean()
-
-
-def test_where_the_seeker_may_stand_always_holds_the_truth():
-    world = make_world("Gridverse/Memory-SixteenRooms-15x15-v0")
-    drawn = maps.room_maps(world.task.layout, world.phantoms)
-    state = world.reset(playing.draws(torch.Generator().manual_seed(3), 20, world.reset_draws))
-    pairs = zip(state.position.tolist(), state.heading.tolist(), strict=True)
-    first = [(*divmod(position, 15), (0, 2, 3, 1)[heading]) for position, heading in pairs]
-    seekers = [players.Seeker(drawn, False) for _ in range(20)]
-    for _ in range(25):
-        actions = [player(row) for player, row in zip(seekers, state.observation.tolist(), strict=True)]
-        state = world.step(state, torch.tensor(actions), torch.empty(20, 0))[0]
-    for player, truth in zip(seekers, first, strict=True):
-        y, x = (each - 15 for each in divmod(player.whereabouts.origin, 45))
-        assert truth in set(zip(y.tolist(), x.tolist(), player.whereabouts.turn.tolist(), strict=True))
-        assert len(y) < 4 * int(drawn.start.sum())
 
 
 def test_the_full_state_player_takes_the_shortest_way():
@@ -364,14 +257,3 @@ def test_the_full_state_keydoor_player_is_the_best_of_all():
     success, returns = players.keydoor(5)
     assert len(graph.initial) == 108 and success == pytest.approx(1.0)
     assert returns == pytest.approx(float(values[graph.initial].mean()), abs=1e-9)
-
-
-@pytest.mark.parametrize("size", [5, 9])
-def test_the_scripted_opener_always_gets_out(size):
-    world = make_world(f"Gridverse/Keydoor-{size}x{size}-v0")
-    drawn = maps.keydoor_maps(world.task.layout)
-    outcomes = playing.play(world, playing.crowd(lambda: players.Opener(drawn)), 100, 0)
-    above = players.keydoor(size)[1]
-    measure = playing.measure(outcomes.returns)
-    assert outcomes.success.all()
-    assert 0.9 * above < measure.mean < above + 4 * measure.error
