@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dqn_memory.analysis.timing import BenchmarkConfig, Work
+from dqn_memory.analysis.timing import Timer, Work
 from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.kernels.select import BACKENDS, Choice, Unavailable, choose
 from dqn_memory.blocks.mamba import Mamba
@@ -144,7 +144,7 @@ SCANS = (
 MakeWork = Callable[[Shape, Choice | None, str], Work]  # None: mambapy's
 
 
-def mamba_tables(config: BenchmarkConfig, max_rows: int, device: str = "cpu") -> list[Table]:
+def mamba_tables(timer: Timer, max_rows: int, device: str = "cpu") -> list[Table]:
     """Measure the mixer and the scan on every backend that runs on the device, beside mambapy where it is installed."""
     choices, note = [], (
         f"Width {WIDTH}, inner width {2 * WIDTH}, {STATES} states a channel, float32, on {device}. `speed_up`: median "
@@ -161,7 +161,7 @@ def mamba_tables(config: BenchmarkConfig, max_rows: int, device: str = "cpu") ->
     }
     tables = []
     for title, (about, shapes, make) in what.items():
-        rows = [row for shape in shapes for row in _mamba_rows(shape, choices, config, max_rows, device, make)]
+        rows = [row for shape in shapes for row in _mamba_rows(shape, choices, timer, max_rows, device, make)]
         tables.append(Table.from_records(rows, title, f"{about} {note}"))
     return tables
 
@@ -183,15 +183,14 @@ def mambapy_note() -> str:
 
 
 def _mamba_rows(
-    full: Shape, choices: Sequence[Choice], config: BenchmarkConfig, max_rows: int, device: str, make: MakeWork
+    full: Shape, choices: Sequence[Choice], timer: Timer, max_rows: int, device: str, make: MakeWork
 ) -> list[dict[str, Value]]:
     shape = full._replace(batch=min(full.batch, max_rows))
     works = {choice.name: make(shape, choice, device) for choice in choices}
     if mambapy_version() is not None:
         works["mambapy"] = make(shape, None, device)
     # the bar is judged on all repetitions; the large shapes take seconds each
-    repetitions = config.repetitions if full == MIXER else min(config.repetitions, 5)
-    times = replace(config, repetitions=repetitions).compare(works)
+    times = (timer if full == MIXER else replace(timer, repetitions=min(timer.repetitions, 5)))(works)
     judged = (full, make, device) == (MIXER, mixer_work, "cpu") and "mambapy" in times
     return [
         {
