@@ -76,17 +76,13 @@ class Args(CompareArgs):
     def check(self) -> None:
         """Refuse in one sentence what cannot work."""
         self.check_tables((*TABLES, *MAMBA))
-        if not torch.cuda.is_available() and set(self.only) & set(ON_CUDA):
-            raise UserError(
-                f"--only {' '.join(self.only)}: torch sees no CUDA device here, and {' and '.join(ON_CUDA)} need one"
-            )
-        if self.clock == "cpu" and set(self.tables()) & set(ON_CUDA):
-            raise UserError("--clock cpu cannot time an accelerator; name other tables by --only")
+        if set(self.tables()) & set(ON_CUDA) and (self.clock == "cpu" or not torch.cuda.is_available()):
+            needing = " and ".join(ON_CUDA)
+            raise UserError(f"{needing} need a CUDA device that torch sees, and --clock wall; choose others by --only")
 
-    def tables(self) -> list[str]:
+    def tables(self) -> Sequence[str]:
         """List what is to be measured."""
-        possible = [name for name in (*TABLES, *MAMBA) if torch.cuda.is_available() or name not in ON_CUDA]
-        return [name for name in possible if not self.only or name in self.only]
+        return self.only or [name for name in (*TABLES, *MAMBA) if torch.cuda.is_available() or name not in ON_CUDA]
 
     def cases(self, names: Sequence[tuple[str, str]]) -> list[BenchmarkCase]:
         """Make the cases of these environments and architectures."""
@@ -160,34 +156,30 @@ def acting_works(case: BenchmarkCase, rows: int) -> dict[str, Work]:
 # ---- tables of the core ----------------------------------------------------------------------------------------------
 def update_rows(args: Args) -> Rows:
     """Measure the milliseconds of one update on full windows, against the baseline and the floor."""
+    size = 128 if args.quick else 1024
     for case in args.cases((*CASES, *NO_BASELINE)):
-        yield from _update_rows(case, args)
-
-
-def _update_rows(case: BenchmarkCase, args: Args) -> Rows:
-    name, size = (case.env, case.architecture), 128 if args.quick else 1024
-    choice = resolve_backend([case.network()], "auto", torch.device("cpu"))
-    works = {form: update_work(case, form) for form in FORMS}
-    baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
-    operations = {form: gigaflop(work) for form, work in works.items()}
-    operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
-    if args.compile:
-        works["published, compiled"] = update_work(case, "published", "compile")
-        operations["published, compiled"] = operations["published"]
-    single, of_single = matrix_product(size, torch.float32)
-    half, of_half = matrix_product(size // 2, torch.bfloat16)  # slow where no unit is built for it
-    times = args.timer({**baseline, **works, "float32 product": single, "bfloat16 product": half})
-    rate = 1000 * of_single / times["float32 product"].median
-    half_rate = 1000 * of_half / times["bfloat16 product"].median
-    for form in works:
-        # where no unit is built for bfloat16 its products are emulated, and a floor above float32's is none
-        best = max(rate, half_rate) if form == "bfloat16" else rate
-        floor = 1000 * operations[form] / best
-        yield {
-            **case.columns, "form": form, "backend": None if choice is None else choice.name,
-            **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
-            "gflop": operations[form], "gflop_s": best, "floor_ms": floor, "reached": floor / times[form].median,
-        }  # fmt: skip
+        name, choice = (case.env, case.architecture), resolve_backend([case.network()], "auto", torch.device("cpu"))
+        works = {form: update_work(case, form) for form in FORMS}
+        baseline = {} if name in NO_BASELINE else {"baseline": baseline_work(case)}
+        operations = {form: gigaflop(work) for form, work in works.items()}
+        operations["published"] = gigaflop(baseline.get("baseline", works["published"]))
+        if args.compile:
+            works["published, compiled"] = update_work(case, "published", "compile")
+            operations["published, compiled"] = operations["published"]
+        single, of_single = matrix_product(size, torch.float32)
+        half, of_half = matrix_product(size // 2, torch.bfloat16)  # slow where no unit is built for it
+        times = args.timer({**baseline, **works, "float32 product": single, "bfloat16 product": half})
+        rate = 1000 * of_single / times["float32 product"].median
+        half_rate = 1000 * of_half / times["bfloat16 product"].median
+        for form in works:
+            # where no unit is built for bfloat16 its products are emulated, and a floor above float32's is none
+            best = max(rate, half_rate) if form == "bfloat16" else rate
+            floor = 1000 * operations[form] / best
+            yield {
+                **case.columns, "form": form, "backend": None if choice is None else choice.name,
+                **times[form].against(times.get("baseline")), "bar": BARS.get(name) if form in BARRED else None,
+                "gflop": operations[form], "gflop_s": best, "floor_ms": floor, "reached": floor / times[form].median,
+            }  # fmt: skip
 
 
 def acting_rows(args: Args) -> Rows:

@@ -7,7 +7,6 @@ glam.{md,json}, which is written whole; other sections are kept.
 
 from __future__ import annotations
 
-import itertools
 import sys
 import tomllib
 from collections import Counter, defaultdict
@@ -260,10 +259,9 @@ def glam_runs(found: Mapping[str, Sequence[Row]], cases: Sequence[tuple[Row, str
 
 
 # ---- attention -------------------------------------------------------------------------------------------------------
-def mixing_work(
-    shape: tuple[int, int, int], device: str, kind: str, tokens: int, gradient: bool, masked: bool = False
-) -> Work:
-    """Mix the values of `tokens` positions for a shape (B, H, E); `masked` computes a local prior as all others."""
+def mixing_work(shape: tuple[int, int, int], device: str, name: str, tokens: int, gradient: bool) -> Work:
+    """Mix the values of `tokens` positions for a shape (B, H, E); "local, masked" is computed as other priors are."""
+    kind, _, masked = name.partition(", ")
     prior = PriorConfig(kind=kind).build(shape[1], tokens).to(device)
     draws = torch.Generator().manual_seed(0)
     values = torch.randn(3, *shape[:2], tokens, shape[2], generator=draws).to(device)
@@ -282,22 +280,19 @@ def mixing_work(
 
 def prior_rows(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str) -> Iterator[Row]:
     """Measure the milliseconds of attention under every prior, by context, forward and with the gradient."""
-    names = (*PRIORS, "local, masked")
-    measured: dict[tuple[str, int], float] = {}  # with the gradient
+    names, measured = (*PRIORS, "local, masked"), dict[tuple[str, int], float]()  # measured: with the gradient
     for tokens in contexts:
-        works = {
-            name + both: mixing_work(shape, device, name.removesuffix(", masked"), tokens, both != "", ", " in name)
-            for name, both in itertools.product(names, ("", " both"))
-        }
-        times = timer(works)
+        forward, both = (
+            timer({name: mixing_work(shape, device, name, tokens, gradient) for name in names})
+            for gradient in (False, True)
+        )
         for name in names:
-            forward, both, half = times[name], times[f"{name} both"], measured.get((name, tokens // 2))
-            measured[name, tokens] = both.median
+            measured[name, tokens], half = both[name].median, measured.get((name, tokens // 2))
             yield {
-                "prior": name, "tokens": tokens, "ms": forward.median, "both_ms": both.median, "spread": both.spread,
-                "of_causal": 1 / forward.speed_up(times["causal"]),
-                "both_of_causal": 1 / both.speed_up(times["causal both"]),
-                "growth": None if half is None else both.median / half,
+                "prior": name, "tokens": tokens, "ms": forward[name].median, "both_ms": both[name].median,
+                "spread": both[name].spread, "of_causal": 1 / forward[name].speed_up(forward["causal"]),
+                "both_of_causal": 1 / both[name].speed_up(both["causal"]),
+                "growth": None if half is None else both[name].median / half,
             }  # fmt: skip
 
 

@@ -61,15 +61,10 @@ class Args:
     """Folder of the two files (None: results/unizero or results/glam)."""
 
 
-def elements(module: nn.Module) -> int:
-    """Count the elements of all parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def total(build: Callable[[int], nn.Module], actions: int) -> int:
     """Count the parameters of a model without storing any."""
     with torch.device("meta"):
-        return elements(build(actions))
+        return count(build(actions)).parameters
 
 
 def formula(build: Callable[[int], nn.Module]) -> str:
@@ -96,17 +91,17 @@ def unizero_tables(actions: int) -> list[Table]:
 def unizero_row(model: WorldModel) -> Row:
     """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
     config, dynamics = model.config, model.dynamics
-    parts = {name: elements(part) for name, part in dynamics.named_children()}
+    parts = {name: count(part).parameters for name, part in dynamics.named_children()}
     embedding, positions = parts["embedding"], parts.get("positions", 0)
     latent = torch.zeros(1, config.horizon, config.width)
     action = torch.zeros(1, config.horizon, dtype=torch.int64)
     window, frame = model.window(1), torch.zeros(1, *model.spec.shape, dtype=model.spec.dtype)
     return {
         "dynamics": config.dynamics, "prior": config.prior.kind if config.dynamics == "transformer" else "",
-        "total": elements(model), "encoder": elements(model.encoder), "actions": embedding, "positions": positions,
-        "stack": elements(dynamics) - embedding - positions,
-        "learned_prior": sum(elements(attention.prior) for attention in model.attentions()),
-        "heads": elements(model.heads),
+        "total": count(model).parameters, "encoder": count(model.encoder).parameters, "actions": embedding,
+        "positions": positions, "stack": count(dynamics).parameters - embedding - positions,
+        "learned_prior": sum(count(attention.prior).parameters for attention in model.attentions()),
+        "heads": count(model.heads).parameters,
         "encode": f"{1e3 * gigaflop(lambda: model.encode(frame)):.3f}",
         "root": f"{1e3 * gigaflop(lambda: model.root(window, latent[:, 0])):.3f}",
         "expand": f"{1e3 * gigaflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
@@ -164,7 +159,7 @@ def parts(model: GlamModel) -> dict[str, nn.Module]:
     for attribute in ("prior_head", "reward_head", "termination_head", "variation_head"):
         found[attribute.replace("_", " ")] = getattr(model, attribute)
     found |= {"variation projection": model.random_projection, "decoder": model.decoder}
-    return {name: part for name, part in found.items() if part is not None and elements(part)}
+    return {name: part for name, part in found.items() if part is not None and count(part).parameters}
 
 
 def unreached(model: GlamModel, probe: int = 8) -> set[str]:
@@ -198,7 +193,7 @@ def size(module: nn.Module, without: Collection[int] = ()) -> Size:
     """Count elements by what becomes of them; `without` holds the ids of the parameters that get no gradient."""
     counts, unreached = count(module), sum(p.numel() for p in module.parameters() if id(p) in without)
     return {
-        "parameters": counts.trainable + counts.frozen, "trained": counts.trainable - unreached,
+        "parameters": counts.parameters, "trained": counts.trainable - unreached,
         "frozen": counts.frozen, "unreached": unreached,
         "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
     }  # fmt: skip

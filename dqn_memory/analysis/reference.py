@@ -148,7 +148,8 @@ def mamba_tables(timer: Timer, max_rows: int, device: str = "cpu") -> list[Table
     """Measure the mixer and the scan on every backend that runs on the device, beside mambapy where it is installed."""
     choices, note = [], (
         f"Width {WIDTH}, inner width {2 * WIDTH}, {STATES} states a channel, float32, on {device}. `speed_up`: median "
-        f"over neighbouring repetitions of mambapy's time over ours. {mambapy_note()}"
+        f"over neighbouring repetitions of mambapy's time over ours. mambapy is "
+        f"{mambapy_version() or 'not installed, so ours stands alone'}; the bar speaks of version {MAMBAPY}."
     )  # fmt: skip
     for name in BACKENDS:
         try:
@@ -172,14 +173,6 @@ def mambapy_version() -> str | None:
         return version("mambapy")
     except PackageNotFoundError:
         return None
-
-
-def mambapy_note() -> str:
-    """Say what ours is measured beside."""
-    found = mambapy_version()
-    if found is None:
-        return f"mambapy is not installed, so ours stands alone (pip install --no-deps mambapy=={MAMBAPY})."
-    return f"mambapy is version {found}{'' if found == MAMBAPY else f', while the bar speaks of {MAMBAPY}'}."
 
 
 def _mamba_rows(

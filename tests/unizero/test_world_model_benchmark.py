@@ -1,8 +1,6 @@
 """The scripts of both world models: they time what training does, and count what papers and closed forms say."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from unittest.mock import MagicMock
@@ -19,27 +17,14 @@ from world_models.benchmark import main, mixing_work, parsed, ways
 from world_models.glam.config import FORMS
 from world_models.glam.model import WorldModel as GlamModel
 from world_models.parameters import parts, sizes, total
+from world_models.unizero.config import ModelConfig as UniZeroModel
 
 TIMER = Timer(2, warm_up=0)
 CASE = {"preset": "quick", "device": "cpu", "engine": "eager", "precision": "float32"}
 SMOKE = CASE | {"preset": "smoke"}
 
 
-def test_presets_are_those_of_the_bars():
-    config = parsed("unizero", CASE | {"preset": "full"}, "--backend compiled")
-    assert (config.environment.num_envs, config.search.simulations, config.learner.batch_size) == (8, 50, 64)
-    assert (config.model.width, config.model.horizon, config.search.backend) == (768, 10, "compiled")
-    config = parsed("unizero", CASE | {"preset": "tiny"}, "")
-    assert (config.environment.num_envs, config.search.simulations, config.model.width) == (2, 8, 64)
-    config = parsed("glam", CASE | {"preset": "paper"}, "--backend torch")
-    assert (config.model.width, config.learner.batch_size, config.imagination.num_rollouts) == (256, 32, 1024)
-    assert (config.compute.backend, config.learner.bfloat16, config.agent.bfloat16) == ("torch", False, False)
-    assert sorted(benchmark.horizons(CASE | {"preset": "paper"})) == [16, 24, 32]
-    fast = parsed("glam", CASE | {"preset": "fast", "precision": "bfloat16"}, "")
-    assert fast.learner.bfloat16 and fast.agent.bfloat16 and fast.model.imagination_memory == "carried"
-
-
-def test_every_way_is_a_run_of_its_engine_and_precision():
+def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_of_full_size():
     for model, engines in (("unizero", {"eager", "compile", "cudagraph"}), ("glam", {"eager", "cudagraph"})):
         cuda = ways(model, "cuda")
         assert {case["engine"] for case, _ in cuda} == engines and all(benchmark.bar(model, case) for case, _ in cuda)
@@ -47,6 +32,13 @@ def test_every_way_is_a_run_of_its_engine_and_precision():
             config = parsed(model, case, flags)
             assert (config.compute.engine, config.compute.device) == (case["engine"], case["device"])
             assert config.compute.tf32 == (case["precision"] != "float32")
+            if case["preset"] == "full":
+                assert config.environment.num_envs == 8 and config.model == UniZeroModel()
+                assert (config.search.simulations, config.learner.batch_size) == (50, 64)
+            elif case["preset"] in ("paper", "fast"):
+                assert config.model == PRESETS[case["preset"]] and config.imagination.num_rollouts == 1024
+                assert config.learner.bfloat16 == config.agent.bfloat16 == (case["precision"] == "bfloat16")
+    assert sorted(benchmark.horizons(CASE | {"preset": "paper"})) == [16, 24, 32]
 
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
@@ -92,7 +84,7 @@ def test_the_projection_of_unizero_adds_up():
 def test_mixing_computes_what_it_says(kind):
     plain, both = (mixing_work((1, 2, 4), "cpu", kind, 160, gradient)() for gradient in (False, True))
     torch.testing.assert_close(plain, both)
-    torch.testing.assert_close(plain, mixing_work((1, 2, 4), "cpu", kind, 160, False, masked=True)())
+    torch.testing.assert_close(plain, mixing_work((1, 2, 4), "cpu", f"{kind}, masked", 160, False)())
     assert not plain.requires_grad and both.requires_grad
 
 
@@ -157,6 +149,12 @@ def test_wrong_input_is_one_sentence(capsys):
         assert words in refused(capsys, arguments.split(), main)
     wrong = ["unizero", "--actions", "0", "--no-write"]
     assert "--actions 0 must be at least 1" in refused(capsys, wrong, parameters.main)
+
+
+def test_sizes_are_printed_as_json_and_written_nowhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    parameters.main(["unizero", "--no-write", "--format", "json"])
+    assert len(json.loads(capsys.readouterr().out)) == 2 and not list(tmp_path.iterdir())
 
 
 def page(folder, *argv):
@@ -262,12 +260,3 @@ def test_parts_hold_every_parameter_once(name):
     net = glam_model(sequence=name)
     held = [id(p) for part in parts(net).values() for p in part.parameters()]
     assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("model", ["unizero", "glam"])
-def test_command_line(model, tmp_path):
-    command = [sys.executable, "-m", "world_models.parameters", model, "--no-write", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert done.returncode == 0 and json.loads(done.stdout), done.stderr
-    assert not list(tmp_path.iterdir())
