@@ -219,24 +219,18 @@ def mixer_work(shape: Shape, choice: Choice | None, device: str) -> Work:
 
 def scan_work(shape: Shape, choice: Choice | None, device: str) -> Work:
     """Run the scan alone, with the step sizes of a fresh mixer: ours on a backend, or mambapy's."""
-    inputs = scan_inputs(shape, device)
+    draws, channels = torch.Generator().manual_seed(0), 2 * WIDTH
+    u, delta, enter, leave = (
+        torch.randn(shape.batch, shape.time, size, generator=draws) for size in (channels, channels, STATES, STATES)
+    )
+    values = (u, delta - 3, -torch.arange(1.0, STATES + 1).repeat(channels, 1), enter, leave, torch.ones(channels))
+    inputs = [value.to(device).requires_grad_() for value in values]
     _, delta, decay, enter, leave, skip = inputs
     if choice is not None:
         ours = partial(selective_scan, skip=skip, core=choice.scan)
         return _gradients(lambda x: ours(x, delta, decay, enter, leave)[0], inputs, shape.backward)
     scan = make_mixer(None).to(device).selective_scan
     return _gradients(lambda x: scan(x, F.softplus(delta), decay, enter, leave, skip), inputs, shape.backward)
-
-
-def scan_inputs(shape: Shape, device: str) -> list[Tensor]:
-    """Draw input, raw step size, decay, enter, leave and skip."""
-    draws, channels = torch.Generator().manual_seed(0), 2 * WIDTH
-    u, delta, enter, leave = (
-        torch.randn(shape.batch, shape.time, size, generator=draws) for size in (channels, channels, STATES, STATES)
-    )
-    decay = -torch.arange(1.0, STATES + 1).repeat(channels, 1)
-    values = (u, delta - 3, decay, enter, leave, torch.ones(channels))
-    return [value.to(device).requires_grad_() for value in values]
 
 
 def _gradients(function: Callable[[Tensor], Tensor], inputs: list[Tensor], backward: bool) -> Work:
