@@ -220,22 +220,18 @@ def test_an_evaluation_elsewhere_keeps_the_runs_settings():
 # acting: histories apart, quotas of evaluations
 
 
-def test_a_world_remembers_its_own_episode_only():
-    planner = Planner(model(), 3, SearchConfig(simulations=1))
-    latent, action = torch.rand(3, 16, dtype=torch.float64), torch.tensor([0, 1, 2])
-    for done in ([0, 0, 0], [0, 1, 0], [0, 0, 0]):
-        planner.remember(latent, action, torch.tensor(done, dtype=torch.bool))
-    assert planner.window.count.tolist() == [3, 1, 3]
-    assert planner.window.action[1, 0] == 1 and torch.equal(planner.window.latent[1, 0], latent[1])
-
-
-def test_the_released_wipe_lasts_until_every_world_has_ended_an_episode():
-    planner = Planner(model(), 2, SearchConfig(simulations=1), "released")
-    latent, action, counts = torch.rand(2, 16, dtype=torch.float64), torch.tensor([0, 1]), []
+@pytest.mark.parametrize(("reset", "counts"), [
+    ("episode", [[1, 1], [0, 2], [1, 3], [0, 3], [1, 0], [2, 1]]),
+    ("released", [[1, 1], [0, 0], [0, 0], [0, 0], [0, 0], [1, 1]]),  # until every environment has ended an episode
+])  # fmt: skip
+def test_an_environment_remembers_its_own_episode_only_or_is_wiped_as_released(reset, counts):
+    planner = Planner(model(), 2, SearchConfig(simulations=1), reset)
+    latent, action, found = torch.rand(2, 16, dtype=torch.float64), torch.tensor([0, 1]), []
     for done in ([0, 0], [1, 0], [0, 0], [1, 0], [0, 1], [0, 0]):
         planner.remember(latent, action, torch.tensor(done, dtype=torch.bool))
-        counts.append(planner.window.count.tolist())
-    assert counts == [[1, 1], [0, 0], [0, 0], [0, 0], [0, 0], [1, 1]]
+        found.append(planner.window.count.tolist())
+    assert found == counts
+    assert planner.window.action[:, 0].tolist() == [0, 1] and torch.equal(planner.window.latent[:, 0], latent)
 
 
 @pytest.fixture
