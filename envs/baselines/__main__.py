@@ -19,7 +19,7 @@ import tyro
 
 from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
-from envs.baselines.known import SHIPPED, UNKNOWN, Level, Lines
+from envs.baselines.known import SHIPPED, UNKNOWN, Lines
 from envs.baselines.playing import level, play, random_player
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
@@ -88,19 +88,27 @@ class Args:
 
 
 def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
-    """Compute one row; without bounds, and with a printed reason, where nobody has a player for the environment."""
+    """Compute one row; what nobody has a player for is taken from the shipped row.
+
+    Where there is none, as for an environment of one's own or other options than the default ones, the row has no
+    bounds, and the reason is printed.
+    """
     begin = time.perf_counter()
     budget = Budget(args.episodes, args.seed, args.gap, args.size)
     player = random_player(world.num_actions, args.seed + 1, world.device)
     random = level(play(world, player, args.episodes, args.seed), "measured")
+    shipped = known.lines(id)
     try:
         found = best(world, budget)
     except UserError as error:
-        if args.ship:  # a line of the package would be gone
-            raise
-        print(f"{id}: no best. {error}", flush=True)
-        found = Best(UNKNOWN, UNKNOWN)
-    lower, scripted_episodes = (found.lower, 0) if found.lower else recorded(id, random)
+        if shipped is None:
+            print(f"{id}: no best. {error}", flush=True)
+        found = Best(None, UNKNOWN if shipped is None else shipped.upper)
+    lower, scripted_episodes = found.lower, 0
+    if lower is None and shipped is not None:
+        lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
+    elif lower is None:
+        lower = UNKNOWN if found.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
     return Lines(
         id=id,
         time_limit=world.time_limit,
@@ -116,15 +124,6 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
         machine=cpu(),
         seconds=round(time.perf_counter() - begin, 1),
     )
-
-
-def recorded(id: str, random: Level) -> tuple[Level, int]:
-    """Find a lower bound where no player is known, and the episodes of the scripted player that once measured it.
-
-    Where none is recorded, as for other options than the default ones, random actions are one.
-    """
-    shipped = known.lines(id)
-    return (shipped.lower, shipped.scripted_episodes) if shipped else (replace(random, kind=BY_CHANCE), 0)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -6,17 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from envs.baselines import cards, players, search, tabular
+from envs.baselines import players, search, tabular
 from envs.baselines.known import Level
 from envs.baselines.playing import exactly, level, play
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered
-from envs.gridverse.tasks import Keydoor, MemoryRooms
+from envs.gridverse.tasks import MemoryRooms
 from envs.gridverse.world import GridWorld
 from envs.worlds.car_flag import CarFlag
 from envs.worlds.catch import BlinkingCatch
-from envs.worlds.memory_cards import MemoryCards
 from envs.worlds.tabular import Tabular
 
 SCRIPTED, FULL_STATE = "lower by scripted player", "upper by full-state player"
@@ -68,13 +67,6 @@ def car_flag_bounds(world: CarFlag, budget: Budget) -> Best:
     return Best(found if found == upper else level(outcomes, SCRIPTED), upper)
 
 
-def memory_cards_bounds(world: MemoryCards, budget: Budget) -> Best:
-    """Compute the exact optimum with a perfect memory."""
-    success, returns = cards.solve(world.pairs, world.time_limit).best(world.pairs)
-    optimum = exactly(min(success, 1.0), returns, EXACT)
-    return Best(optimum, optimum)
-
-
 def catch_bounds(world: BlinkingCatch, budget: Budget) -> Best:
     """Play whoever remembers: it catches every ball, and nobody gets more."""
     outcomes = play(world, players.catcher(world), budget.episodes, budget.seed)
@@ -99,18 +91,16 @@ def tabular_bounds(world: Tabular, budget: Budget) -> Best:
 
 
 def grid_bounds(world: GridWorld, budget: Budget) -> Best:
-    """Search exactly where there are few initial states; elsewhere nothing but the full-state player is known.
+    """Search exactly where there are few initial states; of memory rooms the player who sees the state is known.
 
     Raises:
-        UserError: other rewards than those of the registered worlds are paid.
+        UserError: they are other rooms.
     """
     if not isinstance(world.task.layout, Scattered | LockedRoom):
         return searched_bounds(world)
-    if isinstance(world, Keydoor):
-        return Best(None, exactly(*players.keydoor(world.height), FULL_STATE))
-    if isinstance(world, MemoryRooms):
-        return Best(None, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
-    raise UserError(f"The players of such rooms know the registered worlds only, not {type(world).__name__}.")
+    if not isinstance(world, MemoryRooms):
+        raise UserError(f"No player is known for such rooms but of the registered worlds, not {type(world).__name__}.")
+    return Best(None, level(players.way_out(world, budget.episodes, budget.seed), FULL_STATE))
 
 
 def searched_bounds(world: World[Any]) -> Best:
@@ -129,7 +119,6 @@ def searched_bounds(world: World[Any]) -> Best:
 
 BOUNDS: dict[type[Any], Callable[[Any, Budget], Best]] = {
     CarFlag: car_flag_bounds,
-    MemoryCards: memory_cards_bounds,
     BlinkingCatch: catch_bounds,
     Tabular: tabular_bounds,
     GridWorld: grid_bounds,

@@ -139,14 +139,16 @@ The best success and the best return need not be one player's. Success is the en
 undiscounted.
 
 - exact: the optimum over all policies. Car Flag: the signpost player wins from all of 4,002 starts on a grid that holds
-  both ends of the line and both sides of heaven, and no return is above 1. Memory Cards: dynamic program over what a
-  player with a perfect memory can know.
+  both ends of the line and both sides of heaven, and no return is above 1. Memory Cards: a dynamic program over what
+  a player with a perfect memory can know.
 - belief-optimal: the optimum over all policies, by search among sets of states that fit what was seen.
-- lower by scripted player: a player who gets the registered observation and knows the map, nothing else. Those of rooms
-  and Keydoor were part of the suite up to revision 3f04b31; their bounds are kept as they were recorded.
+- lower by scripted player: a player who gets the registered observation and knows the map, nothing else.
 - lower by random actions: no player is known for such options, and the best is no worse than chance.
 - lower by point-based player: the policy of the discounted lower bound below, played with exact beliefs.
 - upper by full-state player: what could be reached by seeing everything.
+
+The program of Memory Cards, the players of rooms and Keydoor, and Keydoor's full-state player were part of the suite up
+to revision 3f04b31. What they found is kept as recorded.
 """
 
 PUBLISHED = f"""

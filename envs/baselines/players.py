@@ -1,14 +1,13 @@
 """Scripted players: what somebody who knows the environment, but sees only the observation, would do.
 
-Car Flag and Blinking Catch need one number of memory. At the end stands what a player could do in rooms and in Keydoor
-who sees the whole state: an upper bound on what anybody can do who does not.
+Car Flag and Blinking Catch need one number of memory. At the end stands what a player could do in rooms who sees the
+whole state: an upper bound on what anybody can do who does not.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -65,7 +64,6 @@ def catcher(world: BlinkingCatch) -> Player:
 
 
 GOOD, BAD, LIVING = 5.0, -5.0, -0.05  # rewards of the memory task
-PICKED, UNLOCKED, CLOSER = 1.0, 1.0, 0.2  # and of Keydoor, besides
 
 
 def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
@@ -102,42 +100,3 @@ def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
         ahead = reached.roll(1, 1) | reached.roll(-1, 1) | reached.roll(1, 2) | reached.roll(-1, 2)
         reached, before = (reached | ahead) & (free | start), reached
     return steps
-
-
-def keydoor(size: int) -> tuple[float, float]:
-    """Compute success and expected return of the shortest way to key, door and exit, over all initial states.
-
-    Both rooms are free of obstacles, so a way is as long as its steps and quarter turns. The rewards for coming
-    closer add up to the same on every way, so the shortest is the best.
-    """
-    returns, weights = [], []
-    for wall in range(2, size - 2):
-        y, x, room = np.arange(1, size - 1), np.arange(1, wall), (size - 2) * (wall - 1)
-        grid = np.meshgrid(y, y, x, y, x, range(4), indexing="ij")  # door, key, agent, heading
-        door, key_y, key_x, agent_y, agent_x, heading = (each.ravel() for each in grid)
-        lengths = _way(size, wall, (door, key_y, key_x), (agent_y, agent_x, heading))
-        distance = 2 * (size - 2) - agent_y - agent_x
-        returns.append(GOOD + PICKED + UNLOCKED + CLOSER * distance + LIVING * lengths)
-        weights.append(np.full(len(door), 1.0 / ((size - 4) * (size - 2) * 4 * room * room)))
-    gains, weight = np.concatenate(returns), np.concatenate(weights)
-    return float(weight @ (gains > 0.0)), float(weight @ gains)
-
-
-def _way(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, Any, Any]) -> Any:
-    """Measure the whole way (M,), by the best of the four sides of the key."""
-    door, key_y, key_x = plan
-    best = np.full(len(door), np.inf)
-    for side, (dy, dx) in enumerate(((-1, 0), (0, 1), (1, 0), (0, -1))):  # clockwise: the heading that faces the key
-        y, x = key_y - dy, key_x - dx
-        there = (y >= 1) & (y <= size - 2) & (x >= 1) & (x < wall)
-        picked = _ride(agent, (y, x, side)) + 1
-        opened = picked + _ride((y, x, side), (door, wall - 1, 1)) + 1
-        out = opened + abs(size - 2 - door) + (size - 2 - (wall - 1))
-        best = np.where(there, np.minimum(best, out), best)
-    return best
-
-
-def _ride(start: tuple[Any, Any, Any], end: tuple[Any, Any, Any]) -> Any:
-    """Count steps and quarter turns between two poses (y, x, clockwise heading) of a free room."""
-    turn = (end[2] - start[2]) % 4
-    return abs(end[0] - start[0]) + abs(end[1] - start[1]) + np.minimum(turn, 4 - turn)

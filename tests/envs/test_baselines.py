@@ -146,15 +146,21 @@ def test_the_script_writes_its_files_and_keeps_other_rows(tmp_path, capsys):
     assert "| Gridverse/Memory-5x5-v0 | 40 |  | 3 |" in page and "belief-optimal" in page
 
 
-def test_rooms_and_keydoor_have_their_recorded_bound_or_that_of_random_actions(tmp_path):
-    id = "Gridverse/Keydoor-5x5-v0"
-    for options in ([], ["--options", "time_limit", "100"]):
+def test_what_nobody_plays_any_more_is_as_recorded_or_bounded_by_random_actions(tmp_path):
+    rooms, cards = "Gridverse/Memory-FourRooms-7x7-v0", "POMDP/MemoryCards-v0"
+    for id, *options in (
+        (rooms,),
+        (rooms, "--options", "time_limit", "100"),
+        (cards,),
+        (cards, "--options", "pairs", "3"),
+    ):
         main(["--only", id, *options, "--episodes", "40", "--folder", str(tmp_path)])
-    recorded, shortened = known.read(tmp_path / "baselines.json").values()
-    shipped = known.shipped()[id]
-    assert (recorded.lower, recorded.scripted_episodes) == (shipped.lower, shipped.scripted_episodes)
-    assert shortened.lower == replace(shortened.random, kind="lower by random actions")
-    assert recorded.upper == shortened.upper == shipped.upper and shortened.scripted_episodes == 0
+    found, shipped = known.read(tmp_path / "baselines.json"), known.shipped()
+    assert (found[rooms].lower, found[rooms].scripted_episodes) == (shipped[rooms].lower, 1_000)
+    shortened = found[f"{rooms} (time_limit=100)"]
+    assert shortened.lower == replace(shortened.random, kind="lower by random actions") and shortened.upper.kind
+    assert (found[cards].lower, found[cards].upper) == (shipped[cards].lower, shipped[cards].upper)
+    assert not found[f"{cards} (pairs=3)"].bounded
 
 
 WRONG = [  # flags, and what the sentence says
