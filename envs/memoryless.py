@@ -25,7 +25,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from envs.baselines.playing import draws, finish
+from envs.baselines.players import draws, finish
 from envs.baselines.search import PAID, WON, Graph, explore
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe

@@ -20,7 +20,7 @@ import tyro
 from envs.baselines import known
 from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines
-from envs.baselines.playing import level, play, random_player
+from envs.baselines.players import level, play, random_player
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World

@@ -8,7 +8,7 @@ from typing import Any
 
 from envs.baselines import players, search, tabular
 from envs.baselines.known import Level
-from envs.baselines.playing import exactly, level, play
+from envs.baselines.players import exactly, level, play
 from envs.core import World
 from envs.errors import UserError
 from envs.gridverse.layouts import LockedRoom, Scattered

@@ -112,8 +112,10 @@ def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = 
 
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
     """Make lines from plain dicts and numbers, as `plain` gives them."""
-    fields: dict[str, Any] = {name: _level(value) if name in LEVELS else value for name, value in entry.items()}
-    return Lines(id=id, **(fields if {"lower", "upper"} & set(fields) else fields | BOUNDLESS))
+    levels = {name: entry[name] for name in LEVELS if name in entry}
+    for name, level in levels.items():
+        levels[name] = Level(Measure(**level["success"]), Measure(**level["returns"]), level["kind"])
+    return Lines(id=id, **{**BOUNDLESS, **entry, **levels})
 
 
 def plain(lines: Lines) -> dict[str, Any]:
@@ -121,10 +123,6 @@ def plain(lines: Lines) -> dict[str, Any]:
     entry = dataclasses.asdict(lines)
     empty = {"id"} if lines.bounded else {"id", *BOUNDLESS}
     return {name: value for name, value in entry.items() if name not in empty and value is not None}
-
-
-def _level(entry: Mapping[str, Any]) -> Level:
-    return Level(Measure(**entry["success"]), Measure(**entry["returns"]), entry["kind"])
 
 
 # The files

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from envs import baselines
-from envs.baselines import known, playing
+from envs.baselines import known, players
 from envs.baselines.__main__ import main
 from envs.baselines.known import published
 from envs.core import State, World
@@ -49,7 +49,7 @@ def apart(rate, count, other, others):
 @pytest.mark.parametrize("id", ["POMDP/HeavenHell-v0", "POMDP/MemoryCards-v0", "Gridverse/Memory-FourRooms-7x7-v0"])
 def test_random_actions_do_as_well_as_in_the_originals(id):
     world = make_world(id)
-    outcomes = playing.play(world, playing.random_player(world.num_actions, 1), 1_000, 2)
+    outcomes = players.play(world, players.random_player(world.num_actions, 1), 1_000, 2)
     assert apart(float(outcomes.success.double().mean()), 1_000, RANDOM[id], MEASURED) < 4
     assert outcomes.lengths.max() <= world.time_limit
 
@@ -75,13 +75,13 @@ class Coin(World):
 
 
 def test_short_episodes_are_not_counted_more_often_than_long_ones():
-    outcomes = playing.play(Coin(100), playing.random_player(2, 0), 4_000, 0)
+    outcomes = players.play(Coin(100), players.random_player(2, 0), 4_000, 0)
     assert apart(float(outcomes.success.double().mean()), 4_000, 0.5, 10**9) < 4
     assert torch.equal(outcomes.lengths, torch.where(outcomes.success, 9, 1))
     assert torch.equal(outcomes.returns, outcomes.lengths.double())  # an ended episode stands still
-    measured = playing.measure(torch.tensor([True, False, False, False]))
+    measured = players.measure(torch.tensor([True, False, False, False]))
     assert (measured.mean, measured.error) == pytest.approx((0.25, 0.25))
-    cut = playing.play(Coin(5), playing.random_player(2, 0), 100, 0)
+    cut = players.play(Coin(5), players.random_player(2, 0), 100, 0)
     assert not cut.success.any() and set(cut.lengths.tolist()) == {1, 5}
 
 

@@ -8,7 +8,7 @@ import torch
 from test_baselines import apart
 from world_keywords import DATA
 
-from envs.baselines import bounds, players, playing, search, tabular
+from envs.baselines import bounds, players, search, tabular
 from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
 from envs.registry import make_world
@@ -88,7 +88,7 @@ def test_heaven_hell_takes_fifteen_steps():
     found = tabular.solve(described, gap=1e-6)
     assert found.lower == pytest.approx(0.99**14) and found.upper == pytest.approx(0.99**14)
     player = tabular.belief_player(described, found)
-    outcomes = playing.play(world, player, 50, 0)
+    outcomes = players.play(world, player, 50, 0)
     assert outcomes.success.all() and (outcomes.lengths == 15).all() and (outcomes.returns == 1.0).all()
     assert search.every_start(world, search.solve(search.explore(world), 250)).success.all()
 
@@ -97,9 +97,9 @@ def test_the_bounds_of_hallway_enclose_what_its_policy_gets():
     world = make_world("POMDP/Hallway-v0")
     described = tabular.Model.of(world.tables)
     found = tabular.solve(described, gap=0.01, size=700)
-    outcomes = playing.play(world, tabular.belief_player(described, found), 1_000, 0)
+    outcomes = players.play(world, tabular.belief_player(described, found), 1_000, 0)
     # The goal is reached one step before the end, and pays in that step.
-    paid = playing.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
+    paid = players.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
     assert found.lower - 4 * paid.error < paid.mean < found.upper + 4 * paid.error
     assert found.upper - found.lower < 0.1 and outcomes.success.double().mean() > 0.97
     assert tabular.full_state(described, 250) >= float(outcomes.returns.mean())
@@ -189,7 +189,7 @@ def test_what_cannot_be_bounded_is_refused():
 
 def test_the_full_state_player_takes_the_shortest_way():
     outcomes = players.way_out(make_world("Gridverse/Memory-FourRooms-13x13-v0"), 3_000, 0)
-    lengths = playing.measure(outcomes.lengths[outcomes.success])
+    lengths = players.measure(outcomes.lengths[outcomes.success])
     assert abs(lengths.mean - 9.0) < 0.05 + 4 * lengths.error  # the originals' mean, to one decimal
     small = players.way_out(make_world("Gridverse/Memory-FourRooms-7x7-v0"), 4_000, 0)
     assert apart(float((~small.success).double().mean()), 4_000, 0.0146, 10_000) < 4  # resets nobody can win

@@ -13,7 +13,7 @@ from world_keywords import uniforms
 
 from envs.baselines import players
 from envs.baselines.bounds import Budget, best
-from envs.baselines.playing import play, random_player
+from envs.baselines.players import play, random_player
 from envs.registry import make_world
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 

@@ -9,7 +9,7 @@ import torch
 from catch_rules import memoryless
 from torch import Tensor
 
-from envs.baselines.playing import finish
+from envs.baselines.players import finish
 from envs.baselines.search import explore
 from envs.core import State, World
 from envs.errors import UserError
