@@ -31,7 +31,7 @@ from envs.registry import FROM_FILES, WORLDS, make_world
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(Budget):
     """Measure random actions and the best known players, and write the table of both."""
 
     only: tuple[str, ...] = ()
@@ -40,14 +40,6 @@ class Args:
     """Keywords and values of the one environment that --only names, such as path my.pomdp; it has a row of its own."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
-    episodes: int = 4_000
-    """Episodes of random actions and of players."""
-    seed: int = 0
-    """Seed of environments and players."""
-    gap: float = 0.01
-    """Difference between the bounds on the discounted value of a tabular environment at which their search ends."""
-    size: int = 2_500
-    """Vectors and points of these bounds after which their search gives up; Hallway's gap closes slowly."""
     folder: str = "results"
     """Where baselines.md, .csv and .json go."""
     write: bool = True
@@ -94,12 +86,11 @@ def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
     bounds, and the reason is printed.
     """
     begin = time.perf_counter()
-    budget = Budget(args.episodes, args.seed, args.gap, args.size)
     player = random_player(world.num_actions, args.seed + 1, world.device)
     random = level(play(world, player, args.episodes, args.seed), "measured")
     shipped = known.lines(id)
     try:
-        found = best(world, budget)
+        found = best(world, args)
     except UserError as error:
         if shipped is None:
             print(f"{id}: no best. {error}", flush=True)

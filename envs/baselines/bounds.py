@@ -28,10 +28,14 @@ ROUNDING = 1e-9
 class Budget:
     """How much is computed."""
 
-    episodes: int  # of players
-    seed: int
-    gap: float  # between the bounds on the discounted value of a tabular environment, at which their search ends
-    size: int  # vectors and points of these bounds, at which their search gives up
+    episodes: int = 4_000
+    """Episodes of random actions and of players."""
+    seed: int = 0
+    """Seed of environments and players."""
+    gap: float = 0.01
+    """Difference between the bounds on the discounted value of a tabular environment at which their search ends."""
+    size: int = 2_500
+    """Vectors and points of these bounds after which their search gives up; Hallway's gap closes slowly."""
 
 
 @dataclass(frozen=True)
