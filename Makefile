@@ -2,6 +2,7 @@
 # make test-long   those: whole runs, killed ones, torch's compiler
 # make study-smoke   a small study and its report, in minutes           make test-cluster   the tests of Ray
 # make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
+# make fuzz MINUTES=10   change files at random and look for what breaks
 # make lint   ruff, mypy and who may import whom         make bench   speed of the core
 # make results   every report, picture and page in results/ again, from the tables there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
@@ -10,9 +11,10 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 PIP_FLAGS ?=
 WORKERS ?= 2
+MINUTES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo test test-long test-results test-cluster test-triton study-smoke results lint bench clean
+.PHONY: demo test test-long test-results test-cluster test-triton fuzz study-smoke results lint bench clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
@@ -38,6 +40,9 @@ test-triton: build/triton/.stamp
 build/triton/.stamp: .venv/.stamp
 	$(BIN)/python -m pip install $(PIP_FLAGS) --no-deps --upgrade --target build/triton triton
 	touch $@
+
+fuzz: .venv/.stamp
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz/fuzz.py --minutes $(MINUTES)
 
 study-smoke: .venv/.stamp
 	$(BIN)/python -m dqn_memory.study.run smoke --workers $(WORKERS)

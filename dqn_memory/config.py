@@ -29,7 +29,7 @@ from dqn_memory.runs.settings import (
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """One double-DQN update. The defaults are the corrected form; configs/paper.toml holds the published one."""
+    """One Q-learning update. The defaults are the corrected form; configs/paper.toml holds the published one."""
 
     batch_size: Annotated[int, Bounds(1)] = 32
     """Windows per update."""
@@ -209,7 +209,7 @@ class TrainConfig:
     match: str | None = None
     """Trainable parameters to match, such as 100k: sets width and head width."""
     plugin: Repeatable = ()
-    """Modules imported first, which register blocks, architectures or environments of their own."""
+    """Modules imported first, which register blocks, priors, architectures or environments of their own."""
 
     @classmethod
     def earlier(cls) -> TrainConfig:

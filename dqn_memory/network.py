@@ -229,14 +229,14 @@ class NetworkConfig:
     heads: Annotated[int, Bounds(1)] = 8
     """Attention heads H; must divide the width."""
     layers: Annotated[int, Bounds(0)] | None = None
-    """Encoder layers."""
+    """Encoder layers (None, here and below: as the architecture has it)."""
     context: Annotated[int, Bounds(1)] = 50
     """Context length K: the network never sees more than K observations."""
     form: Literal["paper", "paper_equations"] = "paper"
-    """`paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22: no ReLU on the
-    sublayer outputs, an output projection after the recurrence, one bias-free linear head, no last LayerNorm."""
+    """Of the DBGFQN paper: `paper` is Algorithm 1 with Table 3's counts; `paper_equations` is equations 10 and 20-22:
+    no ReLU on sublayer outputs, a projection after recurrences, one bias-free linear head, no last LayerNorm."""
     gate: str | None = None
-    """Combine gate: residual or gru."""
+    """How the output of a sublayer joins the residual stream: residual or gru."""
     norm_order: Literal["post", "identity"] | None = None
     """Order of LayerNorm and sublayer: post (DTQN) or identity (GTrXL's identity-map reordering)."""
     position_encoding: str | None = None

@@ -42,7 +42,6 @@ from envs.machine import revision
 from envs.tables import Table, Value, origin, page
 
 MISSING_COLUMNS = ("dbgfqn", "dtqn4")  # the proposed model and its baseline, which the paper's Table 3 leaves out
-
 TEXTS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
@@ -144,17 +143,11 @@ def all_tables(rows: Sequence[Row]) -> Iterator[Table]:
     def divided(cell: tuple[str, str]) -> str:
         return f"{ours[cell].trainable:,} + {(ours[cell].published or 0) - ours[cell].trainable:,}"
 
-    sections = {
-        "The DBGFQN paper's Table 3": (
-            compared,
-            TEXTS["table3"].format(matching, len(printed)),
-        ),
-        "Trainable parameters and causal masks": (
-            divided,
-            TEXTS["masks"],
-        ),
-    }
-    for title, (cell, note) in sections.items():
+    sections = (
+        ("The DBGFQN paper's Table 3", compared, TEXTS["table3"].format(matching, len(printed))),
+        ("Trainable parameters and causal masks", divided, TEXTS["masks"]),
+    )
+    for title, cell, note in sections:
         lines = [[env, *(cell((env, name)) for name in names)] for env in envs]
         yield Table(["world", *map(str.upper, names)], lines, title, note)
     yield from _size_tables(rows)

@@ -175,7 +175,7 @@ class QTrainer(Trainer[TrainConfig]):
 
     @classmethod
     def resolve(cls, config: TrainConfig) -> TrainConfig:
-        """Name the environment's file from the root, and turn `--match` into widths."""
+        """Make `--path` absolute, and turn `--match` into widths."""
         environment = config.environment
         if environment.path is not None and Path(environment.path).is_file():  # else a name that the environment knows
             config = replace(config, environment=replace(environment, path=str(Path(environment.path).resolve())))

@@ -133,10 +133,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         self._done: Mask = np.zeros(num_envs, bool)
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start all episodes, or only those of `options["reset_mask"]` (N,) bool; seeds of other rows are not used."""
         chosen = self._chosen(options)

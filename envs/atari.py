@@ -68,12 +68,7 @@ class AtariFleet(ReplayedFleet):
     reports_success = False
 
     def __init__(
-        self,
-        game: str,
-        num_envs: int,
-        seed: int,
-        device: str | torch.device = "cpu",
-        config: AtariConfig | None = None,
+        self, game: str, num_envs: int, seed: int, device: str | torch.device = "cpu", config: AtariConfig | None = None
     ) -> None:
         super().__init__(game, num_envs, device)
         self.config = config or AtariConfig()

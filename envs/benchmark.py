@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 import timeit
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,16 +44,7 @@ GRAPH_ENVS = 65_536
 GRAPH_IDS = ("Gridverse/Memory-13x13-v0", "Gridverse/Memory-NineRooms-13x13-v0")
 SMALL = ("-5x5", "-7x7", "-9x9", "-11x11")
 
-NOTE = (
-    "Steps per second with random actions, resets included: `single`: one environment from `gymnasium.make`, `vector`: "
-    "1,024 from `gymnasium.make_vec` in SAME_STEP mode, all rows together; medians of the repetitions. `original`: "
-    "steps per second of the original environment, its resets not counted (`envs/originals.csv`); "
-    "`ratio`: ours over that; `bar`: what is asked for; `holds`: whether it is reached."
-)
-GRAPH_NOTE = (
-    "Steps per second of all environments together inside one CUDA graph: random numbers, actions, steps and resets "
-    "of finished episodes. `episodes`: those that ended while it was timed."
-)
+TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
@@ -189,14 +181,11 @@ def capture(play: RandomPlay, steps: int) -> torch.cuda.CUDAGraph:
 
 def measured(args: Args) -> Iterator[Table]:
     """Measure every environment in turn, the one at work named on standard error."""
-    rows, on_cuda = [], args.device == "cuda"
+    rows = []
     for number, id in enumerate(args.ids(), 1):
         print(f"{number} of {len(args.ids())}: {id}", file=sys.stderr)
-        rows.append(graph_row(id) if on_cuda else cpu_row(id, args))
-    if on_cuda:
-        yield Table.from_records(rows, "Many environments inside one CUDA graph", GRAPH_NOTE)
-    else:
-        yield Table.from_records(rows, "Environments on a CPU", NOTE)
+        rows.append(graph_row(id) if args.device == "cuda" else cpu_row(id, args))
+    yield Table.from_records(rows, *TEXTS[args.device])
 
 
 @one_line_errors

@@ -136,11 +136,8 @@ class _Check:
         _require(pair, f"{where}: reset does not give an observation and a dict as info")
         wanted, _ = self.single.reset(seed=seed, options=options[1])
         for index in range(self.count):
-            due = (
-                ""
-                if mask is None
-                else f", the observation of a row that was {'' if mask[index] else 'not to be '}reset"
-            )
+            fate = "" if mask is None else "reset" if mask[index] else "not to be reset"
+            due = fate and f", the observation of a row that was {fate}"
             _check_same(row(result[0], index), row(wanted, index), f"{where}{due} in row {index}")
 
     def _step(self, where: str) -> tuple[tuple[Any, ...], Array]:

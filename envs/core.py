@@ -72,7 +72,7 @@ class World(ABC, Generic[S]):
        three axes, has that form in the world already, (N, C, H, W), as trainers read it from a fleet.
     5. `__init__(self, ..., time_limit=100, device="cpu")`, whose first line is `super().__init__(time_limit, device)`.
        `device` is always given by keyword; all tables are made there. Other keywords are what `Entry.kwargs`,
-       `--env-kwargs` and `gymnasium.make` set, so each needs a default or a value in the Entry.
+       `--options` and `gymnasium.make` set, so each needs a default or a value in the Entry.
     6. `reset(u)`: N first states, with steps and returns from `self.counters(N)`.
     7. `step(state, action, u)`: a new state and four more, see below; the given state stays as it is. `steps` grows
        by one and `returns` by the reward. The world truncates by itself at `time_limit`.

@@ -6,14 +6,13 @@ import hashlib
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from envs.errors import UserError, require
 
-Entry = TypeVar("Entry")
 TEMPORARY = ".*.tmp"  # what a file is called that is not yet whole
 
 
@@ -93,26 +92,6 @@ def write_text(path: Path, text: str) -> None:
     """Write a text file as `write_atomic` does, in a folder that is made where it is missing."""
     make_folder(path.parent)
     write_atomic(path, text.encode())
-
-
-def read_entries(path: Path, entry: Callable[[str, dict[str, Any]], Entry], what: str) -> dict[str, Entry]:
-    """Read a JSON file of entries by name; none where there is no file yet.
-
-    Args:
-        path: the file.
-        entry: makes an entry of its name and its plain values.
-        what: the entries, for the error's sentence.
-
-    Raises:
-        UserError: the file holds something else.
-    """
-    if not path.exists():
-        return {}
-    try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
-        return {name: entry(name, values) for name, values in entries.items()}
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is no table of {what}; move it away or choose another --folder") from None
 
 
 def sha256(data: bytes) -> str:

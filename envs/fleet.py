@@ -112,10 +112,8 @@ class TensorFleet:
         """
         template, saved = self.world.reset(self.draws(self.world.reset_draws)), state.get("state", {})
         shapes, wanted = ({name: each.shape for name, each in fields.items()} for fields in (saved, vars(template)))
-        kind, advice = (
-            type(self.world).__name__,
-            "resume with the world and the number of worlds that the run was started with",
-        )
+        kind = type(self.world).__name__
+        advice = "resume with the world and the number of worlds that the run was started with"
         require(shapes == wanted, f"The saved state does not fit {self.num_envs} worlds of {kind}; {advice}.")
         self.state = type(template)(**{name: value.to(self.device) for name, value in saved.items()})
         restore_generator(self.generator, state["generator"])

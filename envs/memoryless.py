@@ -6,9 +6,6 @@ number is that of a policy, and nothing proves that there is no better one. How 
 the best value says how firm it is. Observations of integers and pictures are told apart as they are, the components of
 a continuous observation by the cells of a grid (`BINS`).
 
-A policy without a memory can still do what a memory would: position, speed and direction are visible, and a policy can
-arrange that they say what was seen before.
-
 Writes results/memoryless.json and memoryless.md; environments that are not asked for keep their rows there.
 """
 
@@ -16,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ import torch
 import tyro
 from torch import Tensor
 
-from envs.baselines.playing import draws, finish
+from envs.baselines.players import draws, finish
 from envs.baselines.search import PAID, WON, Graph, explore
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
@@ -39,21 +37,11 @@ from envs.registry import make_world
 from envs.tables import Table, origin, read_tables, write_page
 
 TITLE = "How far one gets without a memory"
-POLICIES, ORIGINS = "Best policies", "How the rows were made"
-POLICIES_NOTE = """\
-The best policy from the newest observation alone that a search found: a table with one action for every observation,
-and a stochastic policy that begins at it. Both are lower bounds on the best policy of their kind. One search goes for
-success, one for return; `reached`: how many of its restarts ended with the best value that it found. Where initial
-states are few and only they are random, numbers are exact; elsewhere they are means of fresh episodes.
-
-Such a policy is not without any past: the position, the speed and the direction that it sees are what it has done
-before, and a table can make them say what it has seen. Where it comes near the best known player, an environment does
-not show that an agent remembers; there, only the number of steps or another environment does."""
-ORIGINS_NOTE = """\
-`exact`: judged on every initial state, else on `episodes`. Seconds on the wall of machines that had other work. A +
-after a revision: with uncommitted changes."""
+TEXTS: dict[str, tuple[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 MEASURES = ("success", "return")  # rows of a score
 FORMATS = {f"{kind}_{measure}": ".3f" for kind in ("table", "stochastic") for measure in MEASURES}
+POLICIES = Table((), (), *TEXTS["policies"], FORMATS)
+ORIGINS = Table((), (), *TEXTS["origins"])
 
 SAME = 1e-9  # difference of two scores that is taken for rounding
 SURE = 3.0  # logit of a table's own action where a stochastic policy begins; all others begin at 0
@@ -114,7 +102,7 @@ class ExactGame:
 
     exact = True
 
-    def __init__(self, world: World[Any], graph: Graph) -> None:
+    def __init__(self, world: World[Any], graph: Graph, step_reward: float) -> None:
         self.states, self.actions = graph.follower.shape
         self.observations, self.limit = len(graph.observation_ids), world.time_limit
         ended = graph.follower < 0
@@ -125,7 +113,7 @@ class ExactGame:
         # What is a success with the first, second ... step. Rewards are added in the order in which a world adds them,
         # so that a return of nearly 0 has the world's own sign.
         verdict, last = endings.T[:, :, None]  # (E, 1) each
-        before = np.cumsum(np.r_[0.0, np.full(self.limit - 1, step_reward(graph) or 0.0)])  # (limit,)
+        before = np.cumsum(np.r_[0.0, np.full(self.limit - 1, step_reward)])  # (limit,)
         won = (verdict == WON) | ((verdict == PAID) & (before + last > 0.0))
         self.wins = torch.from_numpy(won).double()  # (E, limit)
         self.follower, self.reward = torch.from_numpy(follower), torch.from_numpy(graph.reward)  # (S, A)
@@ -168,10 +156,7 @@ class ExactGame:
             value = (chance * after[:, self.follower]).sum(2) + torch.stack((torch.zeros_like(gain), gain))
         return value[:, self.initial].mean(1)
 
-    @torch.no_grad()
-    def judge(self, policy: Tensor) -> Tensor:
-        """Score without gradient, (2,)."""
-        return self.expect(policy)
+    judge = torch.no_grad()(expect)
 
     def first_tables(self, count: int, generator: torch.Generator) -> Tensor:
         """Return tables (count, O) of uniformly random actions to begin searches with."""
@@ -247,15 +232,10 @@ def make_game(world: World[Any], episodes: int, seed: int, fresh: int) -> Game:
     """Choose the exact game where the world has a list of initial states, and an ending alone tells its success."""
     if world.initial_draws() is not None:
         graph = explore(world)
-        if step_reward(graph) is not None or not (graph.verdict == PAID).any():
-            return ExactGame(world, graph)
+        rewards = np.unique(graph.reward[graph.follower >= 0])  # of steps that end no episode
+        if len(rewards) < 2 or not (graph.verdict == PAID).any():
+            return ExactGame(world, graph, rewards.sum())
     return SampledGame(world, episodes, seed, fresh)
-
-
-def step_reward(graph: Graph) -> float | None:
-    """Give the reward of every step that does not end an episode; None where they differ."""
-    rewards = np.unique(graph.reward[graph.follower >= 0])
-    return None if len(rewards) > 1 else float(rewards.sum())
 
 
 # Observations: how they are told apart
@@ -405,16 +385,6 @@ def compute(args: Args, argv: Sequence[str]) -> tuple[list[Row], Row]:
     return rows, made | origin("envs.memoryless", argv)
 
 
-def in_words(rows: Sequence[Row]) -> str:
-    """Say the best success and return of any policy that was found, and how firm they are."""
-    parts = []
-    for row in rows:
-        measure = row["searched"]
-        best = max(each[f"{kind}_{measure}"] for each in rows for kind in ("table", "stochastic"))
-        parts.append(f"best {measure} {best:.3f} ({row['reached']} of {row['restarts']} restarts reach its table)")
-    return f"{rows[0]['env']} without a memory: {', '.join(parts)}"
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Search, print, write."""
     argv = sys.argv[1:] if argv is None else argv
@@ -427,10 +397,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         tables = read_tables(folder / "memoryless.json")
         make_folder(folder)
     rows, made = compute(args, argv)
-    print(in_words(rows))
+    print(Table.from_records(rows, formats=FORMATS).text())
     if args.write:
-        policies = tables.get(POLICIES, Table((), (), POLICIES, POLICIES_NOTE, FORMATS)).replace_rows("env", rows)
-        origins = tables.get(ORIGINS, Table((), (), ORIGINS, ORIGINS_NOTE)).replace_rows("env", [made])
+        policies = tables.get(POLICIES.title, POLICIES).replace_rows("env", rows)
+        origins = tables.get(ORIGINS.title, ORIGINS).replace_rows("env", [made])
         write_page(folder, "memoryless", TITLE, {}, [policies, origins])
 
 

@@ -155,21 +155,19 @@ def publish(
 ) -> None:
     """Print and write each table as soon as it is there, so that one that fails loses none of those before it.
 
-    A table that comes again, with more rows, takes the place of the one before. See `write_page`; nothing is written
-    where there is no folder.
+    A table that comes again, with more rows, takes the place of the one before. Without a folder nothing is written;
+    the other arguments are those of `write_page`.
     """
     if folder is not None:
         make_folder(folder)
     made: dict[str, Table] = {}
     for table in tables:
-        print(
-            "\n\n".join([table.text(), *([table.note] if table.note and table.title not in made else []), ""]),
-            flush=True,
-        )
+        note = "" if table.title in made else table.note
+        print("\n\n".join(filter(None, (table.text(), note))), end="\n\n", flush=True)
         made[table.title] = table
         if folder is not None:
             write_page(folder, name, title, facts, list(made.values()), section)
-    if folder is not None:
+    if folder is not None and made:
         print(f"wrote {folder / name}.md and {folder / name}.json" + (f", section {section!r}" if section else ""))
 
 

@@ -1,1 +1,1 @@
-"""World models for Atari built from the same memory blocks."""
+"""World models, UniZero and GLAM, from the same memory blocks: for Atari, Gymnasium and this suite's environments."""

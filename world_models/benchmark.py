@@ -1,8 +1,8 @@
-"""How fast a world model is: `python -m world_models.benchmark unizero|glam [RUN]`.
+"""How fast a world model is: `python -m world_models.benchmark unizero|glam`.
 
-Without RUN it measures what the trainers do (acting, updates) and what a whole run of 100,000 steps of Pong adds up to:
-a small preset on a CPU, the full size on CUDA. With RUN it reads what a finished or a running run logged about its own
-speed. Both write a section of results/benchmarks/unizero.{md,json} or glam.{md,json}, whole; other sections are kept.
+It measures what the trainers do (acting, updates) and what a whole run of 100,000 steps of Pong adds up to: a small
+preset on a CPU, the full size on CUDA. Each device has a section of results/benchmarks/unizero.{md,json} or
+glam.{md,json}, which is written whole; other sections are kept.
 """
 
 from __future__ import annotations
@@ -10,30 +10,29 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
-from statistics import median
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import tyro
+from torch import Tensor
 
-from dqn_memory.analysis.timing import CompareArgs, Timer, Work, environment_step, prior_rows
+from dqn_memory.analysis.timing import CompareArgs, Timer, Work
+from dqn_memory.blocks import PRIORS, PriorConfig
+from dqn_memory.blocks.attention import attend
 from dqn_memory.runs.backend import Backend
 from dqn_memory.runs.errors import UserError, near_names, one_line_errors
-from dqn_memory.runs.folder import Run
 from dqn_memory.runs.settings import Repeatable, parse, set_tf32
-from dqn_memory.runs.toml import from_record
+from envs.fleet import Fleet, make_fleet
 from envs.machine import benchmark_facts
 from envs.tables import Table, origin, publish
 from world_models.glam.config import MemoryKind
 from world_models.glam.train import GlamTrainer
 from world_models.unizero.config import TrainConfig as UniZeroConfig
-from world_models.unizero.phases import EVALUATION, LEARNING, PHASES
 from world_models.unizero.train import UniZeroTrainer
 
 MODULE = "world_models.benchmark"
@@ -52,7 +51,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Args(CompareArgs):
-    """Measure a world model, or put what a RUN logged into the page of results.
+    """Measure a world model.
 
     UniZero has the tables acting, learning, projection (which needs the first two) and priors; GLAM has phases,
     imagination and projection (which needs the phases).
@@ -60,10 +59,6 @@ class Args(CompareArgs):
 
     model: tyro.conf.Positional[Literal["unizero", "glam"]]
     """Which world model."""
-    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")] = ""
-    """Run folder whose log is read; nothing is measured then."""
-    name: str = ""
-    """Name of a run's section, after "run" (empty: its environment and device)."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """A small preset on a cpu, the full size on cuda (auto: cuda where there is one)."""
     engine: Repeatable = ()
@@ -130,6 +125,12 @@ def timed(timer: Timer, works: Mapping[str, Work]) -> Row:
     return medians | {"spread": max(time.spread for time in times.values())}
 
 
+def games(fleet: Fleet, device: str) -> Work:
+    """Make a step of parallel environments under random actions."""
+    draws = torch.Generator().manual_seed(0)
+    return lambda: fleet.step(torch.randint(fleet.num_actions, (fleet.num_envs,), generator=draws).to(device))
+
+
 def minutes(milliseconds: Mapping[str, float]) -> Row:
     """Turn the parts of a run into minutes, and add them up."""
     parts = {f"{name}_min": value / 60_000 for name, value in milliseconds.items()}
@@ -138,7 +139,7 @@ def minutes(milliseconds: Mapping[str, float]) -> Row:
 
 def tables(args: Args) -> Iterator[Table]:
     """Measure table after table; one that comes again with more rows replaces the one before."""
-    timer = args.config.compare
+    timer = args.timer
     notes = CASES[args.model]["tables"]
     wanted = args.only or tuple(notes)
     engines = args.engine or (("eager",) if args.on == "cpu" else ("eager", "compile", "cudagraph"))
@@ -166,18 +167,17 @@ def unizero_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> 
     trainer = make_trainer("unizero", case, flags)
     config, num_envs = trainer.config, trainer.fleet.num_envs
     no_end = torch.zeros(num_envs, dtype=torch.bool, device=trainer.device)
-    draws = torch.Generator().manual_seed(0)
 
     def step() -> None:
         action, _, latent = trainer.plan()
         trainer.planner.remember(latent, action, no_end)
 
-    def games() -> None:
-        trainer.fleet.step(torch.randint(trainer.num_actions, (num_envs,), generator=draws).to(trainer.device))
-
     if {"acting", "projection"} & set(wanted):
         row = case | {"trees": config.search.backend, "query_per": config.search.query_per, "num_envs": num_envs}
-        row |= {"simulations": config.search.simulations, **timed(timer, {"step": step, "games": games})}
+        row |= {
+            "simulations": config.search.simulations,
+            **timed(timer, {"step": step, "games": games(trainer.fleet, case["device"])}),
+        }
         row |= {"steps_s": 1000 * num_envs / row["step_ms"], "step_bar": bar("step", row)}
         yield "acting", row | {"steps_s_bar": CASES["bars"]["tiny"] if case["preset"] == "tiny" else None}
     # the trees have no part in learning, and reanalysis queries the model alike in all cases
@@ -239,9 +239,12 @@ def glam_rows(case: Row, flags: str, wanted: Sequence[str], timer: Timer) -> Ite
 def glam_runs(found: Mapping[str, Sequence[Row]], cases: Sequence[tuple[Row, str]], timer: Timer) -> Iterator[Row]:
     """Project the minutes of whole runs from their phases and the steps of their environments."""
     device, config = cases[0][0]["device"], parsed("glam", cases[0][0], "")
-    step = partial(environment_step, config.environment.env, device=device, env_kwargs=config.env_kwargs())
-    alone, many = (timed(timer, {"games": step(num_envs)})["games_ms"] for num_envs in (1, GAMES))
-    evaluated = 2 * ROUNDS * EPISODE
+    evaluated, taken = 2 * ROUNDS * EPISODE, []
+    for num_envs in (1, GAMES):
+        fleet = make_fleet(config.environment.env, num_envs, 0, device, env_kwargs=config.env_kwargs())
+        fleet.reset()
+        taken.append(timed(timer, {"games": games(fleet, device)})["games_ms"])
+    alone, many = taken
     for case, _ in cases:
         steps = horizons(case)
         measured = {row["horizon"]: row for row in found["phases"] if case.items() <= row.items()}
@@ -255,90 +258,54 @@ def glam_runs(found: Mapping[str, Sequence[Row]], cases: Sequence[tuple[Row, str
         yield case | {"form": first["form"]} | minutes(milliseconds) | {"bar": bar("glam", case)}
 
 
-# ---- a whole run -----------------------------------------------------------------------------------------------------
-def run_section(model: str, path: Path, name: str = "") -> tuple[str, Row, list[Table]]:
-    """Read a run's log: the name of its section, what its speed depends on, its tables."""
-    run, texts = Run.open(path), CASES["runs"]
-    config = from_record(TRAINERS[model].config_class, run.config_toml, str(path / "config.toml"))
-    facts = {fact: run.environment.get(fact) for fact in texts["facts"]}
-    facts |= {key: attrgetter(where)(config) for key, where in texts["settings"][model].items()}
-    lines = run.metrics()
-    rows = {"phases": phase_rows(lines)} if model == "unizero" else {"speed": [speed_row(lines)]}
-    if model == "glam":
-        rows["training"] = outcome_rows(lines, "charts")
-    rows["curve"] = outcome_rows(lines, "eval", "final")
-    state = "finished" if any("final/episodic_return" in line for line in lines) else "not finished"
-    progress = f"{lines[-1]['step']:,} of {config.total_steps:,} environment steps; {state}. "
-    tables = [Table.from_records(several, *texts[table]) for table, several in rows.items()]
-    tables[0] = replace(tables[0], note=progress + tables[0].note)
-    return f"run {name or config.environment.env + ' on ' + str(facts['device'])}", facts, tables
+# ---- attention -------------------------------------------------------------------------------------------------------
+def mixing_work(shape: tuple[int, int, int], device: str, name: str, tokens: int, gradient: bool) -> Work:
+    """Mix the values of `tokens` positions for a shape (B, H, E); "local, masked" is computed as other priors are."""
+    kind, _, masked = name.partition(", ")
+    prior = PriorConfig(kind=kind).build(shape[1], tokens).to(device)
+    draws = torch.Generator().manual_seed(0)
+    values = torch.randn(3, *shape[:2], tokens, shape[2], generator=draws).to(device)
+    query, key, value = inputs = [value.clone().requires_grad_(gradient) for value in values]
+
+    def mix() -> Tensor:
+        scale, bias = prior.tables(tokens)
+        window = None if masked else prior.fixed_window
+        mixed = attend(query, key, value, scale, bias, future_logit_zero=prior.future_logit_zero, window=window)
+        if gradient:
+            torch.autograd.backward(mixed, torch.ones_like(mixed), inputs=inputs)
+        return mixed
+
+    return mix if gradient else torch.no_grad()(mix)
 
 
-def phase_rows(lines: Sequence[Row]) -> list[Row]:
-    """Make a row for each phase of UniZero's algorithm, one for the rest, one for the whole run."""
-    timed = [line for line in lines if f"time/{LEARNING}" in line]
-    if not timed:
-        raise UserError("the run has logged no phases yet: wait for its first log line")
-    steps, whole = int(timed[-1]["step"]), max(float(line.get("time/elapsed", 0.0)) for line in lines)
-    seconds = {phase: sum(float(line[f"time/{phase}"]) for line in timed) for phase in PHASES}
-    updates = float(timed[-1]["charts/updates"])
-    seconds |= {"rest": max(whole - sum(seconds.values()), 0.0), "whole run": whole}
-    return [
-        {
-            "part": phase, "seconds": spent, "share": spent / whole if whole else None,
-            "steps_s": steps / spent if spent and phase != EVALUATION else None,
-            "updates_s": updates / spent if spent and phase == LEARNING else None,
-        }
-        for phase, spent in seconds.items()
-    ]  # fmt: skip
-
-
-def speed_row(lines: Sequence[Row]) -> Row:
-    """Give the steps, updates and minutes of a GLAM run so far, and the milliseconds of a step."""
-    logs = [line for line in lines if "charts/updates" in line]
-    if len(logs) < 2:
-        raise UserError("the run has logged too little yet: wait for its second log line")
-    evaluated = [line["step"] for line in lines if "eval/episodic_return" in line]  # each after its step's log line
-    stretches = [
-        1_000 * (after["time/elapsed"] - before["time/elapsed"]) / (after["step"] - before["step"])
-        for before, after in pairwise(logs)
-        if after["charts/updates"] > before["charts/updates"]
-        and not any(before["step"] <= step < after["step"] for step in evaluated)
-    ]
-    return {
-        "steps": int(logs[-1]["step"]), "updates": int(logs[-1]["charts/updates"]),
-        "minutes": max(float(line["time/elapsed"]) for line in lines) / 60,
-        "step_ms": median(stretches) if stretches else None,
-    }  # fmt: skip
-
-
-def outcome_rows(lines: Sequence[Row], *parts: str) -> list[Row]:
-    """Make a row for each log line with returns of these parts (charts: of training, eval, final)."""
-    names = {"return": "episodic_return", "greedy": "greedy_episodic_return", "success": "success_rate",
-             "length": "episodic_length", "episodes": "episodes"}  # fmt: skip
-    rows = list[Row]()
-    for line in lines:
-        for part in (part for part in parts if f"{part}/episodic_return" in line):
-            found = {column: line.get(f"{part}/{name}") for column, name in names.items()}
-            shown = {column: value for column, value in found.items() if value is not None}
-            rows.append({"step": line["step"], **shown, "minutes": line["time/elapsed"] / 60})
-    return rows
+def prior_rows(timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str) -> Iterator[Row]:
+    """Measure the milliseconds of attention under every prior, by context, forward and with the gradient."""
+    names, measured = (*PRIORS, "local, masked"), dict[tuple[str, int], float]()  # measured: with the gradient
+    for tokens in contexts:
+        forward, both = (
+            timer({name: mixing_work(shape, device, name, tokens, gradient) for name in names})
+            for gradient in (False, True)
+        )
+        for name in names:
+            measured[name, tokens], half = both[name].median, measured.get((name, tokens // 2))
+            yield {
+                "prior": name, "tokens": tokens, "ms": forward[name].median, "both_ms": both[name].median,
+                "spread": both[name].spread, "of_causal": 1 / forward[name].speed_up(forward["causal"]),
+                "both_of_causal": 1 / both[name].speed_up(both["causal"]),
+                "growth": None if half is None else both[name].median / half,
+            }  # fmt: skip
 
 
 @one_line_errors
 def main(argv: Sequence[str] | None = None) -> None:
-    """Measure or read; print and write the tables."""
+    """Measure; print and write the tables."""
     argv = sys.argv[1:] if argv is None else argv
     args = tyro.cli(Args, args=argv, prog=f"python -m {MODULE}")
     args.check()
-    found: Iterable[Table]
-    if args.run:
-        section, facts, found = run_section(args.model, Path(args.run), args.name)
-    else:
-        torch.set_num_threads(args.threads)
-        set_tf32(False)
-        section, facts, found = args.on, origin(MODULE, argv, **benchmark_facts()), tables(args)
-    publish(found, args.target, args.model, CASES[args.model]["title"], facts, section)
+    torch.set_num_threads(args.threads)
+    set_tf32(False)
+    facts = origin(MODULE, argv, **benchmark_facts())
+    publish(tables(args), args.target, args.model, CASES[args.model]["title"], facts, args.on)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import torch
 import tyro
 from torch import nn
 
-from dqn_memory.analysis.size import gigaflop
+from dqn_memory.analysis.size import count, gigaflop
 from dqn_memory.blocks import PRIORS
 from dqn_memory.network import ObservationSpec
 from dqn_memory.runs.errors import one_line_errors
 from dqn_memory.runs.settings import Bounds, check_numbers, read_config
-from envs.machine import describe_environment
+from envs.machine import git_state
 from envs.tables import Table, Value, origin, page, write_page
 from world_models.glam import acting
 from world_models.glam.agent import Agent
@@ -61,15 +61,10 @@ class Args:
     """Folder of the two files (None: results/unizero or results/glam)."""
 
 
-def count(module: nn.Module) -> int:
-    """Count the elements of all parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def total(build: Callable[[int], nn.Module], actions: int) -> int:
     """Count the parameters of a model without storing any."""
     with torch.device("meta"):
-        return count(build(actions))
+        return count(build(actions)).parameters
 
 
 def formula(build: Callable[[int], nn.Module]) -> str:
@@ -96,17 +91,17 @@ def unizero_tables(actions: int) -> list[Table]:
 def unizero_row(model: WorldModel) -> Row:
     """Count one model's parameters, and the MFLOP of each query to it, batch 1."""
     config, dynamics = model.config, model.dynamics
-    parts = {name: count(part) for name, part in dynamics.named_children()}
+    parts = {name: count(part).parameters for name, part in dynamics.named_children()}
     embedding, positions = parts["embedding"], parts.get("positions", 0)
     latent = torch.zeros(1, config.horizon, config.width)
     action = torch.zeros(1, config.horizon, dtype=torch.int64)
     window, frame = model.window(1), torch.zeros(1, *model.spec.shape, dtype=model.spec.dtype)
     return {
         "dynamics": config.dynamics, "prior": config.prior.kind if config.dynamics == "transformer" else "",
-        "total": count(model), "encoder": count(model.encoder), "actions": embedding, "positions": positions,
-        "stack": count(dynamics) - embedding - positions,
-        "learned_prior": sum(count(attention.prior) for attention in model.attentions()),
-        "heads": count(model.heads),
+        "total": count(model).parameters, "encoder": count(model.encoder).parameters, "actions": embedding,
+        "positions": positions, "stack": count(dynamics).parameters - embedding - positions,
+        "learned_prior": sum(count(attention.prior).parameters for attention in model.attentions()),
+        "heads": count(model.heads).parameters,
         "encode": f"{1e3 * gigaflop(lambda: model.encode(frame)):.3f}",
         "root": f"{1e3 * gigaflop(lambda: model.root(window, latent[:, 0])):.3f}",
         "expand": f"{1e3 * gigaflop(lambda: model.expand(window, latent[:, 0], action[:, 0])):.3f}",
@@ -164,7 +159,7 @@ def parts(model: GlamModel) -> dict[str, nn.Module]:
     for attribute in ("prior_head", "reward_head", "termination_head", "variation_head"):
         found[attribute.replace("_", " ")] = getattr(model, attribute)
     found |= {"variation projection": model.random_projection, "decoder": model.decoder}
-    return {name: part for name, part in found.items() if part is not None and count(part)}
+    return {name: part for name, part in found.items() if part is not None and count(part).parameters}
 
 
 def unreached(model: GlamModel, probe: int = 8) -> set[str]:
@@ -196,12 +191,11 @@ def sizes(model: GlamModel) -> dict[str, Size]:
 
 def size(module: nn.Module, without: Collection[int] = ()) -> Size:
     """Count elements by what becomes of them; `without` holds the ids of the parameters that get no gradient."""
-    learning = [p for p in module.parameters() if p.requires_grad]
-    trained = sum(p.numel() for p in learning if id(p) not in without)
-    unreached = sum(p.numel() for p in learning if id(p) in without)
+    counts, unreached = count(module), sum(p.numel() for p in module.parameters() if id(p) in without)
     return {
-        "parameters": count(module), "trained": trained, "frozen": count(module) - trained - unreached,
-        "unreached": unreached, "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
+        "parameters": counts.parameters, "trained": counts.trainable - unreached,
+        "frozen": counts.frozen, "unreached": unreached,
+        "buffers": sum(b.numel() for b in module.buffers() if b.is_floating_point()),
     }  # fmt: skip
 
 
@@ -213,8 +207,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_numbers(args)
     actions = args.actions or TEXTS[args.model]["actions"]
     tables = unizero_tables(actions) if args.model == "unizero" else glam_tables(actions)
-    machine, title = describe_environment(), TEXTS[args.model]["title"]
-    facts = origin(MODULE, argv, actions=actions, revision=machine["revision"], dirty=machine["dirty"])
+    facts, title = origin(MODULE, argv, actions=actions, **git_state()), TEXTS[args.model]["title"]
     if args.write:
         folder = Path(args.results or f"results/{args.model}")
         write_page(folder, "parameters", title, facts, tables)

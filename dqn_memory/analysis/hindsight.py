@@ -2,7 +2,8 @@
 
 A bidirectional block that is trained on whole windows reads the future in them. An agent has no future to read, so what
 it acts on differs from what was trained, by the two numbers compared here; where training itself sees prefixes alone
-(`--loss-positions ends`), the difference is what it would have leaked. For a causal network both numbers are the same.
+(`--loss-positions prefixes` or `ends:M`), the difference is what it would have leaked. For a causal network both
+numbers are the same.
 """
 
 from __future__ import annotations

@@ -234,7 +234,10 @@ def attention_maps(maps: Array, title: str, frames: Sequence[Array] = (), contex
     across = min(heads, PER_ROW)
     down = -(-heads // across)
     steps = np.unique(np.linspace(0, length - 1, min(PICTURES, length)).round().astype(int))
-    widths = [*_film_width(frames, len(steps), down), SIDE * across]
+    widths = [SIDE * across]
+    if len(frames):  # a film strip of pictures one below the other, so many inches wide
+        height, width = frames[0].shape[:2]
+        widths.insert(0, float(np.clip(SIDE * down / len(steps) * width / height, 0.6, 2.4)) + 0.45)
     figure = new_figure(sum(widths) + 1.1, SIDE * down + 0.9, title)
     grid = figure.add_gridspec(1, len(widths), width_ratios=widths)
     if len(frames):
@@ -271,11 +274,6 @@ def _by_age(maps: Array, context: int) -> Masked:
     step = np.arange(maps.shape[-1])[:, None] - np.arange(context)  # (T, context)
     weights = np.take_along_axis(maps, np.broadcast_to(step.clip(0), (len(maps), *step.shape)), -1)
     return np.ma.array(weights, mask=np.broadcast_to(step < 0, weights.shape))
-
-
-def _film_width(frames: Sequence[Array], count: int, down: int) -> list[float]:
-    """Inches for a film strip of `count` pictures one below the other, where there are any."""
-    return [float(np.clip(SIDE * down / count * each.shape[1] / each.shape[0], 0.6, 2.4)) + 0.45 for each in frames[:1]]
 
 
 def _film(slot: SubplotSpec, frames: Sequence[Array], steps: Array) -> None:

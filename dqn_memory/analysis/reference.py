@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dqn_memory.analysis.timing import BenchmarkConfig, Work
+from dqn_memory.analysis.timing import Timer, Work
 from dqn_memory.blocks.kernels.scan import selective_scan
 from dqn_memory.blocks.kernels.select import BACKENDS, Choice, Unavailable, choose
 from dqn_memory.blocks.mamba import Mamba
@@ -144,11 +144,12 @@ SCANS = (
 MakeWork = Callable[[Shape, Choice | None, str], Work]  # None: mambapy's
 
 
-def mamba_tables(config: BenchmarkConfig, max_rows: int, device: str = "cpu") -> list[Table]:
+def mamba_tables(timer: Timer, max_rows: int, device: str = "cpu") -> list[Table]:
     """Measure the mixer and the scan on every backend that runs on the device, beside mambapy where it is installed."""
     choices, note = [], (
         f"Width {WIDTH}, inner width {2 * WIDTH}, {STATES} states a channel, float32, on {device}. `speed_up`: median "
-        f"over neighbouring repetitions of mambapy's time over ours. {mambapy_note()}"
+        f"over neighbouring repetitions of mambapy's time over ours. mambapy is "
+        f"{mambapy_version() or 'not installed, so ours stands alone'}; the bar speaks of version {MAMBAPY}."
     )  # fmt: skip
     for name in BACKENDS:
         try:
@@ -161,7 +162,7 @@ def mamba_tables(config: BenchmarkConfig, max_rows: int, device: str = "cpu") ->
     }
     tables = []
     for title, (about, shapes, make) in what.items():
-        rows = [row for shape in shapes for row in _mamba_rows(shape, choices, config, max_rows, device, make)]
+        rows = [row for shape in shapes for row in _mamba_rows(shape, choices, timer, max_rows, device, make)]
         tables.append(Table.from_records(rows, title, f"{about} {note}"))
     return tables
 
@@ -174,24 +175,15 @@ def mambapy_version() -> str | None:
         return None
 
 
-def mambapy_note() -> str:
-    """Say what ours is measured beside."""
-    found = mambapy_version()
-    if found is None:
-        return f"mambapy is not installed, so ours stands alone (pip install --no-deps mambapy=={MAMBAPY})."
-    return f"mambapy is version {found}{'' if found == MAMBAPY else f', while the bar speaks of {MAMBAPY}'}."
-
-
 def _mamba_rows(
-    full: Shape, choices: Sequence[Choice], config: BenchmarkConfig, max_rows: int, device: str, make: MakeWork
+    full: Shape, choices: Sequence[Choice], timer: Timer, max_rows: int, device: str, make: MakeWork
 ) -> list[dict[str, Value]]:
     shape = full._replace(batch=min(full.batch, max_rows))
     works = {choice.name: make(shape, choice, device) for choice in choices}
     if mambapy_version() is not None:
         works["mambapy"] = make(shape, None, device)
     # the bar is judged on all repetitions; the large shapes take seconds each
-    repetitions = config.repetitions if full == MIXER else min(config.repetitions, 5)
-    times = replace(config, repetitions=repetitions).compare(works)
+    times = (timer if full == MIXER else replace(timer, repetitions=min(timer.repetitions, 5)))(works)
     judged = (full, make, device) == (MIXER, mixer_work, "cpu") and "mambapy" in times
     return [
         {
@@ -227,24 +219,18 @@ def mixer_work(shape: Shape, choice: Choice | None, device: str) -> Work:
 
 def scan_work(shape: Shape, choice: Choice | None, device: str) -> Work:
     """Run the scan alone, with the step sizes of a fresh mixer: ours on a backend, or mambapy's."""
-    inputs = scan_inputs(shape, device)
+    draws, channels = torch.Generator().manual_seed(0), 2 * WIDTH
+    u, delta, enter, leave = (
+        torch.randn(shape.batch, shape.time, size, generator=draws) for size in (channels, channels, STATES, STATES)
+    )
+    values = (u, delta - 3, -torch.arange(1.0, STATES + 1).repeat(channels, 1), enter, leave, torch.ones(channels))
+    inputs = [value.to(device).requires_grad_() for value in values]
     _, delta, decay, enter, leave, skip = inputs
     if choice is not None:
         ours = partial(selective_scan, skip=skip, core=choice.scan)
         return _gradients(lambda x: ours(x, delta, decay, enter, leave)[0], inputs, shape.backward)
     scan = make_mixer(None).to(device).selective_scan
     return _gradients(lambda x: scan(x, F.softplus(delta), decay, enter, leave, skip), inputs, shape.backward)
-
-
-def scan_inputs(shape: Shape, device: str) -> list[Tensor]:
-    """Draw input, raw step size, decay, enter, leave and skip."""
-    draws, channels = torch.Generator().manual_seed(0), 2 * WIDTH
-    u, delta, enter, leave = (
-        torch.randn(shape.batch, shape.time, size, generator=draws) for size in (channels, channels, STATES, STATES)
-    )
-    decay = -torch.arange(1.0, STATES + 1).repeat(channels, 1)
-    values = (u, delta - 3, decay, enter, leave, torch.ones(channels))
-    return [value.to(device).requires_grad_() for value in values]
 
 
 def _gradients(function: Callable[[Tensor], Tensor], inputs: list[Tensor], backward: bool) -> Work:

@@ -37,6 +37,11 @@ class Counts:
     frozen: int
     buffers: int
 
+    @property
+    def parameters(self) -> int:
+        """All parameters."""
+        return self.trainable + self.frozen
+
 
 def count(module: nn.Module) -> Counts:
     """Count each tensor once, also where it is shared."""

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
 import timeit
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
-from torch import Tensor
 
-from dqn_memory.analysis.size import environment_sizes
-from dqn_memory.blocks import PRIORS, PriorConfig
-from dqn_memory.blocks.attention import attend
 from dqn_memory.network import ObservationSpec
 from dqn_memory.replay import Replay
 from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.settings import Bounds, Repeatable, check_numbers
-from envs.fleet import make_fleet
 from envs.machine import CLOCKS, Clock, MeasureArgs
 from envs.tables import Value
 
 Work = Callable[[], object]
-Timer = Callable[[Mapping[str, Work]], dict[str, "Timing"]]
 ROWS = 4  # parallel environments of a full replay
 
 
@@ -40,11 +33,6 @@ class Timing:
         return statistics.median(self.milliseconds)
 
     @property
-    def fastest(self) -> float:
-        """The repetition that was disturbed least."""
-        return min(self.milliseconds)
-
-    @property
     def spread(self) -> float:
         """Half the distance between the quartiles, as a share of the median."""
         low, _, high = statistics.quantiles(self.milliseconds, n=4, method="inclusive")
@@ -58,24 +46,22 @@ class Timing:
     def against(self, baseline: Timing | None, name: str = "baseline") -> dict[str, Value]:
         """Give a row's columns of times, beside those of a baseline where there is one."""
         return {
-            "ms": self.median, "fastest_ms": self.fastest, "spread": self.spread,
+            "ms": self.median, "fastest_ms": min(self.milliseconds), "spread": self.spread,
             f"{name}_ms": None if baseline is None else baseline.median,
             "speed_up": None if baseline is None else self.speed_up(baseline),
         }  # fmt: skip
 
 
 @dataclass(frozen=True)
-class BenchmarkConfig:
-    """How much is measured, and with which clock."""
+class Timer:
+    """Times alternatives by turns; `warm_up` turns come before those that count, of which there are at least 2."""
 
-    repetitions: int = 15
-    """Turns of each alternative, at least 2; medians are over these."""
+    repetitions: int
     warm_up: int = 3
-    """Turns that are not counted."""
     clock: Clock = "wall"
 
-    def compare(self, alternatives: Mapping[str, Work]) -> dict[str, Timing]:
-        """Time the alternatives by turns."""
+    def __call__(self, alternatives: Mapping[str, Work]) -> dict[str, Timing]:
+        """Measure every alternative."""
         taken: dict[str, list[float]] = {name: [] for name in alternatives}
         for _ in range(self.warm_up + self.repetitions):
             for name, work in alternatives.items():
@@ -99,9 +85,9 @@ class CompareArgs(MeasureArgs):
     """Tables to make (none given: all that this machine can)."""
 
     @property
-    def config(self) -> BenchmarkConfig:
-        """How often everything is measured."""
-        return BenchmarkConfig(*(2, 1) if self.quick else (self.repetitions, 3), self.clock)
+    def timer(self) -> Timer:
+        """How everything is measured."""
+        return Timer(2, 1, self.clock) if self.quick else Timer(self.repetitions, clock=self.clock)
 
     def check_tables(self, known: Collection[str]) -> None:
         """Refuse numbers out of their bounds, and tables that are not known."""
@@ -130,73 +116,3 @@ def full_replay(spec: ObservationSpec, num_actions: int, context: int, draws: to
     cells["time"] += torch.arange(context, context + columns)[:, None]
     replay.restore(context, cells)
     return replay
-
-
-def random_replay(env: str, num_envs: int, steps: int) -> Replay:
-    """Fill a replay with what a uniformly random policy meets."""
-    row, draws = environment_sizes(env), torch.Generator().manual_seed(0)
-    fleet = make_fleet(env, num_envs, seed=0)
-    replay = Replay(row.spec, row.num_actions, num_envs, num_envs * steps, torch.device("cpu"))
-    observation = fleet.reset()
-    previous, time = torch.full((num_envs,), row.num_actions), torch.zeros(num_envs, dtype=torch.int64)
-    for _ in range(steps):
-        action = torch.randint(row.num_actions, (num_envs,), generator=draws)
-        step = fleet.step(action)
-        replay.add(
-            observation=observation, next_observation=step.final_observation, previous_action=previous,
-            action=action, reward=step.reward, terminated=step.terminated, done=step.done, time=time,
-        )  # fmt: skip
-        observation = step.observation
-        previous, time = torch.where(step.done, row.num_actions, action), torch.where(step.done, 0, time + 1)
-    return replay
-
-
-def environment_step(env: str, num_envs: int, device: str, env_kwargs: Mapping[str, Any]) -> Work:
-    """Make a step of parallel environments under random actions, with observations on the device."""
-    fleet = make_fleet(env, num_envs, 0, torch.device(device), env_kwargs=dict(env_kwargs))
-    draws = torch.Generator().manual_seed(0)
-    fleet.reset()
-    return lambda: fleet.step(torch.randint(fleet.num_actions, (num_envs,), generator=draws).to(device))
-
-
-def mixing_work(
-    shape: tuple[int, int, int], device: str, kind: str, tokens: int, gradient: bool, masked: bool = False
-) -> Work:
-    """Mix the values of `tokens` positions for a shape (B, H, E); `masked` computes a local prior as all others."""
-    prior = PriorConfig(kind=kind).build(shape[1], tokens).to(device)
-    draws = torch.Generator().manual_seed(0)
-    values = torch.randn(3, *shape[:2], tokens, shape[2], generator=draws).to(device)
-    query, key, value = inputs = [value.clone().requires_grad_(gradient) for value in values]
-
-    def mix() -> Tensor:
-        scale, bias = prior.tables(tokens)
-        window = None if masked else prior.fixed_window
-        mixed = attend(query, key, value, scale, bias, future_logit_zero=prior.future_logit_zero, window=window)
-        if gradient:
-            torch.autograd.backward(mixed, torch.ones_like(mixed), inputs=inputs)
-        return mixed
-
-    return mix if gradient else torch.no_grad()(mix)
-
-
-def prior_rows(
-    timer: Timer, shape: tuple[int, int, int], contexts: Sequence[int], device: str
-) -> Iterator[dict[str, Value]]:
-    """Measure the milliseconds of attention under every prior, by context, forward and with the gradient."""
-    names = (*PRIORS, "local, masked")
-    measured: dict[tuple[str, int], float] = {}  # with the gradient
-    for tokens in contexts:
-        works = {
-            name + both: mixing_work(shape, device, name.removesuffix(", masked"), tokens, both != "", ", " in name)
-            for name, both in itertools.product(names, ("", " both"))
-        }
-        times = timer(works)
-        for name in names:
-            forward, both, half = times[name], times[f"{name} both"], measured.get((name, tokens // 2))
-            measured[name, tokens] = both.median
-            yield {
-                "prior": name, "tokens": tokens, "ms": forward.median, "both_ms": both.median, "spread": both.spread,
-                "of_causal": 1 / forward.speed_up(times["causal"]),
-                "both_of_causal": 1 / both.speed_up(times["causal both"]),
-                "growth": None if half is None else both.median / half,
-            }  # fmt: skip

@@ -14,7 +14,7 @@ from dqn_memory.blocks.feed_forward import FeedForward, LinearMap
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.blocks.recurrence import Bidirectional, DarqnLSTM, Recurrence
 
-# builder(width, dropout, projection); only recurrences can have a projection, the others have one by nature.
+# builder(width, dropout, projection): whether to end on Linear(D, D); blocks that are no recurrence ignore it.
 Builder = Callable[[int, float, bool], Block]
 
 

@@ -178,7 +178,7 @@ class PriorConfig:
     mu_max: float | None = None
     """Largest preferred distance (None: none, as in "Learning to Focus"; its thesis and released code have 20)."""
     sigma: float = 1.0
-    """Its width at the start, in steps."""
+    """Width of a Gaussian prior at the start, in steps."""
     span: float = 10.0
     """Span L of an adaptive prior at the start, in steps (in the paper 6, and 10 beside a Gaussian; 2 on the main
     branch of the released code)."""
@@ -186,7 +186,8 @@ class PriorConfig:
     """Steps over which a soft span fades out (R: 3 in the paper; the released code uses that number for something else,
     a warm-up of the penalty over 3 updates, which has no flag)."""
     max_span: float | None = None
-    """Largest span (None: the context length, the paper's 20 tokens; the released code never reads its bound)."""
+    """Largest span (None: the context length, which is 20 tokens in the paper; the released code never reads its
+    bound)."""
     local_window: int = 10
     """Distance w up to which the local prior looks back."""
     regulariser: Literal["l1", "l1_mean", "l2", "max", "none"] = "none"
@@ -195,7 +196,7 @@ class PriorConfig:
     regulariser_weight: float = 0.0
     """Factor lambda of the penalty (0.025 in the paper; 0 on the released main branch, 0.0025 or 0.025 on others)."""
     max_norm: float | None = None
-    """Bound c to which spans are projected after each step (None: no bound)."""
+    """Bound c to which spans (not gradients) are projected after each update (None: no bound)."""
 
     def build(self, heads: int, max_length: int) -> Prior:
         """Build a prior of `heads` heads for windows of at most `max_length`; ValueError says what is wrong."""

@@ -163,11 +163,7 @@ class RunStats:
     """Sums and counts of a run; its state is part of a checkpoint, so that a resumed run logs the same numbers."""
 
     def __init__(
-        self,
-        device: torch.device,
-        loss: str = "losses/td_loss",
-        norm: str = "grad/norm",
-        rate: str = "--learning-rate",
+        self, device: torch.device, loss: str = "losses/td_loss", norm: str = "grad/norm", rate: str = "--learning-rate"
     ) -> None:
         import torch  # here, so that reading metrics needs none
 

@@ -18,7 +18,7 @@ class Streams:
     evaluation: int
     network: int
     dropout: int
-    dreams: int
+    imagination: int
 
     @classmethod
     def spawn(cls, seed: int) -> "Streams":

@@ -16,7 +16,6 @@ need defaults; a field of the top one without a default is a required flag.
 from __future__ import annotations
 
 import argparse
-import ast
 import inspect
 import math
 import operator
@@ -29,11 +28,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from functools import reduce
-from itertools import pairwise
 from pathlib import Path
-from textwrap import dedent
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
+import docstring_parser
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
@@ -172,18 +170,9 @@ def _rebuild(config: Any, parsed: Any) -> Any:
 
 def _docs(config_class: type) -> dict[str, str]:
     """Read the string below each field, in one line; tyro itself would keep its line breaks."""
-    docs: dict[str, str] = {}
-    for owner in reversed(config_class.__mro__):
-        if is_dataclass(owner):
-            try:
-                source = inspect.getsource(owner)
-            except OSError:  # made at run time: nothing was written
-                continue
-            body = ast.parse(dedent(source)).body[0].body  # type: ignore[attr-defined]
-            for statement, below in pairwise(body):
-                if isinstance(statement, ast.AnnAssign) and isinstance(below, ast.Expr):
-                    docs[ast.unparse(statement.target)] = " ".join(ast.literal_eval(below.value).split())
-    return docs
+    owners = [owner for owner in reversed(config_class.__mro__) if is_dataclass(owner)]
+    found = [field for owner in owners for field in docstring_parser.parse_from_object(owner).params]
+    return {field.arg_name: " ".join((field.description or "").split()) for field in found}
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

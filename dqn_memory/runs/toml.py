@@ -1,8 +1,7 @@
 """Frozen dataclasses <-> TOML text, strictly: nothing is ignored, nothing is converted in silence.
 
 None is an absent key (or the word "none" where the default is something else), a nested dataclass is a
-table, a tuple an array. A union of dataclasses is a table with `kind = "..."`: the member's class
-variable `kind` if it has one, else its class name in lower_snake_case without a closing "Config".
+table, a tuple an array.
 
 The config class of a trainer has a class variable `trainer`, its kind: its files say the schema that they are written
 in, and those of an earlier one are migrated (dqn_memory.runs.migration).
@@ -72,7 +71,7 @@ def to_toml(config: Any) -> str:
 
 
 @cache
-def field_types(config_class: type) -> dict[str, Any]:
+def field_types(config_class: Any) -> dict[str, Any]:
     """Resolve the annotations of a dataclass's fields, `Annotated` kept."""
     hints = typing.get_type_hints(config_class, include_extras=True)
     return {field.name: hints[field.name] for field in fields(config_class) if field.init}
@@ -85,14 +84,6 @@ def members(annotation: Any) -> tuple[Any, ...]:
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(inner for arg in get_args(annotation) for inner in members(arg))
     return (annotation,)
-
-
-def kind_of(config_class: type) -> str:
-    """Name of a dataclass within a union."""
-    if isinstance(kind := getattr(config_class, "kind", None), str):
-        return kind
-    stem = config_class.__name__.removesuffix("Config") or config_class.__name__
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
 def _parse(text: str, source: str) -> dict[str, Any]:
@@ -120,9 +111,9 @@ def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> A
 def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any:
     """Check one TOML value against an annotation; `base` is the value that it replaces."""
     options = members(annotation)
-    tables = [option for option in options if is_dataclass(option)]
+    tables: list[Any] = [option for option in options if is_dataclass(option)]
     if tables and isinstance(value, dict):
-        return _read_nested(value, tables, base, source, path)
+        return _read_table(tables[0]() if base is None else base, value, source, f"{path}.")
     for option in sorted(options, key=lambda option: option is float):  # an exact int before its float
         matched, result = _match(value, option, source, path)
         if matched:
@@ -130,19 +121,6 @@ def _read(value: Any, annotation: Any, base: Any, source: str, path: str) -> Any
     if value == NONE and types.NoneType in options:
         return None
     raise UserError(_mismatch(value, options, f"{source}: {path}"))
-
-
-def _read_nested(table: dict[str, Any], tables: list[Any], base: Any, source: str, path: str) -> Any:
-    chosen = tables[0]
-    if len(tables) > 1:
-        by_kind = {kind_of(option): option for option in tables}
-        kind = table.get("kind", kind_of(type(base)) if type(base) in tables else None)
-        if kind is None:
-            raise UserError(f"{source}: {path} needs a key 'kind', one of: {', '.join(sorted(by_kind))}")
-        if kind not in by_kind:
-            raise UserError(f"{source}: {near_names(f'{path}.kind', str(kind), by_kind)}")
-        chosen, table = by_kind[kind], {key: value for key, value in table.items() if key != "kind"}
-    return _read_table(base if type(base) is chosen else chosen(), table, source, f"{path}.")
 
 
 def _match(value: Any, option: Any, source: str, path: str) -> tuple[bool, Any]:
@@ -192,27 +170,10 @@ def _name(option: Any) -> str:
 def _write_table(config: Any, default: Any) -> dict[str, Any]:
     """Plain values of all fields; `default` tells where None needs a word because its absence means more."""
     table: dict[str, Any] = {}
-    for name, annotation in field_types(type(config)).items():
+    for name in field_types(type(config)):
         value, fallback = getattr(config, name), getattr(default, name)
-        if value is None and fallback is None:
-            continue
-        table[name] = NONE if value is None else _write(value, annotation, fallback)
+        if is_dataclass(value):
+            table[name] = _write_table(value, fallback)
+        elif value is not None or fallback is not None:
+            table[name] = NONE if value is None else value
     return table
-
-
-def _write(value: Any, annotation: Any, fallback: Any) -> Any:
-    if is_dataclass(value) and not isinstance(value, type):
-        own = type(value)
-        table = _write_table(value, fallback if type(fallback) is own else own())
-        several = sum(is_dataclass(option) for option in members(annotation)) > 1
-        return {"kind": kind_of(own), **table} if several else table
-    if isinstance(value, tuple | list):
-        kinds = [get_args(option) for option in members(annotation) if get_origin(option) is tuple]
-        inner = (kinds or [(Any,)])[0]
-        return [
-            _write(item, inner[0] if len(inner) <= index or inner[-1] is Ellipsis else inner[index], None)
-            for index, item in enumerate(value)
-        ]
-    if isinstance(value, dict):
-        return {key: _write(item, Any, None) for key, item in value.items()}
-    return value

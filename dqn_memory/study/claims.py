@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Recompute, write, and say how many agree."""
     argv = sys.argv[1:] if argv is None else argv
     args = parse(Args, argv, prog=shlex.join(COMMAND))
-    found, page = verdicts.claims(Path(args.published)), Path(args.results) / "claims.md"
+    found, page = verdicts.claims(Path(args.published)).values(), Path(args.results) / "claims.md"
     write_text(page, verdicts.claims_page(shlex.join([*COMMAND, *argv]), Path(args.published)))
-    disagreeing = sum(claim.verdict == "disagrees" for claim in found)
-    print(f"{disagreeing} of {len(found)} figures disagree with the tables: {page}")
+    told = [claim.verdict for several in found for claim in several]
+    print(f"{told.count('disagrees')} of {len(told)} figures disagree with the tables: {page}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,7 +13,7 @@ from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.toml import from_record
 from dqn_memory.study.archive import CONFIG, DEFINITION, ROWS, RunRecord, Source
-from dqn_memory.study.run_summary import MEANINGS, Curve, RunSummary, read_curve, summarise
+from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import RunState
 from envs.cli import load_plugins
@@ -32,7 +32,7 @@ class Entry:
     series: str
     config: Any
     curve: Curve
-    summary: RunSummary
+    summary: dict[str, Any]
     parameters: int | None
     success: bool
 
@@ -48,7 +48,7 @@ class Entry:
 
     def number(self, name: str) -> float:
         """Give a number of the summary by the words of its column."""
-        return float(getattr(self.summary, name.replace(" ", "_")))
+        return float(self.summary[name.replace(" ", "_")])
 
     def last(self, name: str) -> Any:
         """Give the last logged value of a metric, None where there is none."""
@@ -193,9 +193,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
 
 
 def kept_record(entry: Entry, attention: Any) -> RunRecord:
-    """Give what an archive keeps of a run; a level that was not reached has no steps (None)."""
-    numbers = asdict(replace(entry.summary, steps_to=()))
-    numbers["steps_to"] = [reached.steps for reached in entry.summary.steps_to]
+    """Give what an archive keeps of a run."""
     measure = "success" if entry.success else "return"
-    summary = {"measure": measure, "budget": entry.curve.trained, "parameters": entry.parameters, **numbers}
+    summary = {"measure": measure, "budget": entry.curve.trained, "parameters": entry.parameters, **entry.summary}
     return replace(entry.record, summary=summary, attention=attention)

@@ -51,8 +51,7 @@ class Args:
     all: Path | None = None
     """Make the reports of all archives below this folder again, and the pages of all other tables there."""
     published: bool = False
-    """Set the published scores beside ours, for environments and architectures that both have, and print them; list
-    where the papers' own figures disagree with their tables."""
+    """Set the published scores beside ours, for environments and architectures that both have, and print them."""
     returns: bool = False
     """Read the runs by their returns, also where the environment reports success."""
     attention: bool = True

@@ -41,28 +41,6 @@ class Curve:
     final: float | None = None
 
 
-@dataclass(frozen=True)
-class Reached:
-    """When a level was first reached; `steps` is None (censored) where it was not within `budget` steps."""
-
-    steps: int | None
-    budget: int
-
-    def __str__(self) -> str:
-        return f"> {self.budget:,}" if self.steps is None else f"{self.steps:,}"
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """The summary of one run; MEANINGS says what each number is. `steps_to` has one entry for each of LEVELS."""
-
-    last_average: float
-    mean_average: float
-    final: float | None
-    steps_to: tuple[Reached, ...]
-    area: float
-
-
 def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -> Curve:
     """Read the evaluation curve from a run's log lines: of success, or of returns where nothing counts as success.
 
@@ -87,8 +65,8 @@ def read_curve(lines: Sequence[Mapping[str, Any]], success: bool, source: str) -
     return Curve(np.array(steps), np.array(values, np.float64), trained, final)
 
 
-def summarise(curve: Curve) -> RunSummary:
-    """Compute the summary of a curve.
+def summarise(curve: Curve) -> dict[str, Any]:
+    """Compute the numbers of MEANINGS from a curve; `steps_to` has one for each of LEVELS, None where it was not met.
 
     The area is that from the first evaluation to the last, by step; one evaluation gives its value.
     """
@@ -97,24 +75,21 @@ def summarise(curve: Curve) -> RunSummary:
     span = float(curve.steps[-1] - curve.steps[0])
     area = trapezoid(curve.success, curve.steps) / span if span else curve.success[0]
     reached = [curve.steps[curve.success >= level] for level in LEVELS]
-    return RunSummary(
-        last_average=float(average[-1]),
-        mean_average=float(average.mean()),
-        final=curve.final,
-        steps_to=tuple(Reached(int(steps[0]) if len(steps) else None, curve.trained) for steps in reached),
-        area=float(area),
-    )
+    return {
+        "last_average": float(average[-1]),
+        "mean_average": float(average.mean()),
+        "final": curve.final,
+        "steps_to": [int(steps[0]) if len(steps) else None for steps in reached],
+        "area": float(area),
+    }
 
 
-def median_steps(reached: Sequence[Reached]) -> Reached:
-    """Take the median over runs, those that did not reach the level counting as later than all others.
+def median_steps(reached: Sequence[int | None]) -> int | None:
+    """Take the median over runs of one budget; those that did not reach the level (None) count as later than others."""
+    middle = float(np.median([math.inf if steps is None else steps for steps in reached]))
+    return None if math.isinf(middle) else round(middle)
 
-    It is censored itself where the middle runs are. A UserError where the runs had different budgets, under which a
-    censored run may be earlier than one that reached the level.
-    """
-    budgets = {run.budget for run in reached}
-    if len(budgets) != 1:
-        listed = ", ".join(f"{budget:,}" for budget in sorted(budgets))
-        raise UserError(f"a median over runs needs one budget, not {listed or 'none'} steps")
-    middle = float(np.median([math.inf if run.steps is None else run.steps for run in reached]))
-    return Reached(None if math.isinf(middle) else round(middle), budgets.pop())
+
+def in_steps(reached: int | None, budget: int) -> str:
+    """Say when a level was reached: 1,200, or > 2,000 where it was not within the budget."""
+    return f"> {budget:,}" if reached is None else f"{reached:,}"

@@ -135,10 +135,7 @@ def games_won(scores: Floats) -> int:
 
 def interval(values: Sequence[float], repetitions: int = PAIRS) -> Estimate:
     """Average over runs, with the bootstrap interval, which one run does not have."""
-    if len(values) < 2:
-        return Estimate(float(values[0]), math.nan, math.nan)
-    low, high = percentiles(resampled_means(values, repetitions, np.random.default_rng(0)))
-    return Estimate(float(np.mean(values)), float(low), float(high))
+    return estimate(AGGREGATES["mean"], np.array(values, np.float64)[:, None], repetitions=repetitions)
 
 
 def difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]], repetitions: int = PAIRS) -> Estimate:

@@ -10,7 +10,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,9 @@ import torch
 import tyro
 
 from envs.baselines import known
-from envs.baselines.bounds import SCRIPTED, Best, Budget, best
+from envs.baselines.bounds import BY_CHANCE, Best, Budget, best
 from envs.baselines.known import SHIPPED, UNKNOWN, Lines
-from envs.baselines.playing import level, play, random_player
+from envs.baselines.players import level, play, random_player
 from envs.cli import Options, Plugins, check_id, keywords, load_plugins, named
 from envs.contract import probe
 from envs.core import World
@@ -31,7 +31,7 @@ from envs.registry import FROM_FILES, WORLDS, make_world
 
 
 @dataclass(frozen=True)
-class Args:
+class Args(Budget):
     """Measure random actions and the best known players, and write the table of both."""
 
     only: tuple[str, ...] = ()
@@ -40,16 +40,6 @@ class Args:
     """Keywords and values of the one environment that --only names, such as path my.pomdp; it has a row of its own."""
     plugin: Plugins = ()
     """A module that registers environments of your own, by its name without .py; repeatable."""
-    episodes: int = 4_000
-    """Episodes of random actions, and of players that act on all episodes at once."""
-    scripted_episodes: int = 1_000
-    """Episodes of the scripted players of rooms and Keydoor, which act on one episode at a time."""
-    seed: int = 0
-    """Seed of environments and players."""
-    gap: float = 0.01
-    """Difference between the bounds on the discounted value of a tabular environment at which their search ends."""
-    size: int = 2_500
-    """Vectors and points of these bounds after which their search gives up; Hallway's gap closes slowly."""
     folder: str = "results"
     """Where baselines.md, .csv and .json go."""
     write: bool = True
@@ -63,10 +53,9 @@ class Args:
         Raises:
             UserError: one sentence that names the flag.
         """
-        for name, least in (("episodes", 2), ("scripted_episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
+        for name, least in (("episodes", 2), ("seed", 0), ("size", 1)):  # 2 for an error
             if getattr(self, name) < least:
-                flag = name.replace("_", "-")
-                raise UserError(f"--{flag} {getattr(self, name)} must be at least {least}.")
+                raise UserError(f"--{name} {getattr(self, name)} must be at least {least}.")
         if not self.gap > 0.0:
             raise UserError(f"--gap {self.gap} must be above 0.")
         for id in self.only:
@@ -91,25 +80,35 @@ class Args:
 
 
 def compute(id: str, world: World[Any], args: Args, command: str) -> Lines:
-    """Compute one row; without bounds, and with a printed reason, where nobody has a player for the environment."""
+    """Compute one row; what nobody has a player for is taken from the shipped row.
+
+    Where there is none, as for an environment of one's own or other options than the default ones, the row has no
+    bounds, and the reason is printed.
+    """
     begin = time.perf_counter()
-    budget = Budget(args.episodes, args.scripted_episodes, args.seed, args.gap, args.size)
     player = random_player(world.num_actions, args.seed + 1, world.device)
     random = level(play(world, player, args.episodes, args.seed), "measured")
+    shipped = known.lines(id)
     try:
-        found = best(world, budget)
+        found = best(world, args)
     except UserError as error:
-        if args.ship:  # a line of the package would be gone
-            raise
-        print(f"{id}: no best. {error}", flush=True)
-        found = Best(UNKNOWN, UNKNOWN)
+        if shipped is None:
+            print(f"{id}: no best. {error}", flush=True)
+        found = Best(None, UNKNOWN if shipped is None else shipped.upper)
+    lower, scripted_episodes = found.lower, 0
+    if lower is None and shipped is not None:
+        lower, scripted_episodes = shipped.lower, shipped.scripted_episodes
+    elif lower is None:
+        lower = UNKNOWN if found.upper is UNKNOWN else replace(random, kind=BY_CHANCE)
     return Lines(
         id=id,
         time_limit=world.time_limit,
         random=random,
-        **vars(found),
+        lower=lower,
+        upper=found.upper,
         episodes=args.episodes,
-        scripted_episodes=args.scripted_episodes if SCRIPTED in found.lower.kind else 0,
+        scripted_episodes=scripted_episodes,
+        discounted=found.discounted,
         seed=args.seed,
         revision=revision(),
         command=command,

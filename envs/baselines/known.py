@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from envs.files import read_entries
+from envs.errors import UserError
 from envs.tables import Table, Value
 
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
@@ -60,7 +60,7 @@ class Lines:
     lower: Level
     upper: Level
     episodes: int  # of every sampled number but those of a scripted player
-    scripted_episodes: int  # 0 where there is none
+    scripted_episodes: int  # as recorded; 0 where there is none
     seed: int
     revision: str
     discounted: Mapping[str, float] | None = None  # discount, and bounds lower and upper on the discounted value
@@ -112,8 +112,10 @@ def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = 
 
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
     """Make lines from plain dicts and numbers, as `plain` gives them."""
-    fields: dict[str, Any] = {name: _level(value) if name in LEVELS else value for name, value in entry.items()}
-    return Lines(id=id, **(fields if {"lower", "upper"} & set(fields) else fields | BOUNDLESS))
+    levels = {name: entry[name] for name in LEVELS if name in entry}
+    for name, level in levels.items():
+        levels[name] = Level(Measure(**level["success"]), Measure(**level["returns"]), level["kind"])
+    return Lines(id=id, **{**BOUNDLESS, **entry, **levels})
 
 
 def plain(lines: Lines) -> dict[str, Any]:
@@ -121,10 +123,6 @@ def plain(lines: Lines) -> dict[str, Any]:
     entry = dataclasses.asdict(lines)
     empty = {"id"} if lines.bounded else {"id", *BOUNDLESS}
     return {name: value for name, value in entry.items() if name not in empty and value is not None}
-
-
-def _level(entry: Mapping[str, Any]) -> Level:
-    return Level(Measure(**entry["success"]), Measure(**entry["returns"]), entry["kind"])
 
 
 # The files
@@ -139,12 +137,16 @@ The best success and the best return need not be one player's. Success is the en
 undiscounted.
 
 - exact: the optimum over all policies. Car Flag: the signpost player wins from all of 4,002 starts on a grid that holds
-  both ends of the line and both sides of heaven, and no return is above 1. Memory Cards: dynamic program over what a
-  player with a perfect memory can know.
+  both ends of the line and both sides of heaven, and no return is above 1. Memory Cards: a dynamic program over what
+  a player with a perfect memory can know.
 - belief-optimal: the optimum over all policies, by search among sets of states that fit what was seen.
 - lower by scripted player: a player who gets the registered observation and knows the map, nothing else.
+- lower by random actions: no player is known for such options, and the best is no worse than chance.
 - lower by point-based player: the policy of the discounted lower bound below, played with exact beliefs.
 - upper by full-state player: what could be reached by seeing everything.
+
+The program of Memory Cards, the players of rooms and Keydoor, and Keydoor's full-state player were part of the suite up
+to revision 3f04b31. What they found is kept as recorded.
 """
 
 PUBLISHED = f"""
@@ -169,7 +171,13 @@ def read(path: Path) -> dict[str, Lines]:
     Raises:
         UserError: the file is something else.
     """
-    return read_entries(path, from_plain, "baselines")
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+        return {id: from_plain(id, entry) for id, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} is no table of baselines; move it away or choose another --folder") from None
 
 
 def as_json(all_lines: Mapping[str, Lines], without: Sequence[str] = ()) -> str:

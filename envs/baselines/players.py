@@ -1,33 +1,104 @@
-"""Scripted players: what somebody who knows the environment, but sees only the observation, would do.
+"""Play one episode in each of many worlds, and scripted players: what somebody who knows the environment would do.
 
-Car Flag and Blinking Catch need one number of memory. In rooms and in Keydoor a player draws a map (see
-`envs.baselines.maps`) and goes where something new may be seen until it knows enough. At the end stands what a player
-could do who sees the whole state: an upper bound on what anybody can do who does not.
+Players see the observation alone. Car Flag and Blinking Catch need one number of memory. At the end stands what a
+player could do in rooms who sees the whole state: an upper bound on what anybody can do who does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.maps import WINDOWS, Chart, Maps, Pose, Route, moved
-from envs.baselines.playing import Outcomes, Player, draws, finish
-from envs.core import World
-from envs.gridverse.objects import EXIT, WALL, blocks_movement, colours, kinds
-from envs.gridverse.rules import ACTUATE, FORWARD, LEFT_TURN, PICK_N_DROP
+from envs.baselines.known import Level, Measure
+from envs.core import State, World, where
+from envs.gridverse.objects import EXIT, blocks_movement, colours, kinds
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
 PUSH_LEFT, PUSH_RIGHT = 0, 2  # actions of Car Flag
 STARTS = 2_001  # positions on the grid of Car Flag's starts
-EXIT_VALUE, BEACON_VALUE = 4, 10  # observed value of a colour: the type's number plus the colour
-PATIENCE = 100  # the step up to which the good exit leaves a positive return
-MARKS = {4: "exit", 9: "door", 10: "key"}  # what Keydoor's objects are, by observed value
-SEEKER_SLACK, OPENER_SLACK = 2, 1  # how much further than the nearest news the best may be
+Player = Callable[[Tensor, Tensor], Tensor]
+"""From observations (N, d) and the rows still running (N,) bool to actions (N,) int64. A player keeps its own memory
+between calls, so each game needs a fresh one."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """What came of N episodes."""
+
+    success: Tensor  # (N,) bool, the world's own verdict
+    returns: Tensor  # (N,) float64, undiscounted
+    lengths: Tensor  # (N,) int64
+
+
+def measure(values: Tensor) -> Measure:
+    """Compute the mean of sampled values (N,), N > 1, with its standard error."""
+    sample = values.double()
+    return Measure(float(sample.mean()), float(sample.std(correction=1)) / len(sample) ** 0.5)
+
+
+def level(outcomes: Outcomes, kind: str) -> Level:
+    """Measure the success and the return of sampled episodes."""
+    return Level(measure(outcomes.success), measure(outcomes.returns), kind)
+
+
+def exactly(success: float, returns: float, kind: str) -> Level:
+    """Make a level of numbers that were computed and not sampled."""
+    return Level(Measure(success), Measure(returns), kind)
+
+
+def play(world: World[Any], player: Player, episodes: int, seed: int) -> Outcomes:
+    """Play one episode in each of `episodes` rows.
+
+    Every row counts exactly once, however long it takes: what ends early is not counted more often.
+    """
+    generator = torch.Generator(world.device).manual_seed(seed)
+    start = world.reset(draws(generator, episodes, world.reset_draws))
+    return finish(world, start, player, lambda: draws(generator, episodes, world.step_draws))
+
+
+def finish(world: World[Any], state: State, player: Player, chance: Callable[[], Tensor] | None = None) -> Outcomes:
+    """Play all rows of a state to their ends.
+
+    Args:
+        world: the world.
+        state: N rows of it.
+        player: chooses the actions.
+        chance: gives the uniforms (N, step_draws) of the next step; none: the world's steps must be deterministic.
+    """
+    rows = len(state.steps)
+    running = torch.ones(rows, dtype=torch.bool, device=world.device)
+    success = torch.zeros_like(running)
+    while running.any():
+        u = no_chance(world, rows) if chance is None else chance()
+        after, _, _, terminated, won = world.step(state, player(state.observation, running), u)
+        success |= won & running
+        state = where(running, after, state)  # an ended episode stands still
+        running = running & ~(terminated | world.truncated(after, terminated))
+    return Outcomes(success, state.returns, state.steps)
+
+
+def random_player(num_actions: int, seed: int, device: str | torch.device = "cpu") -> Player:
+    """Choose uniformly random actions from a stream of their own."""
+    generator = torch.Generator(device).manual_seed(seed)
+
+    def act(observation: Tensor, running: Tensor) -> Tensor:
+        return torch.randint(num_actions, (len(running),), generator=generator, device=device)
+
+    return act
+
+
+def no_chance(world: World[Any], rows: int) -> Tensor:
+    """Return uniforms (rows, step_draws) for a step of a deterministic world, which do not matter."""
+    return torch.zeros(rows, world.step_draws, dtype=torch.float64, device=world.device)
+
+
+def draws(generator: torch.Generator, rows: int, count: int) -> Tensor:
+    """Draw uniforms (rows, count)."""
+    return torch.rand(rows, count, dtype=torch.float64, generator=generator, device=generator.device)
 
 
 def signpost_player() -> Player:
@@ -73,148 +144,7 @@ def catcher(world: BlinkingCatch) -> Player:
     return act
 
 
-class Seeker(Chart):
-    """In memory rooms: look for exits and a beacon, then leave by the exit of the beacon's colour.
-
-    It knows the map, but not where on it it stands. It goes to the cell near by that shows most of what may hold
-    something, for its distance, until it knows the beacons' colour and the exit of that colour, and takes the shortest
-    way there around the other exits. A `gambler` who would otherwise fail to win in time tries an exit at the last
-    moment without knowing the beacons' colour.
-    """
-
-    def __init__(self, maps: Maps, gambler: bool) -> None:
-        super().__init__(maps)
-        self.gambler = gambler
-        self.good: int | None = None  # the beacons' colour
-        self.exits: dict[int, int] = {}  # cell by colour
-        self.plan: Route = []
-        self.goal: Pose = (0, 0)  # where the route ends
-        self.leaving: Route = []  # the way to the good exit
-        self.fresh = True  # whether the last observation showed anything new
-        self.steps = self.due = 0  # and when to think about an exit again
-        self.tried: Pose | None = None  # where a step into what looks like a wall began
-
-    def __call__(self, observation: Sequence[int]) -> int:
-        """Choose the next action."""
-        self._arrive(observation)
-        self._look(observation)
-        # Where nothing is left to look at, any exit ends the costs.
-        action = (self._way_out() or self._news() or self._nearest_exit() or [LEFT_TURN])[0]
-        before, self.steps = self.pose, self.steps + 1
-        self.move(action)
-        if self.seen.get(self.pose[0]) == WALL:
-            self.tried = before
-        return action
-
-    def _arrive(self, observation: Sequence[int]) -> None:
-        """See whether a step into what looks like a wall went through: it is tried from a floor only."""
-        if self.tried is None:
-            return
-        through = observation[WINDOWS[0].index(0)] == WALL
-        self.whereabouts.passed(self.pose[0], through)
-        if not through:
-            self.pose, self.plan = self.tried, []
-        self.tried = None
-
-    def _look(self, observation: Sequence[int]) -> None:
-        """Note what is new: walls, those that may let pass among them, exits, the beacons' colour."""
-        new = self.add(observation)
-        self.fresh = bool(new)
-        for cell, value in new:
-            if EXIT_VALUE < value < BEACON_VALUE:
-                self.exits[value - EXIT_VALUE] = cell
-            elif value > BEACON_VALUE:
-                self.good = value - BEACON_VALUE
-        if self.whereabouts.maps.porous.any():
-            seen, worth = self.seen.items(), self.whereabouts.worth
-            walls = {cell: worth("porous", cell) for cell, value in seen if value == WALL}
-            self.open.update(cell for cell, porous in walls.items() if porous == 1.0)
-            self.doubtful = {cell for cell, porous in walls.items() if 0.0 < porous < 1.0}
-
-    def _way_out(self) -> Route | None:
-        """Go to the good exit, or at the last moment to one that may be it."""
-        if self.good is None:
-            return self._gamble()
-        if self.fresh:
-            cell = self.exits.get(self.good)
-            self.leaving = [] if cell is None else self.way_to(cell) or []
-        else:
-            self.leaving = self.leaving[1:]
-        return self.leaving
-
-    def _gamble(self) -> Route | None:
-        """Go to the nearest exit, when that takes all the time that is left."""
-        if not self.gambler or not self.exits or self.steps < self.due:
-            return None
-        nearest = self._nearest_exit()
-        spare = PATIENCE - self.steps - len(nearest)
-        self.due = self.steps + max(spare // 2, 1)  # no step takes it further away than by one
-        return nearest if spare <= 0 else None
-
-    def _nearest_exit(self) -> Route:
-        ways = [way for cell in self.exits.values() if (way := self.way_to(cell))]
-        return min(ways, key=len, default=[])
-
-    def _news(self) -> Route | None:
-        """Go on along the last route while its end still shows something new, else along a new one."""
-        self.plan = self.plan[1:]
-        if not self.plan or not self._new(self.goal) or not self.possible(self.pose, self.plan[0]):
-            self.plan = self.route(self._new, slack=SEEKER_SLACK) or []
-            self.goal = reduce(moved, self.plan, self.pose)
-        return self.plan
-
-    def _new(self, pose: Pose) -> float:
-        return self.worth(pose, "object")
-
-
-class Opener(Chart):
-    """In Keydoor: find the key, find the door, leave by the corner behind it.
-
-    It looks where the thing that it needs next is likely: the key, then the door, then the exit.
-    """
-
-    def __init__(self, maps: Maps) -> None:
-        super().__init__(maps)
-        self.found: dict[str, int] = {}  # cell by mark
-        self.holding = self.opened = False
-
-    def __call__(self, observation: Sequence[int]) -> int:
-        """Choose the next action."""
-        for cell, value in self.add(observation):
-            if value in MARKS:
-                self.found[MARKS[value]] = cell
-                self.whereabouts.found(MARKS[value], cell)
-        if self.opened:
-            exit = self.found.get("exit", self.whereabouts.certain("exit"))
-            return self._go(self._search("exit") if exit is None else self.way_to(exit))
-        if self.holding:
-            return self._use("door", ACTUATE)
-        return self._use("key", PICK_N_DROP)
-
-    def _use(self, mark: str, action: int) -> int:
-        """Stand before a thing and act on it, or look for it."""
-        cell = self.found.get(mark)
-        if cell is None:
-            return self._go(self._search(mark))
-        if moved(self.pose, FORWARD)[0] != cell:
-            return self._go(self.route(lambda pose: float(moved(pose, FORWARD)[0] == cell)))
-        if mark == "door":
-            self.opened = True
-            self.open.add(cell)
-        self.holding = True
-        return action
-
-    def _search(self, mark: str) -> Route | None:
-        return self.route(lambda pose: self.worth(pose, mark), slack=OPENER_SLACK)
-
-    def _go(self, route: Route | None) -> int:
-        action = route[0] if route else LEFT_TURN
-        self.move(action)
-        return action
-
-
 GOOD, BAD, LIVING = 5.0, -5.0, -0.05  # rewards of the memory task
-PICKED, UNLOCKED, CLOSER = 1.0, 1.0, 0.2  # and of Keydoor, besides
 
 
 def way_out(world: World[Any], episodes: int, seed: int) -> Outcomes:
@@ -251,42 +181,3 @@ def walk(free: Tensor, start: Tensor, goal: Tensor) -> Tensor:
         ahead = reached.roll(1, 1) | reached.roll(-1, 1) | reached.roll(1, 2) | reached.roll(-1, 2)
         reached, before = (reached | ahead) & (free | start), reached
     return steps
-
-
-def keydoor(size: int) -> tuple[float, float]:
-    """Compute success and expected return of the shortest way to key, door and exit, over all initial states.
-
-    Both rooms are free of obstacles, so a way is as long as its steps and quarter turns. The rewards for coming
-    closer add up to the same on every way, so the shortest is the best.
-    """
-    returns, weights = [], []
-    for wall in range(2, size - 2):
-        y, x, room = np.arange(1, size - 1), np.arange(1, wall), (size - 2) * (wall - 1)
-        grid = np.meshgrid(y, y, x, y, x, range(4), indexing="ij")  # door, key, agent, heading
-        door, key_y, key_x, agent_y, agent_x, heading = (each.ravel() for each in grid)
-        lengths = _way(size, wall, (door, key_y, key_x), (agent_y, agent_x, heading))
-        distance = 2 * (size - 2) - agent_y - agent_x
-        returns.append(GOOD + PICKED + UNLOCKED + CLOSER * distance + LIVING * lengths)
-        weights.append(np.full(len(door), 1.0 / ((size - 4) * (size - 2) * 4 * room * room)))
-    gains, weight = np.concatenate(returns), np.concatenate(weights)
-    return float(weight @ (gains > 0.0)), float(weight @ gains)
-
-
-def _way(size: int, wall: int, plan: tuple[Any, Any, Any], agent: tuple[Any, Any, Any]) -> Any:
-    """Measure the whole way (M,), by the best of the four sides of the key."""
-    door, key_y, key_x = plan
-    best = np.full(len(door), np.inf)
-    for side, (dy, dx) in enumerate(((-1, 0), (0, 1), (1, 0), (0, -1))):  # clockwise: the heading that faces the key
-        y, x = key_y - dy, key_x - dx
-        there = (y >= 1) & (y <= size - 2) & (x >= 1) & (x < wall)
-        picked = _ride(agent, (y, x, side)) + 1
-        opened = picked + _ride((y, x, side), (door, wall - 1, 1)) + 1
-        out = opened + abs(size - 2 - door) + (size - 2 - (wall - 1))
-        best = np.where(there, np.minimum(best, out), best)
-    return best
-
-
-def _ride(start: tuple[Any, Any, Any], end: tuple[Any, Any, Any]) -> Any:
-    """Count steps and quarter turns between two poses (y, x, clockwise heading) of a free room."""
-    turn = (end[2] - start[2]) % 4
-    return abs(end[0] - start[0]) + abs(end[1] - start[1]) + np.minimum(turn, 4 - turn)

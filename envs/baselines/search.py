@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.playing import Outcomes, Player, finish, no_chance
+from envs.baselines.players import Outcomes, Player, finish, no_chance
 from envs.core import State, World
 from envs.errors import UserError
 

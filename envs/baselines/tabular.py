@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.playing import Player
+from envs.baselines.players import Player
 from envs.errors import UserError
 from envs.worlds.tabular import Tables
 

@@ -91,8 +91,8 @@ ENCODINGS: dict[str, Callable[[Objects], Encoding]] = {
 }
 
 
-def encode(name: str, declared: Objects, phantom: int, device: torch.device) -> Encoding:
-    """Make an encoding by name, in which a floor on a phantom line looks like the object `phantom` (a code).
+def encode(name: str, declared: Objects, device: torch.device) -> Encoding:
+    """Make an encoding by name, in which a floor on a phantom line looks like a wall.
 
     Raises:
         UserError: there is no such encoding.
@@ -101,7 +101,7 @@ def encode(name: str, declared: Objects, phantom: int, device: torch.device) -> 
         raise UserError(near_names("grid encoding", name, ENCODINGS))
     encoding = ENCODINGS[name](declared)
     numbers = encoding.numbers.clone()
-    numbers[objects.PHANTOM | pack(objects.FLOOR)] = numbers[phantom]
+    numbers[objects.PHANTOM | pack(objects.FLOOR)] = numbers[pack(objects.WALL)]
     return Encoding(numbers.to(device), encoding.sizes)
 
 

@@ -34,7 +34,6 @@ class Drawing:
     position: tuple[int, int]  # the agent's (y, x)
     heading: int
     held: int  # code of the object in the hand
-    phantom: int  # code of what a floor on a phantom line looks like
 
 
 def draw(drawing: Drawing) -> Picture:
@@ -57,7 +56,7 @@ def text(drawing: Drawing) -> str:
     lines = [[_glyph(int(code)) for code in row] for row in drawing.grid]
     y, x = drawing.position
     lines[y][x] = HEADINGS[drawing.heading] + " "
-    shown = [[_glyph(drawing.phantom if is_phantom(code) else int(code)) for code in row] for row in drawing.window]
+    shown = [[_glyph(pack(objects.WALL) if is_phantom(code) else int(code)) for code in row] for row in drawing.window]
     held = "nothing" if drawing.held == pack(objects.NONE) else _glyph(drawing.held).strip()
     return "\n".join([*map("".join, lines), "", "sees", *map("".join, shown), f"holds {held}"])
 

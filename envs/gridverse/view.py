@@ -6,14 +6,12 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from envs.errors import UserError, near_names
-from envs.gridverse.layouts import lines
-from envs.gridverse.objects import DIRECTIONS, HIDDEN, NONE, PHANTOM, WALL, blocks_vision, pack, table
+from envs.errors import UserError
+from envs.gridverse.objects import DIRECTIONS, HIDDEN, blocks_vision, pack, table
 from envs.gridverse.rules import heading_axes
 from envs.numpy_backend import gather, integers, take
 
@@ -240,25 +238,3 @@ def _stretches(rows: int, columns: int, agent: Cell) -> Iterator[Stretch]:
                 yield frozenset(crossed), cell
                 crossed.add(cell)
             y, x = y + down, x + right
-
-
-# What a phantom cell looks like, in every encoding: a wall, or "nothing", which no real cell ever is.
-APPEARANCES = {"walls": pack(WALL), "floor-cue": pack(NONE)}
-
-
-class Phantoms(NamedTuple):
-    """Cells whose floor is seen as something else. Nothing but the view knows of them."""
-
-    flags: Tensor  # (H*W,) int64, PHANTOM on a line and 0 elsewhere
-    appearance: int  # code of the object that is seen
-
-
-def phantom_walls(height: int, width: int, rooms: Sequence[int], cells: str, device: torch.device) -> Phantoms:
-    """Lay the inner lines of rooms = (down, across) from border to border, without openings.
-
-    Raises:
-        UserError: that many rooms do not fit, or there is no such appearance.
-    """
-    if cells not in APPEARANCES:
-        raise UserError(near_names("phantom appearance", cells, APPEARANCES))
-    return Phantoms(lines(height, width, rooms).flatten().to(device) * PHANTOM, APPEARANCES[cells])

@@ -17,9 +17,10 @@ from torch import Tensor
 from envs.core import State, World
 from envs.gridverse import render
 from envs.gridverse.encodings import FullState, Objects, encode
-from envs.gridverse.objects import HIDDEN, WALL, Ending, Layout, Reward, Rule, Scene, Transition, pack
+from envs.gridverse.layouts import lines
+from envs.gridverse.objects import HIDDEN, PHANTOM, Ending, Layout, Reward, Rule, Scene, Transition, pack
 from envs.gridverse.rules import ACTION_NAMES, at, changed
-from envs.gridverse.view import View, phantom_walls, window
+from envs.gridverse.view import View, window
 from envs.numpy_backend import concatenate, take
 from envs.spaces import MultiDiscrete
 
@@ -67,8 +68,6 @@ class GridWorld(World[GridState]):
             agent movement but instead only provide cues"; no code of it was published. Only what is seen changes here:
             a floor cell on an inner line of the rooms looks like a wall and stops neither the agent nor its sight. So
             starts, rewards and transitions are those of the world without phantoms, its control twin.
-        phantom_cells: what these cells look like: "walls", or "floor-cue" for nothing at all (the numbers of an empty
-            hand), as no other cell does: they help to tell positions apart as walls do, without looking like walls.
 
     Raises:
         UserError: there is no such encoding or view, the phantom rooms do not fit, or the time limit is below 1.
@@ -82,7 +81,6 @@ class GridWorld(World[GridState]):
         encoding: str = "summed",
         dictionary: bool = False,
         phantom_rooms: Sequence[int] | None = None,
-        phantom_cells: str = "walls",
         time_limit: int = 500,
         device: str | torch.device = "cpu",
     ) -> None:
@@ -90,17 +88,16 @@ class GridWorld(World[GridState]):
         self.height, self.width = task.layout.height, task.layout.width
         view = view if isinstance(view, View) else View(self.height, self.width, window(view), device=device)
         self.task, self.view, self.encoding, self.dictionary = task, view, encoding, dictionary
-        self.phantoms, self._flags, self._look = None, None, pack(WALL)
+        self.phantoms: Tensor | None = None  # (H*W,) int64, PHANTOM on a line; nothing but the view knows of it
         if phantom_rooms is not None:
-            self.phantoms = phantom_walls(self.height, self.width, phantom_rooms, phantom_cells, self.device)
-            self._flags, self._look = self.phantoms.flags, self.phantoms.appearance
+            self.phantoms = lines(self.height, self.width, phantom_rooms).flatten().to(self.device) * PHANTOM
         self.num_actions = len(task.actions)
         self.action_names = tuple(ACTION_NAMES[action] for action in task.actions)
         self.reset_draws = task.layout.draws + view.draws
         self.step_draws = sum(rule.draws for rule in task.rules) + view.draws
         plain = task.actions == tuple(range(len(task.actions)))
         self._canonical = None if plain else torch.tensor(task.actions, device=self.device)
-        encoded = encode(encoding, task.objects, self._look, self.device)
+        encoded = encode(encoding, task.objects, self.device)
         self._numbers = encoded.numbers  # (SEEN, C)
         self._shown = view.rows * view.columns * len(encoded.sizes)
         agent = torch.zeros(1, view.rows, view.columns, dtype=torch.int64, device=self.device)
@@ -137,7 +134,7 @@ class GridWorld(World[GridState]):
 
     def observe(self, scene: Scene, u: Tensor) -> Tensor:
         """Compute the observation (N, d) int64 of a scene, with uniforms u (N, view.draws)."""
-        codes = self.view(scene.cells, scene.position, scene.heading, u, self._flags)
+        codes = self.view(scene.cells, scene.position, scene.heading, u, self.phantoms)
         shown: Tensor = take(self._numbers, codes.reshape(-1)).reshape(-1, self._shown)
         if not self.dictionary:
             return shown
@@ -167,10 +164,10 @@ class GridWorld(World[GridState]):
         """Describe one row for drawing. A view that draws is shown with all that it could see."""
         one = GridState(*(torch.as_tensor(value[row : row + 1]) for value in vars(state).values()))
         u = torch.zeros(1, self.view.draws, dtype=torch.float64, device=self.device)
-        window = self.view(one.cells, one.position, one.heading, u, self._flags)[0]
+        window = self.view(one.cells, one.position, one.heading, u, self.phantoms)[0]
         position = divmod(int(one.position[0]), self.width)
         seen = self.view.offset[one.heading[0]][window != pack(HIDDEN)].cpu() + torch.tensor(position)
-        cells = one.cells[0].long() + (0 if self._flags is None else self._flags)
+        cells = one.cells[0].long() + (0 if self.phantoms is None else self.phantoms)
         return render.Drawing(
             grid=cells.view(self.height, self.width).cpu().numpy(),
             window=window.view(self.view.rows, self.view.columns).cpu().numpy(),
@@ -178,7 +175,6 @@ class GridWorld(World[GridState]):
             position=position,
             heading=int(one.heading[0]),
             held=int(one.held[0]),
-            phantom=self._look,
         )
 
 

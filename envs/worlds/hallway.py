@@ -9,12 +9,11 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from functools import cache
-from typing import Any
 
 import numpy as np
 import torch
 
-from envs.worlds.tabular import Tables, Tabular, TabularState, paint, put_agent
+from envs.worlds.tabular import Tables, Tabular, TabularState, put_agent
 
 MAZE = ("***********", "..*.*.*.+..")  # * floor, + goal, . wall
 NORTH, EAST, SOUTH, WEST = range(4)  # clockwise, so that adding turns to the right
@@ -48,12 +47,10 @@ class Hallway(Tabular):
     ends from the goal: one that is cut on the very step that gets there is lost.
     """
 
+    drawn_as_map = True
+
     def __init__(self, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
         super().__init__(tables(), time_limit, device)
-
-    def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw the maze with its goal (green) and the agent as an arrow."""
-        return paint(self.text(state, row))
 
     def text(self, state: TabularState, row: int) -> str:
         """Draw the maze in its walls (#) with its goal (+) and the agent as an arrow; an ended episode has no agent."""

@@ -5,13 +5,11 @@ Geffner and Bonet (1998), with arms of any length.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from envs.errors import require
-from envs.worlds.tabular import Tables, Tabular, TabularState, check_size, paint, put_agent
+from envs.worlds.tabular import Tables, Tabular, TabularState, check_size, put_agent
 
 ACTIONS = ("N", "S", "E", "W")
 MOVES = ((-1, 0), (1, 0), (0, 1), (0, -1))  # (y, x) by action
@@ -29,16 +27,14 @@ class HeavenHell(Tabular):
         n: length of the arms and of the priest's corridor.
     """
 
+    drawn_as_map = True
+
     def __init__(self, n: int = 3, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
         super().__init__(tables(n), time_limit, device)
         self.n = n
 
-    def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw the map with heaven (green), hell (red), the priest (blue) and the agent."""
-        return paint(self.text(state, row))
-
     def text(self, state: TabularState, row: int) -> str:
-        """Draw the map in its walls (#) with heaven (+), hell (-), the priest (?) and the agent (@).
+        """Draw the map in its walls (#) with heaven (+, green), hell (-, red), the priest (?, blue) and the agent (@).
 
         An ended episode has neither an agent nor a side of heaven.
         """

@@ -36,6 +36,7 @@ class Tabular(World[TabularState]):
     """
 
     runs_on_numpy = True
+    drawn_as_map = False  # whether `text` draws a map, see `paint`
 
     def __init__(self, tables: Tables, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
@@ -100,8 +101,10 @@ class Tabular(World[TabularState]):
         return self._tensor(np.array(uniforms)[:, None])[:, : self.reset_draws]
 
     def frame(self, state: TabularState, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """Draw what `text` writes."""
+        """Draw what `text` writes, a map as a picture of its cells."""
         text = self.text(state, row)
+        if self.drawn_as_map:
+            return paint(text)
         image = Image.new("RGB", (WIDTH, LINE * text.count("\n") + LINE + 2 * MARGIN), PAPER)
         ImageDraw.Draw(image).multiline_text((MARGIN, MARGIN), text, fill=INK, font=ImageFont.load_default())
         return np.array(image)

@@ -4,10 +4,10 @@
 # PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default: $OUT, else
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
 # 460 seconds each, so that each part fits a loan of ten minutes: PARTS="tests benchmark pong" names what is done.
-# The folder's glam.json begins as a copy of the one in results/benchmarks, whose section of the GPU and whose section of
-# the Pong run (its speed, its returns, the evaluations reached so far) are made anew: it and glam.md can be put in the
-# place of the old ones, before the next call. ONLY="phases" measures that table of the benchmark alone, into a folder of
-# its own: a section is replaced whole. Beside torch, numpy and numba this needs gymnasium, ale-py, tyro, tomli-w and tensorboard.
+# The folder's glam.json begins as a copy of the one in results/benchmarks, whose section of the GPU is made anew: it and
+# glam.md can be put in the place of the old ones, before the next call. ONLY="phases" measures that table of the benchmark
+# alone, into a folder of its own: a section is replaced whole. Beside torch, numpy and numba this needs gymnasium, ale-py,
+# tyro, tomli-w and tensorboard.
 # The Pong run lives in RUN (default runs/gpu-glam-pong): its checkpoints hold some 220 MB of weights and moments and the
 # replay of up to 1.2 GB, so they stay there, and what is small of it is copied into the folder. A run that exists is
 # resumed. DEVICE, ENGINE, PRESET, BACKEND and FLAGS define a new Pong run (default: cuda, cudagraph, fast, auto, none).
@@ -51,7 +51,6 @@ pong() {
   for file in metrics.jsonl config.toml environment.json; do
     if [ -e "$RUN/$file" ]; then cp "$RUN/$file" "$FOLDER/glam-pong-$file"; fi
   done
-  "$PYTHON" -m world_models.benchmark glam "$RUN" --name Pong --folder "$FOLDER" || echo "no speed yet"
   [ "$status" -eq 0 ] || [ "$status" -eq 124 ]  # 124: time was over, and the last checkpoint is what goes on
 }
 

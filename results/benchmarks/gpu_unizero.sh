@@ -3,10 +3,9 @@
 # the projected run, and the full-size model on Pong for as long as there is time, with checkpoints to resume from.
 # PYTHON=... chooses the interpreter; the first argument is the folder of all that is written (default: $OUT, else
 # results/benchmarks/gpu), the second the seconds of the Pong run (default 480). Tests and benchmark are stopped after
-# 460 seconds each. The folder's unizero.json begins as a copy of the one in results/benchmarks, whose section of the GPU and
-# whose section of the Pong run (seconds and steps/s of each phase, the evaluations reached so far) are made anew: it and
-# unizero.md can be put in the place of the old ones, before the next call. Each part fits a loan of ten minutes:
-# PARTS="tests benchmark pong" names what is done.
+# 460 seconds each. The folder's unizero.json begins as a copy of the one in results/benchmarks, whose section of the GPU is
+# made anew: it and unizero.md can be put in the place of the old ones, before the next call. Each part fits a loan of ten
+# minutes: PARTS="tests benchmark pong" names what is done.
 # The Pong run lives in RUN (default runs/gpu-unizero-pong): its checkpoints hold some 400 MB of weights and moments and
 # the replay, so they stay there, and what is small of it is copied into the folder. A run that exists is resumed.
 # ONLY="priors" measures that table of the benchmark alone, into a folder of its own: a section is replaced whole.
@@ -54,7 +53,6 @@ pong() {
   for file in metrics.jsonl config.toml environment.json; do
     if [ -e "$RUN/$file" ]; then cp "$RUN/$file" "$FOLDER/pong-$file"; fi
   done
-  "$PYTHON" -m world_models.benchmark unizero "$RUN" --name Pong --folder "$FOLDER" || echo "no phases yet"
   [ "$status" -eq 0 ] || [ "$status" -eq 124 ]  # 124: time was over, and the last checkpoint is what goes on
 }
 

@@ -11,9 +11,8 @@ from scans import TOLERANCE, drawn, numbers
 from trained import contents
 
 from dqn_memory.blocks.kernels import select
-from dqn_memory.blocks.kernels.cpu_scan import scan_simd
 from dqn_memory.blocks.kernels.scan import scan_torch
-from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load, mixers, set_scan, trial
+from dqn_memory.blocks.kernels.select import BACKENDS, Unavailable, choose, load, mixers, set_scan
 from dqn_memory.blocks.mamba import Mamba
 from dqn_memory.runs import backend
 from dqn_memory.train import main
@@ -56,11 +55,6 @@ def extension(monkeypatch):
 
 
 # --- choosing
-
-
-def test_a_cpu_takes_simd():
-    choice = choose("auto", CPU)
-    assert (choice.name, choice.scan, choice.why) == ("simd", scan_simd, "auto")
 
 
 @pytest.mark.parametrize(("device", "there", "taken", "why"), [
@@ -120,10 +114,6 @@ def test_a_backend_with_other_numbers_or_with_none_is_refused(wrong, monkeypatch
 # --- mamba_ssm
 
 
-def test_the_extension_gives_torchs_numbers(extension):
-    assert trial(scan_torch, CPU) == 0 <= trial(extension, CPU) < 1e-5
-
-
 @pytest.mark.parametrize("rest", [[], [None]], ids=["given", "zero"])  # its initial state
 def test_the_extension_is_a_scan_like_any_other(extension, rest):
     inputs = drawn(3, 7, 5, 4, torch.float32)[: 6 - len(rest)]
@@ -162,12 +152,6 @@ def test_a_run_without_mamba_is_silent_about_it(tmp_path, capsys):
     train(tmp_path / "run", architecture="drqn")
     assert "mamba runs" not in capsys.readouterr().out
     assert json.loads((tmp_path / "run" / "environment.json").read_text())["mamba_backend"] is None
-
-
-def test_a_fresh_run_refuses_before_it_makes_a_folder(tmp_path, capsys, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    said = refused(capsys, ["--backend", "triton"], lambda more: train(tmp_path / "run", *more))
-    assert "run on CUDA alone" in said and "; use --backend torch or auto" in said and not (tmp_path / "run").exists()
 
 
 def test_a_run_says_its_backend_and_a_resumed_one_keeps_it_or_says_so(tmp_path, capsys, monkeypatch):

@@ -50,17 +50,6 @@ def test_acts_as_evaluation_does_over_several_episodes(runs, name):
         np.testing.assert_allclose(follow(agent, episode), episode.q, atol=1e-6)
 
 
-def test_drives_a_gymnasium_environment(runs):
-    agent, env = Agent.load(runs("transformer")), gymnasium.make("envs:POMDP/MemoryCards-v0")
-    observation, reset, steps = env.reset(seed=1)[0], True, 0
-    while not (reset and steps):
-        action = agent.act(observation, reset)
-        assert isinstance(action, int)
-        observation, _, terminated, truncated, _ = env.step(action)
-        reset, steps = terminated or truncated, steps + 1
-    assert steps <= 50
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_a_batch_is_so_many_single_agents(runs, name):
     batch, singles = Agent.load(runs(name)), [Agent.load(runs(name)) for _ in range(3)]

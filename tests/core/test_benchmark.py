@@ -1,5 +1,6 @@
 """The baseline computes what ours computes; counted operations are the formula's; the script writes its page."""
 
+import copy
 import json
 import sys
 import types
@@ -12,15 +13,14 @@ from dqn_memory import benchmark
 from dqn_memory.analysis import reference
 from dqn_memory.analysis.reference import MIXERS, SCANS, Shape, mixer_work, scan_work
 from dqn_memory.analysis.size import forward_operations, gigaflop
-from dqn_memory.analysis.timing import BenchmarkConfig, Timing, random_replay
+from dqn_memory.analysis.timing import Timer, Timing, full_replay
 from dqn_memory.benchmark import CASES, FORMS, NO_BASELINE, BenchmarkCase, baseline_work, update_work
 from dqn_memory.blocks.kernels.select import choose
 from dqn_memory.blocks.mamba import Mamba
-from dqn_memory.runs.errors import UserError
-from dqn_memory.train import td_loss
+from dqn_memory.train import sample, td_loss
 
 SMALL = [BenchmarkCase(world, architecture, context=12, batch_size=3) for world, architecture in CASES]
-QUICK, TORCH = BenchmarkConfig(repetitions=2, warm_up=1), choose("torch", torch.device("cpu"))
+TORCH = choose("torch", torch.device("cpu"))
 
 
 def names(case):
@@ -28,17 +28,23 @@ def names(case):
 
 
 @pytest.mark.parametrize("case", SMALL, ids=names)
-@pytest.mark.parametrize("source", ["endless", "random"])
-def test_baseline_equals_the_published_form(case, source):
-    """On full windows, and on windows of real episodes with their padding."""
+@pytest.mark.parametrize("episode", [None, 9])
+def test_baseline_equals_the_published_form(case, episode):
+    """On full windows, and on windows of episodes of nine steps with their padding."""
     network, target = case.network().double(), case.network().double()
     with torch.no_grad():  # so that choosing and valuing differ
         for value in target.parameters():
             value += 0.05 * torch.randn(value.shape, generator=torch.Generator().manual_seed(value.numel())).double()
     baseline, their_target = reference.BaselineNetwork(network).double(), reference.BaselineNetwork(target).double()
     learner = case.learner("published")
-    batch = case.batch("published", None if source == "endless" else random_replay(case.env, 8, 14), seed=1, trim=False)
-    assert bool((batch.lengths == case.context).all()) == (source == "endless")
+    draws = torch.Generator().manual_seed(1)
+    replay = full_replay(network.spec, network.num_actions, case.context, draws)
+    if episode is not None:
+        time = torch.arange(replay.num_columns)[:, None].expand_as(replay.cells["time"]) % episode
+        ends = time == episode - 1
+        replay.restore(0, {**copy.deepcopy(replay.cells), "time": time.int(), "done": ends, "terminated": ends})
+    batch = sample(replay, learner, case.context, None, draws, trim=False)
+    assert bool((batch.lengths == case.context).all()) == (episode is None)
     windows = reference.shifted_windows(batch, network.spec.padding)
     windows = [each.double() if each.is_floating_point() else each for each in windows]
     loss, _ = td_loss(network, target, batch, learner)
@@ -75,50 +81,29 @@ def test_acting_alternatives_agree(case):
     torch.testing.assert_close(works["ours"](), works["baseline"](), atol=1e-4, rtol=1e-4)
 
 
-def test_every_form_updates():
-    for form in FORMS:
-        metrics = update_work(SMALL[2], form)()
-        assert metrics["losses/td_loss"].isfinite()
-
-
-def test_speed_up_is_the_median_over_neighbours():
-    assert Timing((1.0, 2.0, 10.0)).speed_up(Timing((3.0, 4.0, 10.0))) == 2.0
-    assert Timing((1.0, 2.0, 10.0)).median == 2.0 and Timing((1.0, 2.0, 10.0)).fastest == 1.0
-
-
-def test_alternatives_take_turns():
+def test_alternatives_take_turns_and_a_speed_up_is_the_median_over_neighbours():
     order = []
-    works = {name: lambda name=name: order.append(name) for name in "ab"}
-    times = BenchmarkConfig(2, warm_up=1).compare(works)
+    times = Timer(2, warm_up=1)({name: lambda name=name: order.append(name) for name in "ab"})
     assert order == ["a", "b"] * 3
     assert all(len(timing.milliseconds) == 2 for timing in times.values())
-    assert BenchmarkConfig(2, clock="cpu").compare({"sum": lambda: sum(range(10**6))})["sum"].fastest > 0
-
-
-def test_steady_rate_leaves_the_start_out(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    # 100 steps after 10 s, 300 steps after 11 s
-    rows = [{"step": 100, "charts/SPS": 10.0}, {"step": 300, "charts/SPS": 300 / 11}, {"step": 300, "final/x": 1}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert benchmark.steady_rate(path) == pytest.approx(200)
-    path.write_text(json.dumps(rows[0]) + "\n")
-    with pytest.raises(UserError, match="two log lines"):
-        benchmark.steady_rate(path)
+    assert Timer(2, clock="cpu")({"sum": lambda: sum(range(10**6))})["sum"].median > 0
+    fast, slow = Timing((1.0, 2.0, 10.0)), Timing((3.0, 4.0, 10.0))
+    row = fast.against(slow)
+    assert (row["ms"], row["fastest_ms"], row["baseline_ms"], row["speed_up"]) == (2.0, 1.0, 4.0, 2.0)
 
 
 @pytest.mark.long
 def test_training_rate_comes_from_a_real_run():
-    """The row that an accelerator's bar is read from, here made on the CPU."""
-    row = benchmark.training_row("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager")
-    assert row["steps_s"] > 0 and row["bar"] == 1000
+    """The number that an accelerator's bar is read from, here made on the CPU."""
+    assert benchmark.training_rate("POMDP/CarFlag-v0", "dtqn4", 96, "cpu", "eager") > 0
 
 
 @pytest.mark.long
 def test_the_script_writes_its_pages(tmp_path, capsys):
-    asked = [word for name in ("update", "windows", "acting", "mamba") for word in ("--only", name)]
+    asked = [word for name in ("update", "acting", "mamba") for word in ("--only", name)]
     benchmark.main(["--quick", *asked, "--folder", str(tmp_path)])
     page, mamba = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("core", "mamba"))
-    assert [table["title"] for table in page["tables"]] == ["Update", "Masked and trimmed windows", "Acting"]
+    assert [table["title"] for table in page["tables"]] == ["Update", "Acting"]
     update = page["tables"][0]["rows"]
     assert [(row["world"], row["architecture"]) for row in update[:: len(FORMS)]] == [*CASES, *NO_BASELINE]
     for form in ("published", "shared"):
@@ -136,29 +121,17 @@ def test_the_script_writes_its_pages(tmp_path, capsys):
     assert (tmp_path / "mamba.md").read_text().startswith("# Speed of Mamba\n")
 
 
-def test_a_table_that_fails_loses_none_before_it(tmp_path, monkeypatch):
-    def fails(_):
-        raise UserError("no more time")
-
-    monkeypatch.setitem(benchmark.TABLES, "update", lambda _: [{"ms": 1.5}])
-    monkeypatch.setitem(benchmark.TABLES, "windows", fails)
-    with pytest.raises(SystemExit):
-        benchmark.main(["--only", "update", "--only", "windows", "--folder", str(tmp_path)])
-    page = json.loads((tmp_path / "core.json").read_text())
-    assert [(table["title"], table["rows"]) for table in page["tables"]] == [("Update", [{"ms": 1.5}])]
-
-
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
         (["--repetitions", "1"], "at least 2"),
         (["--threads", "0"], "at least 1"),
         (["--only", "updat"], "update"),
-        (["--only", "graphs"], "graphs: torch sees no CUDA device here"),
+        (["--only", "graphs"], "need a CUDA device that torch sees"),
     ],
 )
 def test_wrong_input_is_one_sentence(flags, sentence, capsys):
-    if sentence.startswith("graphs") and torch.cuda.is_available():
+    if "CUDA" in sentence and torch.cuda.is_available():
         pytest.skip("there is a CUDA device here")
     assert sentence in refused(capsys, flags, benchmark.main)
 
@@ -195,18 +168,13 @@ def test_both_compute_the_same(installed, work, backward):
     ours, theirs = (work(shape, choice, "cpu")() for choice in (TORCH, None))
     ours, theirs = (found if backward else (found,) for found in (ours, theirs))
     parameters = 6 if work is scan_work else 1 + len(list(Mamba(8).parameters()))
-    assert len(ours) == (parameters if backward else 1)
+    assert len(ours) == (parameters if backward else 1) and not ours[0].requires_grad
     for left, right in zip(ours, theirs, strict=True):
         torch.testing.assert_close(left, right, atol=1e-4, rtol=1e-4)
 
 
-def test_a_forward_pass_keeps_no_gradients():
-    assert not scan_work(Shape(1, 2, backward=False), TORCH, "cpu")().requires_grad
-    assert all(value.requires_grad for value in reference.scan_inputs(MIXERS[0], "cpu"))
-
-
 def test_the_bar_stands_at_the_shape_it_speaks_of(installed):
-    mixers, scans = reference.mamba_tables(QUICK, 2)
+    mixers, scans = reference.mamba_tables(Timer(2, warm_up=1), 2)
     for backend in ("torch", "simd"):
         whole, alone = ([row for row in table.records() if row["backend"] == backend] for table in (mixers, scans))
         assert [(row["length"], row["bar"]) for row in whole] == [(64, 3.5), (4, None), (1, None)]
@@ -218,9 +186,4 @@ def test_the_bar_stands_at_the_shape_it_speaks_of(installed):
     assert len(rows) == 2 * (len(MIXERS) + len(SCANS))
     assert all(row["ms"] > 0 and row["mambapy_ms"] > 0 and row["speed_up"] > 0 and row["batch"] == 2 for row in rows)
     assert "triton is not measured: its kernels run on CUDA alone" in mixers.note
-    assert "mambapy is version 1.2.0." in mixers.note
-
-
-def test_another_version_is_named(monkeypatch):
-    monkeypatch.setattr(reference, "mambapy_version", lambda: "1.1.0")
-    assert reference.mambapy_note() == "mambapy is version 1.1.0, while the bar speaks of 1.2.0."
+    assert "mambapy is 1.2.0; the bar speaks of version 1.2.0." in mixers.note

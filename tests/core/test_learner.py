@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from helpers import NUM_ACTIONS, TOKENS, filled_replay, network
+from helpers import filled_replay, network
 
 import dqn_memory.train as losses
 from dqn_memory.acting import WindowActor
@@ -182,17 +182,6 @@ def test_ends_train_exactly_the_q_values_that_acting_computes(architecture):
         assert not t or torch.allclose(acted[0], following[t - 1], atol=1e-12)
 
 
-def test_a_causal_network_trains_the_same_q_on_windows_and_ends():
-    net = network("dgfqn", 0)
-    replay = filled_replay([[5, 4, 6]])
-    drawn = torch.tensor([4, 8, 14])
-    windows, ends = replay.windows(drawn, K, K), replay.contexts(drawn, K, 0.9)
-    inside = net(windows.observation[:, :K], windows.previous_action[:, :K], windows.lengths)
-    last = net.at(ends.observation, ends.previous_action, ends.lengths, ends.lengths - 1)
-    rows = torch.arange(3)
-    assert torch.allclose(inside[rows, windows.lengths - 1], last, atol=1e-12)
-
-
 @pytest.mark.parametrize("architecture", ["dtqn4", "dbgfqn", "drqn", "adrqn", "gtrxl", "dqn", "attn", "darqn"])
 def test_an_update_lowers_the_loss_on_its_batch(architecture):
     net, target = pair(architecture, **({"action_embedding": 2} if architecture == "adrqn" else {}))
@@ -256,24 +245,6 @@ def test_default_positions_follow_the_network():
         replace(CONFIG, loss_positions="prefixes").check(two)
     with pytest.raises(UserError, match="--targets shifted needs --loss-positions all"):
         replace(CONFIG, targets="shifted").check(one)
-
-
-def test_published_window_hides_the_last_observation():
-    """At j >= L the published window holds padding, although its successor holds o_L (spec 1.3, branch P)."""
-    net, target = pair()
-    config = replace(CONFIG, targets="shifted", mask_padding=False, lengths=False)
-    windows = batches(config, trim=False)
-    length = windows.lengths
-    q = []
-    hook = net.register_forward_hook(lambda _m, inputs, _o: q.append(inputs[0]))
-    td_loss(net, target, windows, config)
-    hook.remove()
-    seen, following = q
-    short = length < K
-    assert short.any()
-    assert (seen[short, length[short]] == TOKENS.padding).all()
-    assert torch.equal(following, windows.observation[:, 1:])
-    assert (windows.action < NUM_ACTIONS).all()
 
 
 def test_averaged_weights_follow_the_recursion_and_forget_the_first_ones():

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from envs.baselines.players import read_picture
-from envs.baselines.playing import Player
+from envs.baselines.players import Player, read_picture
 from envs.worlds.catch import BlinkingCatch
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]

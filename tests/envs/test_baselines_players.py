@@ -1,121 +1,36 @@
 """The best players known: what they reach is what was promised, and no more than can be."""
 
-import functools
-import itertools
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from cards_player import memory_player
 from test_baselines import apart
+from world_keywords import DATA
 
-from envs.baselines import cards, maps, players, playing, search, tabular
+from envs.baselines import bounds, players, search, tabular
 from envs.baselines.bounds import Budget, best
 from envs.errors import UserError
-from envs.gridverse.tasks import Keydoor
 from envs.registry import make_world
-from envs.worlds.memory_cards import MemoryCards
+from envs.worlds.pomdp import read
 
-BUDGET = Budget(episodes=200, scripted=20, seed=0, gap=0.01, size=300)
+TIGER = read(DATA / "pomdp" / "tiger.pomdp")
+BUDGET = Budget(episodes=200, seed=0, gap=0.01, size=300)
 
+HEAD = "discount: 0.9 values: reward observations: o O: * uniform "
 # Waiting pays 1 in every step, cashing pays 10 once: whoever waits till the end and cashes last gets most.
-CASH = """
-discount: 0.9
-values: reward
-states: alive broke
-actions: wait cash
-observations: o
-start: alive
+CASH = """states: alive broke actions: wait cash start: alive
 T: wait identity
 T: cash : * : broke 1
-O: * uniform
 R: wait : alive : * : * 1
-R: cash : alive : * : * 10
-"""
+R: cash : alive : * : * 10"""
 # The gamble pays more on average, what is safe always pays.
-GAMBLE = """
-discount: 0.9
-values: reward
-states: a b
-actions: gamble safe
-observations: o
-start: uniform
+GAMBLE = """states: a b actions: gamble safe start: uniform
 T: * : * reset
-O: * uniform
 R: gamble : a : * : * 10
 R: gamble : b : * : * -1
-R: safe : * : * : * 1
-"""
-THIRDS = """
-discount: 0.9
-values: reward
-states: 3
-actions: 1
-observations: 3
-T: 0
-0.333333 0.333333 0.333333
-0.333333 0.333333 0.333333
-0.333333 0.333333 0.333333
-O: 0 uniform
-R: 0 : * : * : * 1
-"""
-
-# Car Flag and Memory Cards
-
-
-def test_the_signpost_player_wins_from_every_start():
-    world = make_world("POMDP/CarFlag-v0")
-    outcomes = players.every_start(world)
-    assert outcomes.success.all() and (outcomes.returns == 1.0).all() and outcomes.lengths.max() < world.time_limit
-
-
-def cards_by_force(pairs, horizon, success):
-    """The optimum over all policies, among sets of decks and with every guess allowed, however useless."""
-    decks = set(itertools.permutations(sorted([*range(pairs)] * 2)))
-
-    @functools.cache
-    def value(possible, left, steps):
-        if not left:
-            return 1.0 if success else 0.0
-        if steps == 0:
-            return 0.0
-        total = 0.0
-        for current in left:
-            for number in range(pairs):
-                fitting = frozenset(deck for deck in possible if deck[current] == number)
-                if fitting:
-                    total += len(fitting) / len(possible) * best(fitting, left, current, steps) / len(left)
-        return total
-
-    def best(possible, left, current, steps):
-        return max(guessed(possible, left, current, guess, steps) for guess in range(2 * pairs))
-
-    def guessed(possible, left, current, guess, steps):
-        right = frozenset(d for d in possible if guess != current and guess in left and d[guess] == d[current])
-        wrong = possible - right
-        kept = tuple(card for card in left if card not in (current, guess))
-        worth = len(right) * value(right, kept, steps - 1) if right else 0.0
-        worth += len(wrong) * (value(wrong, left, steps - 1) - (not success)) if wrong else 0.0
-        return worth / len(possible)
-
-    return value(frozenset(decks), tuple(range(2 * pairs)), horizon)
-
-
-@pytest.mark.parametrize(("pairs", "horizon"), [(2, 3), (2, 6), (3, 3)])
-def test_the_memory_perfect_optimum_is_that_of_brute_force(pairs, horizon):
-    success, returns = cards.solve(pairs, horizon).best(pairs)
-    assert success == pytest.approx(cards_by_force(pairs, horizon, success=True), abs=1e-12)
-    assert returns == pytest.approx(cards_by_force(pairs, horizon, success=False), abs=1e-12)
-
-
-def test_the_memory_perfect_player_reaches_the_optimum():
-    solution = cards.solve(4, 50)
-    outcomes = playing.play(MemoryCards(pairs=4), memory_player(solution, 4), 1_000, 0)
-    measure = playing.measure(outcomes.returns)
-    assert outcomes.success.all()
-    assert abs(measure.mean - solution.best(4)[1]) < 4 * measure.error
-
+R: safe : * : * : * 1"""
+THIRDS = f"states: 3 actions: 1 T: 0 {'0.333333 ' * 9} R: 0 : * : * : * 1"
 
 # Memory corridors
 
@@ -152,29 +67,17 @@ def test_the_search_among_beliefs_is_that_of_brute_force():
 
 @pytest.mark.parametrize(("size", "steps"), [(5, 3), (7, 11)])
 def test_the_plan_keeps_its_promise(size, steps):
-    world = make_world(f"Gridverse/Memory-{size}x{size}-v0")
-    found = search.solve(search.explore(world), world.time_limit)
-    outcomes = search.every_start(world, found)
-    assert outcomes.success.all()
-    assert float(outcomes.returns.mean()) == pytest.approx(found.value, abs=1e-9)
-    assert found.value == pytest.approx(5 - 0.05 * steps, abs=1e-9)
+    found = best(make_world(f"Gridverse/Memory-{size}x{size}-v0"), BUDGET).lower
+    assert found == bounds.exactly(1.0, pytest.approx(5 - 0.05 * steps, abs=1e-9), bounds.BELIEF_OPTIMAL)
+    signposts = best(make_world("POMDP/CarFlag-v0"), BUDGET)
+    assert signposts.lower == signposts.upper == bounds.exactly(1.0, 1.0, bounds.EXACT)
 
 
 # Tabular worlds
 
 
-def tiger():
-    """Kaelbling, Littman and Cassandra (1998): listen, open left, open right."""
-    stay, anew = np.eye(2), np.full((2, 2), 0.5)
-    R = np.zeros((3, 2, 2, 2))
-    R[0], R[1, 0], R[1, 1], R[2, 0], R[2, 1] = -1, -100, 10, 10, -100
-    looks = np.stack([[[0.85, 0.15], [0.15, 0.85]], anew, anew])
-    moves, reset = np.stack([stay, anew, anew]), np.zeros((3, 2), bool)
-    return SimpleNamespace(T=moves, O=looks, R=R, start=np.full(2, 0.5), reset=reset, discount=0.95)
-
-
 def test_the_value_of_tiger():
-    found = tabular.solve(tabular.Model.of(tiger()), gap=0.01)
+    found = tabular.solve(tabular.Model.of(TIGER), gap=0.01)
     assert found.lower <= 19.3714 + 1e-4 and found.upper >= 19.3713 - 1e-4
     assert 0 <= found.upper - found.lower <= 0.01
 
@@ -185,7 +88,7 @@ def test_heaven_hell_takes_fifteen_steps():
     found = tabular.solve(described, gap=1e-6)
     assert found.lower == pytest.approx(0.99**14) and found.upper == pytest.approx(0.99**14)
     player = tabular.belief_player(described, found)
-    outcomes = playing.play(world, player, 50, 0)
+    outcomes = players.play(world, player, 50, 0)
     assert outcomes.success.all() and (outcomes.lengths == 15).all() and (outcomes.returns == 1.0).all()
     assert search.every_start(world, search.solve(search.explore(world), 250)).success.all()
 
@@ -194,9 +97,9 @@ def test_the_bounds_of_hallway_enclose_what_its_policy_gets():
     world = make_world("POMDP/Hallway-v0")
     described = tabular.Model.of(world.tables)
     found = tabular.solve(described, gap=0.01, size=700)
-    outcomes = playing.play(world, tabular.belief_player(described, found), 1_000, 0)
+    outcomes = players.play(world, tabular.belief_player(described, found), 1_000, 0)
     # The goal is reached one step before the end, and pays in that step.
-    paid = playing.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
+    paid = players.measure(torch.where(outcomes.success, 0.95 ** (outcomes.lengths - 2).double(), 0.0))
     assert found.lower - 4 * paid.error < paid.mean < found.upper + 4 * paid.error
     assert found.upper - found.lower < 0.1 and outcomes.success.double().mean() > 0.97
     assert tabular.full_state(described, 250) >= float(outcomes.returns.mean())
@@ -220,7 +123,7 @@ def test_the_upper_bound_is_above_the_lower_everywhere():
 
 def file_world(tmp_path, text, **kwargs):
     path = tmp_path / "world.pomdp"
-    path.write_text(text)
+    path.write_text(HEAD + text)
     return make_world("POMDP/File-v0", path=str(path), **kwargs)
 
 
@@ -246,15 +149,10 @@ def test_chances_that_a_file_rounds_are_no_deaths(tmp_path):
     assert found.lower.returns.mean <= found.upper.returns.mean + 1e-9
 
 
-def test_a_verdict_says_whether_the_return_so_far_matters(tmp_path):
-    graph = search.explore(file_world(tmp_path, GAMBLE))
-    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
-    graph = search.explore(make_world("Gridverse/Memory-5x5-v0"))
-    assert set(graph.verdict[graph.follower < 0]) == {search.PAID}
-
-
 def test_a_success_of_another_rule_is_refused(tmp_path):
     choosy = file_world(tmp_path, GAMBLE)
+    graph = search.explore(choosy)
+    assert (graph.verdict == search.PAID).all() and graph.follower.max() == -1
     plain = choosy.step
 
     def step(state, action, u):
@@ -266,21 +164,21 @@ def test_a_success_of_another_rule_is_refused(tmp_path):
         search.explore(choosy)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 3, 8, 500])
-def test_seeing_the_state_is_never_worse_than_standing_still(limit):
-    rooms = make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit)
-    found = best(rooms, BUDGET)
-    assert found.upper.returns.mean >= -0.05 * limit - 1e-9
-    assert found.upper.returns.mean >= found.lower.returns.mean - 4 * found.lower.returns.error - 1e-9
+def test_seeing_the_state_is_never_worse_than_standing_still():
+    for limit in (1, 8, 500):
+        found = best(make_world("Gridverse/Memory-FourRooms-7x7-v0", time_limit=limit), BUDGET)
+        assert found.upper.returns.mean >= -0.05 * limit - 1e-9
 
 
-def test_what_cannot_be_bounded_is_refused(tmp_path):
-    endless = tiger()
-    endless.discount = 1.0
+def test_what_cannot_be_bounded_is_refused():
+    endless = replace(TIGER, discount=1.0)
     for refused, words in (
         (lambda: tabular.Model.of(endless), r"discount above 0 and below 1, not 1\.0"),
         (lambda: search.explore(make_world("POMDP/CarFlag-v0")), "CarFlag is not deterministic with a list of initial"),
-        (lambda: best(make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7"), BUDGET), "registered worlds only"),
+        (
+            lambda: best(make_world("Gridverse/Yaml-v0", path="memory_four_rooms.7x7"), BUDGET),
+            "No player is known for such rooms",
+        ),
     ):
         with pytest.raises(UserError, match=words):
             refused()
@@ -289,89 +187,9 @@ def test_what_cannot_be_bounded_is_refused(tmp_path):
 # Rooms
 
 
-def seekers(id, episodes, gambler=True, seed=0):
-    world = make_world(id)
-    drawn = maps.room_maps(world.task.layout, world.phantoms)
-    outcomes = playing.play(world, playing.crowd(lambda: players.Seeker(drawn, gambler)), episodes, seed)
-    return world, outcomes
-
-
-@pytest.mark.parametrize(
-    ("id", "least"),
-    [
-        ("Gridverse/Memory-FourRooms-7x7-v0", 0.90),
-        ("Gridverse/Memory-NineRooms-13x13-v0", 0.95),
-        ("Gridverse/Memory-Empty-13x13-v0", 0.95),
-        ("Gridverse/Memory-13x13-Hallucinated-v0", 0.95),
-    ],
-)
-def test_the_scripted_seeker_finds_the_good_exit(id, least):
-    world, outcomes = seekers(id, 60)
-    above = players.way_out(world, 1_000, 0)
-    assert least <= outcomes.success.double().mean() <= 1.0
-    assert outcomes.returns.mean() < above.returns.mean()
-    assert outcomes.lengths.double().mean() > above.lengths.double().mean()
-
-
-def test_a_gambler_wins_more_often_and_a_patient_seeker_gets_more():
-    id = "Gridverse/Memory-SixteenRooms-17x17-v0"
-    (_, bold), (_, patient) = (seekers(id, 80, gambler) for gambler in (True, False))
-    assert bold.success.sum() > patient.success.sum()
-    assert bold.returns.mean() < patient.returns.mean()
-
-
-def test_where_the_seeker_may_stand_always_holds_the_truth():
-    world = make_world("Gridverse/Memory-SixteenRooms-15x15-v0")
-    drawn = maps.room_maps(world.task.layout, world.phantoms)
-    state = world.reset(playing.draws(torch.Generator().manual_seed(3), 20, world.reset_draws))
-    pairs = zip(state.position.tolist(), state.heading.tolist(), strict=True)
-    first = [(*divmod(position, 15), (0, 2, 3, 1)[heading]) for position, heading in pairs]
-    seekers = [players.Seeker(drawn, False) for _ in range(20)]
-    for _ in range(25):
-        actions = [player(row) for player, row in zip(seekers, state.observation.tolist(), strict=True)]
-        state = world.step(state, torch.tensor(actions), torch.empty(20, 0))[0]
-    for player, truth in zip(seekers, first, strict=True):
-        y, x = (each - 15 for each in divmod(player.whereabouts.origin, 45))
-        assert truth in set(zip(y.tolist(), x.tolist(), player.whereabouts.turn.tolist(), strict=True))
-        assert len(y) < 4 * int(drawn.start.sum())
-
-
 def test_the_full_state_player_takes_the_shortest_way():
     outcomes = players.way_out(make_world("Gridverse/Memory-FourRooms-13x13-v0"), 3_000, 0)
-    lengths = playing.measure(outcomes.lengths[outcomes.success])
+    lengths = players.measure(outcomes.lengths[outcomes.success])
     assert abs(lengths.mean - 9.0) < 0.05 + 4 * lengths.error  # the originals' mean, to one decimal
     small = players.way_out(make_world("Gridverse/Memory-FourRooms-7x7-v0"), 4_000, 0)
     assert apart(float((~small.success).double().mean()), 4_000, 0.0146, 10_000) < 4  # resets nobody can win
-
-
-# Keydoor
-
-
-class EveryKeydoor(Keydoor):
-    """Keydoor 5x5 with the list of its 108 initial states, each equally likely."""
-
-    def initial_draws(self):
-        choices = [(0.5,), *([[(i + 0.5) / n for i in range(n)] for n in (3, 3, 1, 3, 1, 4)])]
-        return torch.tensor(list(itertools.product(*choices)), dtype=torch.float64)
-
-
-def test_the_full_state_keydoor_player_is_the_best_of_all():
-    graph = search.explore(EveryKeydoor(5))
-    values = np.zeros(len(graph.follower))
-    for _ in range(40):  # no good way is longer
-        after = np.where(graph.follower >= 0, values[graph.follower], 0.0)
-        values = (graph.reward + after).max(1)
-    success, returns = players.keydoor(5)
-    assert len(graph.initial) == 108 and success == pytest.approx(1.0)
-    assert returns == pytest.approx(float(values[graph.initial].mean()), abs=1e-9)
-
-
-@pytest.mark.parametrize("size", [5, 9])
-def test_the_scripted_opener_always_gets_out(size):
-    world = make_world(f"Gridverse/Keydoor-{size}x{size}-v0")
-    drawn = maps.keydoor_maps(world.task.layout)
-    outcomes = playing.play(world, playing.crowd(lambda: players.Opener(drawn)), 100, 0)
-    above = players.keydoor(size)[1]
-    measure = playing.measure(outcomes.returns)
-    assert outcomes.success.all()
-    assert 0.9 * above < measure.mean < above + 4 * measure.error

@@ -5,13 +5,15 @@ import itertools
 import numpy as np
 import pytest
 import torch
+import traces
 from catch_rules import Rule, by_rule, memoryless
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from world_keywords import uniforms
 
 from envs.baselines import players
 from envs.baselines.bounds import Budget, best
-from envs.baselines.playing import play, random_player
+from envs.baselines.players import play, random_player
 from envs.registry import make_world
 from envs.worlds.catch import BALL, PADDLE, BlinkingCatch
 
@@ -38,13 +40,8 @@ def test_a_ball_lands_on_the_paddle_or_beside_it():
     rewards, terminated, success = zip(*steps, strict=True)
     assert rewards == (0, 0, 1, 0, 0, 1, 0, 0, -1) and float(state.returns) == 1
     assert terminated == (False,) * 8 + (True,) and not any(success)
-
-
-def test_the_paddle_stops_at_the_walls():
-    world = BlinkingCatch(grid=5)
-    for action, column in ((0, 0), (2, 4)):
-        state, _ = walk(world, start(world, [0] * 10), [action] * 9)
-        assert int(state.paddle) == column
+    for action, column in ((0, 0), (2, 3)):  # the paddle stops at the walls
+        assert int(walk(world, start(world, [0] * 3), [action] * 9)[0].paddle) == column
 
 
 @settings(max_examples=60, deadline=None)
@@ -80,9 +77,8 @@ def painted(world, ball, paddle):
 
 def test_columns_are_uniform():
     world = BlinkingCatch()
-    u = torch.rand(4_000, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    counts = torch.bincount(world.reset(u).columns.flatten(), minlength=8).double()
-    assert ((counts - 5_000) ** 2 / 5_000).sum() < 25  # chi-squared, 7 degrees of freedom: p = 0.0008
+    counts = torch.bincount(world.reset(uniforms(4_000, 10)).columns.flatten(), minlength=8).numpy()
+    assert traces.normal_score(counts, np.full(8, traces.ENDLESS)) < traces.LIMIT
     assert world.reset(torch.full((1, 10), 1 - 2**-53, dtype=torch.float64)).columns.max() == 7
 
 
@@ -91,13 +87,7 @@ def test_who_remembers_catches_every_ball(grid, blink):
     world = BlinkingCatch(32, grid, 4, blink)
     outcomes = play(world, players.catcher(world), 300, 0)
     assert outcomes.success.all() and (outcomes.returns == 4).all() and (outcomes.lengths == 4 * (grid - 1)).all()
-    assert best(world, Budget(50, 0, 0, 0.0, 0)).lower.returns.mean == 4
-
-
-def towards(grid):
-    columns = np.arange(grid)
-    moves = np.sign(columns[None] - columns[:, None])
-    return Rule(np.zeros(grid, np.int64), np.broadcast_to(moves, (grid, grid, grid)).copy(), 0.0)
+    assert best(world, Budget(50, 0, 0.0, 0)).lower.returns.mean == 4
 
 
 def test_players_are_worth_what_the_docstring_says():
@@ -105,27 +95,13 @@ def test_players_are_worth_what_the_docstring_says():
     world = make_world("Pixel/BlinkingCatch-v0", size=8)
     rule = memoryless(world)
     assert rule.bound == pytest.approx(4.26, abs=0.005)
-    players_of = {-7.5: random_player(3, 1), rule.bound: by_rule(world, rule), 1.79: by_rule(world, towards(8))}
+    assert memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3  # a ball that is always seen needs no memory
+    towards = np.broadcast_to(np.sign(np.arange(8) - np.arange(8)[:, None]), (8, 8, 8)).copy()
+    following = by_rule(world, Rule(np.zeros(8, np.int64), towards, 0.0))
+    players_of = {-7.5: random_player(3, 1), rule.bound: by_rule(world, rule), 1.79: following}
     for worth, player in players_of.items():
         returns = play(world, player, 4_000, 2).returns
         assert float(returns.mean()) == pytest.approx(worth, abs=4 * float(returns.std()) / 4_000**0.5)
-
-
-def test_a_ball_that_is_always_seen_needs_no_memory():
-    assert memoryless(BlinkingCatch(8, 4, 3, blink=1)).bound == 3
-
-
-def test_the_state_tells_of_the_ball_also_where_it_is_unseen():
-    world = make_world("Pixel/BlinkingCatch-v0", observe="state")
-    u = torch.rand(50, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    state, draws = world.reset(u), NONE.expand(50, 0)
-    for step in range(70):
-        ball, row, paddle, column = state.observation.unbind(1)
-        assert (ball == step // 7).all() and (row == step % 7).all()
-        assert torch.equal(paddle, state.paddle) and torch.equal(column, state.columns[:, step // 7])
-        state, *_ = world.step(state, 1 + (column - paddle).sign(), draws)
-    assert (state.returns == 10).all()
-    assert world.observation_space.contains(state.observation[0].numpy())
 
 
 def test_the_text_and_the_frame_tell_where_an_unseen_ball_is():

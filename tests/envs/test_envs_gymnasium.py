@@ -1,6 +1,5 @@
 """The worlds as Gymnasium environments, single and vector."""
 
-import copy
 import os
 import subprocess
 import sys
@@ -14,7 +13,6 @@ from gymnasium.utils.env_checker import check_env
 from world_keywords import IDS, build, keywords
 
 from envs.adapters import WorldEnv
-from envs.errors import UserError
 from envs.seeding import RowStreams
 
 ROOT = Path(__file__).parents[2]
@@ -41,15 +39,10 @@ def test_check_env_is_clean(id, render_mode):
         check_env(gymnasium.make(id, render_mode=render_mode, **keywords(id)).unwrapped)
 
 
-def test_specs_have_no_second_time_limit_and_import_nothing():
-    for spec in map(gymnasium.spec, IDS):
-        assert spec.max_episode_steps is None
-        assert isinstance(spec.entry_point, str) and isinstance(spec.vector_entry_point, str)
-
-
 @pytest.mark.parametrize("id", IDS)
 def test_episodes_end_and_only_the_final_step_tells_success(id):
     env = gymnasium.make(id, **keywords(id, time_limit=15))
+    assert env.spec.max_episode_steps is None
     env.action_space.seed(0)
     env.reset(seed=0)
     for _ in range(20):
@@ -78,6 +71,7 @@ def test_a_seed_fixes_the_episodes_and_plain_resets_differ(id):
 @pytest.mark.parametrize("block", [4, 5, 64])
 def test_row_streams_are_the_generators_numbers_in_order(block):
     streams = RowStreams(3, block)
+    assert len(np.unique(streams.draw(None, 1))) == 3  # without seeds
     streams.seed([3, 4, 5])
     reference = [np.random.Generator(np.random.PCG64(seed)) for seed in (3, 4, 5)]
     choice = np.random.default_rng(0)
@@ -90,15 +84,6 @@ def test_row_streams_are_the_generators_numbers_in_order(block):
         assert np.array_equal(drawn, np.reshape(expected, drawn.shape))
 
 
-def test_more_numbers_than_a_block_holds_are_refused():
-    with pytest.raises(ValueError, match="block of 4"):
-        RowStreams(1, 4).draw(None, 5)
-
-
-def test_rows_without_a_seed_differ():
-    assert not np.array_equal(*RowStreams(2).draw(None, 4))
-
-
 @pytest.mark.parametrize("id", IDS)
 def test_pictures_and_texts(id):
     for mode in ("ansi", "rgb_array"):
@@ -108,17 +93,6 @@ def test_pictures_and_texts(id):
         vector.reset(seed=[0, 1])
         assert np.array_equal(single.render(), vector.render()[0]) and len(vector.render()) == 2
     assert gymnasium.make_vec(id, num_envs=2, **keywords(id)).render() is None
-
-
-def test_a_copy_of_an_environment_goes_on_alike():
-    for id in ("POMDP/CarFlag-v0", "POMDP/MemoryCards-v0", "Gridverse/Memory-5x5-v0"):
-        env = gymnasium.make(id).unwrapped
-        env.reset(seed=0)
-        env.step(1)
-        twin = copy.deepcopy(env)
-        for action in (0, 1, 2, 1):
-            for ours, theirs in zip(env.step(action), twin.step(action), strict=True):
-                assert np.array_equal(ours, theirs)
 
 
 def vector(**kwargs):
@@ -147,6 +121,7 @@ MISUSE = [
     (lambda: vector().reset(seed=[1, 2, 3]), "list of 2"),
     (lambda: vector().reset(options={"reset_mask": np.array([True, False])}), "first reset must start all rows"),
     (step_again, "Row 0, 1 has ended"),
+    (lambda: RowStreams(1, 4).draw(None, 5), "block of 4"),
     (lambda: gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=0), "at least 1, not 0"),
     *((lambda wrong=wrong: started(vector()).step(np.array(wrong)), "2 integers from 0 to 2") for wrong in ACTIONS),
 ]
@@ -154,18 +129,10 @@ MISUSE = [
 
 @pytest.mark.parametrize(("misuse", "words"), MISUSE)
 def test_misuse_is_one_clear_sentence(misuse, words):
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(ValueError, match=words):
         misuse()
 
 
 def test_keywords_of_numpy_and_none_are_taken():
     made = build("Gridverse/Memory-7x7-v0", view=(np.int64(2), 3), time_limit=np.int64(9), phantom_rooms=None)
     assert (made.time_limit, made.observation_space.shape) == (9, (6,))
-
-
-def test_a_mask_stays_as_it_was():
-    env = gymnasium.make_vec("POMDP/CarFlag-v0", num_envs=3)
-    env.reset(seed=0)
-    options = {"reset_mask": np.array([False, True, False])}
-    env.reset(options=options)
-    assert options["reset_mask"].tolist() == [False, True, False]

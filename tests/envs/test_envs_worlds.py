@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from world_keywords import IDS, build, uniforms
 
 from envs.adapters import Engine
-from envs.core import choose, put
+from envs.core import put
 from envs.fleet import advance, advance_finished
 from envs.registry import make_world
 from envs.worlds.memory_cards import MOST_TABLED, MemoryCards
@@ -41,9 +41,12 @@ def slice_state(state, row):
     return type(state)(**{name: value[row : row + 1] for name, value in vars(state).items()})
 
 
-@pytest.mark.parametrize("id", IDS)
-def test_n_worlds_are_n_single_worlds(id):
-    world, n = build(id, time_limit=9), 4
+FILES = [("Gridverse/Yaml-v0", {"path": name}) for name in ("crossing.7x7", "teleport.5x5", "four_rooms.7x7")]
+
+
+@pytest.mark.parametrize(("id", "kwargs"), [*((id, {}) for id in IDS), *FILES])
+def test_n_worlds_are_n_single_worlds(id, kwargs):
+    world, n = build(id, time_limit=9, **kwargs), 4
     generator = torch.Generator().manual_seed(1)
     u = uniforms(n, world.reset_draws, generator=generator)
     together, apart = world.reset(u), [world.reset(row[None]) for row in u]
@@ -77,14 +80,6 @@ def test_an_exit_at_the_time_limit_is_an_end():
     assert terminated.all()
     assert not world.truncated(state, terminated).any()
     assert success.sum() == 12
-
-
-def test_default_time_limits():
-    limits = {id: build(id).time_limit for id in IDS}
-    assert limits.pop("POMDP/CarFlag-v0") == 200
-    assert limits.pop("POMDP/MemoryCards-v0") == 50
-    assert {limit for id, limit in limits.items() if id.startswith("Gridverse/")} == {500}
-    assert {limit for id, limit in limits.items() if id.startswith("POMDP/")} <= {250}
 
 
 @pytest.mark.parametrize(
@@ -138,14 +133,10 @@ def test_a_world_on_numpy_arrays_gives_the_numbers_of_tensors(id, observe):
 
 
 @pytest.mark.parametrize("id", IDS)
-@settings(max_examples=6, deadline=None)
-@given(data=st.data(), seed=st.integers(0, 2**32))
-def test_a_reset_of_some_rows_touches_no_other(id, data, seed):
-    world, generator = build(id), torch.Generator().manual_seed(seed)
-    rows = data.draw(st.lists(st.integers(0, 5), unique=True, min_size=1))
-    state = world.reset(uniforms(6, world.reset_draws, generator=generator))
+def test_a_reset_of_some_rows_touches_no_other(id):
+    world, rows = build(id), [4, 1, 2]
+    state, fresh = (world.reset(uniforms(count, world.reset_draws, seed=count)) for count in (6, 3))
     kept = copy.deepcopy(state)
-    fresh = world.reset(uniforms(len(rows), world.reset_draws, generator=generator))
     after = put(state, torch.tensor(rows), fresh)
     assert same(state, kept)
     for row in range(6):
@@ -179,10 +170,6 @@ def test_cpu_and_cuda_agree(id):
     check_same([play(world, 64, 60, device=world.device) for world in worlds])
 
 
-def test_choose_is_uniform_and_stays_below_the_count():
-    assert choose(torch.tensor([0.0, 0.25, 0.5, 1 - 2**-53], dtype=torch.float64), 4).tolist() == [0, 1, 2, 3]
-
-
 # Memory Cards
 
 
@@ -207,17 +194,6 @@ def test_the_tables_of_cards_are_what_they_stand_for(pairs):
     cards = quick.reset(uniforms(5000, quick.reset_draws, generator=generator)).cards
     assert torch.equal(current, plain.turn_up(removed, u))
     assert torch.equal(quick.observe(cards, removed, current), plain.observe(cards, removed, current))
-
-
-def test_many_cards_are_played_without_tables():
-    world = MemoryCards(31)
-    state = world.reset(uniforms(3, 63))
-    while not (terminated := state.removed == world.all_removed).all():
-        partner = state.cards == state.cards.gather(1, state.current[:, None])
-        partner[torch.arange(3), state.current] = False
-        state, _, reward, *_ = world.step(state, partner.long().argmax(1), uniforms(3, 1))
-        assert (reward[~terminated] == 0).all()
-    assert (state.steps == 31).all() and (state.observation == 32).all()
 
 
 def test_a_removed_or_the_same_card_never_matches():
@@ -254,16 +230,3 @@ def test_the_texts_of_car_flag_and_memory_cards():
     assert world.text(state, 0).split() == ["#", "2", "#", "#"]
     state, *_ = world.step(state, torch.tensor([3]), uniforms(1, 1) * 0)
     assert world.text(state, 0).split() == ["1", ".", "#", "."]
-
-
-def test_the_agent_is_drawn_pointing_where_it_looks():
-    world = make_world("Gridverse/Memory-5x5-v0")
-    state = world.reset(world.initial_draws()[:1])
-    dark = []
-    for heading in range(4):
-        state.heading[:] = heading
-        tile = world.frame(state, 0)[48:72, 48:72]
-        y, x = np.nonzero((tile == (24, 24, 28)).all(-1))
-        dark.append((y.mean() - 11.5, x.mean() - 11.5))  # the mass of a triangle lies behind its tip
-    north, south, west, east = dark
-    assert north[0] > 1 and south[0] < -1 and west[1] > 1 and east[1] < -1

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from world_keywords import uniforms
 
 from envs.gridverse.view import Rays, Raytracing, StochasticRaytracing
 
@@ -83,8 +84,7 @@ def test_chance_lights_a_cell_as_often_as_its_share_of_rays_says():
     clear = torch.ones(1, 7, 7, dtype=torch.bool)
     clear[0, 5, 3:5] = False
     sight = StochasticRaytracing(*VIEW)
-    draws = torch.rand(20_000, sight.draws, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    often = sight(clear.expand(20_000, -1, -1), draws).double().mean(0)
+    often = sight(clear.expand(20_000, -1, -1), uniforms(20_000, sight.draws, seed=1)).double().mean(0)
     share = sight.shares(clear.flatten(1)).view(7, 7)
     error = (share * (1 - share) / 20_000).sqrt()
     assert ((often - share).abs() <= 4.5 * error).all()

@@ -14,9 +14,8 @@ from envs.baselines import bounds, known
 from envs.baselines.__main__ import main as baselines
 from envs.cli import keywords
 from envs.memoryless import main as memoryless
-from envs.registry import WORLDS, make_world
+from envs.registry import WORLDS
 from envs.tables import read_tables
-from envs.worlds.tabular import Tabular
 
 ID, FILE, TIGER = "Mine/Cue-v0", "POMDP/File-v0", str(DATA / "pomdp" / "tiger.pomdp")
 FEW = ("--restarts", "2", "--sweeps", "1", "--updates", "1", "--episodes", "10", "--fresh", "20")
@@ -48,13 +47,7 @@ def few(folder):
     return ["--episodes", "40", "--folder", str(folder)]
 
 
-# Plugins
-
-
-def test_a_policy_without_a_memory_is_searched_in_a_plugins_world(plugin, tmp_path, capsys):
-    memoryless([ID, "--plugin", plugin, *FEW, "--folder", str(tmp_path)])
-    assert "Mine/Cue-v0 without a memory: best success" in capsys.readouterr().out
-    assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
+# Plugins and options
 
 
 WRONG = [  # an id, flags, and what the sentence says
@@ -98,6 +91,8 @@ def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugi
     shortened = {ID: None, "POMDP/CarFlag-v0": None}  # the world without a player first
     monkeypatch.setattr("envs.baselines.__main__.Args.ids", lambda args: list(shortened))
     baselines(["--only", ID, "POMDP/CarFlag-v0", "--plugin", plugin, *few(tmp_path)])
+    memoryless([ID, "--plugin", plugin, *FEW, "--folder", str(tmp_path)])
+    assert searched(tmp_path)[ID]["command"].startswith(f"python -m envs.memoryless {ID} --plugin {plugin}")
     said = capsys.readouterr().out
     line = next(line for line in said.splitlines() if "No player is known for Cue" in line)
     assert "envs.baselines.bounds.BOUNDS[Cue] = f" in line and "subclass of envs.worlds.tabular.Tabular" in line
@@ -109,34 +104,20 @@ def test_a_world_without_a_player_keeps_its_random_row_and_those_behind_it(plugi
     row = next(line for line in page.splitlines() if line.startswith(f"| {ID} | 0."))
     assert row.split(" | ")[2] == row.split(" | ")[4] == "-"
     assert f"{ID},10," in sheet and "measured,,,,,,,,,,,,," in sheet
-
-
-def test_what_was_written_without_bounds_is_read_back(plugin, tmp_path):
-    baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
-    read = known.read(tmp_path / "baselines.json")[ID]
-    assert not read.bounded and read.words == f"random {read.random.success.mean:.2f}"
-    assert known.plain(read) == known.plain(known.from_plain(ID, known.plain(read)))
-    assert known.as_json(known.read(tmp_path / "baselines.json")) == (tmp_path / "baselines.json").read_text()
-    full = known.shipped()["POMDP/CarFlag-v0"]
-    half = {name: value for name, value in known.plain(full).items() if name != "upper"}
+    read = known.read(tmp_path / "baselines.json")
+    assert not read[ID].bounded and read[ID].words == f"random {read[ID].random.success.mean:.2f}"
+    assert known.as_json(read) == (tmp_path / "baselines.json").read_text()
+    half = {name: value for name, value in known.plain(read["POMDP/CarFlag-v0"]).items() if name != "upper"}
     with pytest.raises(TypeError, match="upper"):  # a row that has lost one bound is a damaged one
-        known.from_plain(ID, half)
+        known.from_plain("POMDP/CarFlag-v0", half)
 
 
-def test_a_player_of_ones_own_is_asked(plugin, tmp_path, monkeypatch):
+def test_a_player_of_ones_own_is_asked_before_that_of_a_base_class(plugin, tmp_path, monkeypatch):
     optimum = bounds.exactly(1.0, 1.0, bounds.EXACT)
-    monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, effort: bounds.Best(optimum, optimum))
+    monkeypatch.setitem(bounds.BOUNDS, own_worlds.World, lambda world, budget: pytest.fail("the base's was asked"))
+    monkeypatch.setitem(bounds.BOUNDS, own_worlds.Cue, lambda world, budget: bounds.Best(optimum, optimum))
     baselines(["--only", ID, "--plugin", plugin, *few(tmp_path)])
     assert rows(tmp_path)[ID]["upper"]["success"]["mean"] == 1.0
-
-
-def test_a_player_of_a_subclass_comes_before_that_of_its_base(monkeypatch):
-    class MyTables(Tabular):
-        pass
-
-    world, mine = make_world("POMDP/File-v0", path=TIGER), bounds.Best(known.UNKNOWN, known.UNKNOWN)
-    monkeypatch.setitem(bounds.BOUNDS, MyTables, lambda world, effort: mine)
-    assert bounds.best(MyTables(world.tables), bounds.Budget(2, 2, 0, 0.1, 10)) is mine
 
 
 def test_no_shipped_line_is_lost_for_want_of_a_player(tmp_path, monkeypatch):
@@ -163,9 +144,6 @@ def test_only_worlds_of_the_package_are_shipped(plugin, tmp_path, monkeypatch):
     assert shipped["POMDP/CarFlag-v0"] == replace(written, command="", machine="", seconds=0.0)
 
 
-# Options
-
-
 def test_a_file_of_ones_own_has_a_search_and_a_row(tmp_path, capsys):
     options, name = ["--options", "path", TIGER, "time_limit", "4"], f"POMDP/File-v0 (path={TIGER}, time_limit=4)"
     memoryless(["POMDP/File-v0", *options, *FEW, "--folder", str(tmp_path)])
@@ -182,10 +160,3 @@ def test_values_are_read_and_never_run():
     assert given == {"a": 5, "b": 0.5, "c": True, "d": False, "e": [3, 3], "f": "x.pomdp", "g": "5"}
     strings = ["__import__('os')", "2024-01-01", "{a = 1}", "", "1 + 1", "a=b"]
     assert list(keywords([word for each in enumerate(strings) for word in map(str, each)]).values()) == strings
-
-
-def test_options_belong_to_one_world(tmp_path):
-    for only in ([], ["--only", "POMDP/CarFlag-v0", "POMDP/MemoryCards-v0"]):
-        with pytest.raises(UserError, match="--options belong to one environment; name it with --only"):
-            baselines([*only, "--options", "time_limit", "5", *few(tmp_path)])
-    assert not list(tmp_path.iterdir())

@@ -2,21 +2,20 @@
 
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from world_keywords import DATA, random_model
 
 from envs.errors import UserError
 from envs.worlds import hallway, heaven_hell
 from envs.worlds.pomdp import parse, read, write
-from envs.worlds.tabular import Tables, numbers
+from envs.worlds.tabular import Tables
 
-DATA = Path(__file__).parents[1] / "data" / "envs" / "pomdp"
-FILES = sorted(DATA.glob("*.pomdp"))
-TIGER = (DATA / "tiger.pomdp").read_text()
+FILES = sorted((DATA / "pomdp").glob("*.pomdp"))
+TIGER = (DATA / "pomdp" / "tiger.pomdp").read_text()
 ARRAYS = ("T", "O", "R", "start", "reset")
 
 # Three states, two actions, two observations; every row is given.
@@ -48,27 +47,10 @@ def tiger():
 
 
 def test_the_tiger_is_read_in_rewards_and_in_costs_and_other_forms():
-    assert same(read(DATA / "tiger.pomdp"), tiger())
-    assert same(read(DATA / "tiger_costs.pomdp"), tiger().numbered())
-    ours = read(DATA / "tiger_episodic.pomdp")  # differs in its resets only
-    assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]
+    rewards, costs, ours = (read(DATA / "pomdp" / f"tiger{form}.pomdp") for form in ("", "_costs", "_episodic"))
+    assert same(rewards, tiger()) and same(costs, tiger().numbered())
+    assert ours.reset.tolist() == [[False, False], [True, True], [True, True]]  # the only difference
     assert same(replace(ours, reset=tiger().reset), tiger())
-
-
-def test_the_cheese_maze_has_walls_where_it_should():
-    """Moves from the drawing in the file; the views are those of the drawing's walls."""
-    ours = read(DATA / "cheese.pomdp")
-    cells = [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (1, 2), (1, 4), (2, 0), (2, 4), (2, 2)]
-    walls = {}
-    for cell, (y, x) in enumerate(cells[:-1]):
-        around = [cells.index(to) if to in cells else cell for to in ((y - 1, x), (y + 1, x), (y, x + 1), (y, x - 1))]
-        assert ours.T[:, cell].argmax(1).tolist() == around
-        walls.setdefault(tuple(to == cell for to in around), set()).add(ours.O[0, cell].argmax())
-    assert ours.reset.tolist() == [[False] * 10 + [True]] * 4
-    assert all(len(views) == 1 for views in walls.values())
-    assert len({view for views in walls.values() for view in views}) == 6
-    assert ours.R[:, :, 10].min() == 1
-    assert not ours.R[:, :, :10].any()
 
 
 # Forms of entries
@@ -79,19 +61,18 @@ EYE = np.eye(3).tolist()
 TRANSITIONS = [
     ("T: * identity", [EYE, EYE]),
     ("T: x identity T: y uniform", [EYE, [[1 / 3] * 3] * 3]),
-    ("T: * 1 0 0 0 1 0 0 0 1", [EYE, EYE]),
     ("T:*:*:* 0 T:*:*:c 1", [[[0, 0, 1]] * 3] * 2),
     ("T : 0 : a 0 1 0\nT: 0:1 0 0 1\nT: x : 2 : 0 1 T: y : * uniform", [[EYE[1], EYE[2], EYE[0]], [[1 / 3] * 3] * 3]),
     ("T: * : * : a 1.0 T: y : b 0 .5 5e-1", [[[1, 0, 0]] * 3, [[1, 0, 0], [0, 0.5, 0.5], [1, 0, 0]]]),
     ("T: * uniform T: 1 : a : * 0 T: 1 : a : b 1", [[[1 / 3] * 3] * 3, [[0, 1, 0], [1 / 3] * 3, [1 / 3] * 3]]),
     ("T:\n*\n:\n* :\nb # to b\n+1.0", [[[0, 1, 0]] * 3] * 2),
+    ("T: * : * 0.333333 0.333333 0.333333", [[[0.333333] * 3] * 3] * 2),  # need not sum to 1 more exactly
 ]
 OBSERVATIONS = [
     ("O: * uniform", [[[0.5, 0.5]] * 3] * 2),
     ("O: * 1 0 0 1 0.25 0.75", [[[1, 0], [0, 1], [0.25, 0.75]]] * 2),
     ("O: * : * : p 1 O: x : c uniform", [[[1, 0], [1, 0], [0.5, 0.5]], [[1, 0]] * 3]),
     ("O: 0 : * 0 1 O: 1 : a : q 1 O: y : b : 0 1 O: y : 2 0.5 0.5", [[[0, 1]] * 3, [[0, 1], [1, 0], [0.5, 0.5]]]),
-    ("O: * : * : * 0.5 O: x : a 1 0", [[[1, 0], [0.5, 0.5], [0.5, 0.5]], [[0.5, 0.5]] * 3]),
 ]
 
 
@@ -142,19 +123,14 @@ def test_rewards_take_memory_only_for_what_they_depend_on(text):
         ("start: 2", [0, 0, 1]),
         ("start include: a 2", [0.5, 0, 0.5]),
         ("start include\n:\nb", [0, 1, 0]),
-        ("start exclude: a", [0, 0.5, 0.5]),
         ("start exclude: 0 c", [0, 1, 0]),
     ],
 )
 def test_forms_of_start(text, expected):
     assert table(text + "\n" + BODY, "start") == expected
     assert parse(text + "\n" + HEAD + BODY).start.tolist() == expected  # its place does not matter
-
-
-@pytest.mark.parametrize("text", ["0", "1", "1.0", "only"])
-def test_start_of_a_single_state(text):
-    head = "discount: 1 values: reward states: only actions: 1 observations: 1 start: "
-    assert parse(head + text + "\nT: 0 identity O: 0 uniform").start.tolist() == [1]
+    one = "discount: 1 values: reward states: only actions: 1 observations: 1 T: 0 identity O: 0 uniform start: "
+    assert all(parse(one + start).start.tolist() == [1] for start in ("0", "1", "1.0", "only"))
 
 
 def test_resets():
@@ -165,10 +141,8 @@ def test_resets():
 
 
 def test_the_preamble_may_stand_in_any_order():
-    parts = ["discount: 0.9", "values: reward", "states: a b c", "actions: x y", "observations: p q", "start: b"]
-    rng = np.random.default_rng(0)
-    models = [parse("\n".join([*rng.permutation(parts), BODY])) for _ in range(10)]
-    assert all(same(model, models[0]) for model in models)
+    parts = re.sub(" (values|states|actions|observations)", r"\n\1", HEAD).strip().split("\n")
+    assert same(parse("\n".join([*reversed(parts), BODY])), parse(HEAD + BODY))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
@@ -190,12 +164,9 @@ WRONG = [  # a text, the line that is named, and what the sentence says
     (HEAD.replace("reward", "rewards"), 1, "'rewards', expected 'reward' or 'cost'."),
     (HEAD.replace("a b c", "0"), 1, "'0', expected a number of states up to 65536, or names that"),
     (HEAD.replace("a b c", "60000"), 1, "60000 states, 2 actions and 2 observations, expected"),
-    (HEAD.replace("a b c", "3 b"), 1, "'b', expected the end of 'states'."),
-    (HEAD.replace("a b c", ""), 1, "'actions', expected a number of states up to"),
     (HEAD.replace("a b c", "a b a"), 1, "'a', expected a number of states up to"),
     (HEAD + "states: d e", 2, "'states' a second time, expected it once."),
     (HEAD + "start: 0.5 0.4 0\n" + BODY, 0, "start of the model sums to 0.9, but probabilities sum to 1."),
-    (HEAD + "start: 0.5 0.5\n" + BODY, 3, "'T', expected 3 numbers from 0 to 1."),
     (HEAD + "start: d\n" + BODY, 2, "'d', expected a state: a name or a number from 0 to 2; known"),
     (HEAD + "start include:\n" + BODY, 3, "'T', expected a state: a name or a number from 0 to 2."),
     (HEAD + "start exclude: a b c\n" + BODY, 3, "'T', expected a state that is not excluded."),
@@ -204,16 +175,12 @@ WRONG = [  # a text, the line that is named, and what the sentence says
     (HEAD + "T: x :\nuniform", 3, "'uniform', expected a state"),
     (HEAD + "T: x : a identity", 2, "'identity', expected 3 numbers from 0 to 1 or 'uniform' or 'reset'."),
     (HEAD + "T: x reset", 2, "'reset', expected 9 numbers from 0 to 1 or 'uniform' or 'identity'."),
-    (HEAD + "T: x : a\n0.5 0.5\n\nT: y", 5, "'T', expected 3 numbers"),
-    (HEAD + "T: x : a 0 0 0 1", 2, "'1', expected the end of 'T'."),
     (HEAD + "T: x : a : b 1.5", 2, "'1.5', expected 1 number from 0 to 1."),
     (HEAD + "R: x 1", 2, "'1', expected ':' and a state."),
     (HEAD + "R: x : a : b : q 1e999", 2, "'1e999', expected 1 number."),
     (HEAD + "R: x : a : b 1", 2, "the end of the file, expected 2 numbers."),
     (HEAD + "R: x : a : b : q __import__('os')", 2, "\"__import__('os')\", expected 1 number."),
     (HEAD + "T: x identity T: y : * uniform", 0, "O of action 'x' and state 'a' sums to 0, but"),
-    (HEAD + "T: x identity\nO: * uniform\n", 0, "T of action 'y' and state 'a' sums to 0, but"),
-    (HEAD + BODY + "\n\nO: x : c : p 0.51", 0, "O of action 'x' and state 'c' sums to 1.01, but"),
     (HEAD + BODY + "T: x : a 0.33333 0.33333 0.33332", 0, "T of action 'x' and state 'a' sums to 0.99998, but"),
     (TIGER.replace("R: listen", "R: lisen"), 29, "'lisen', expected an action.*; did you mean 'listen'"),
 ]  # fmt: skip
@@ -228,15 +195,15 @@ def test_wrong_text_is_one_sentence_with_its_place(text, line, said):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"", ":1: found the end of the file, expected one of discount"),
-        (b"discount: 0.9\n\x89PNG\r\n", ":2: found bytes that are no text in UTF-8, expected a .pomdp file"),
-        (b"discount: 0.9\n\n# \0\n", ":3: found bytes that are no text"),
-        (None, ": found no readable file .*, expected a .pomdp file"),
-    ],
-)
+BYTES = [  # the bytes of a file, None for no file, and what the sentence says
+    (b"", ":1: found the end of the file, expected one of discount"),
+    (b"discount: 0.9\n\x89PNG\r\n", ":2: found bytes that are no text in UTF-8, expected a .pomdp file"),
+    (b"discount: 0.9\n\n# \0\n", ":3: found bytes that are no text"),
+    (None, ": found no readable file .*, expected a .pomdp file"),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), BYTES)
 def test_what_is_no_text_is_refused(tmp_path, data, said):
     path = tmp_path / "model.pomdp"
     if data is not None:
@@ -259,39 +226,20 @@ def test_a_file_cut_off_anywhere_is_a_model_or_a_sentence(path):
     assert whole < len(text) / 7 / 2
 
 
-def test_rows_need_not_be_more_exact_than_a_hundred_thousandth():
-    assert parse(HEAD + BODY + "T: x : a 0.333333 0.333333 0.333333").T[0, 0].sum() < 1
-
-
 # Written models
 
-numbers_from_minus_ten = st.one_of(st.just(0.0), st.just(-0.0), st.integers(-3, 3).map(float), st.floats(-10, 10))
-
-
-@st.composite
-def models(draw):
-    """Random models: zeros, resets, rewards that depend on less than everything, names or numbers."""
-    states, actions, observations = (draw(st.integers(1, 4)) for _ in range(3))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-
-    def rows(*shape):
-        weight = rng.random(shape) ** 3 * (rng.random(shape) < 0.7)
-        weight[..., rng.integers(shape[-1])] += 0.01
-        return weight / weight.sum(-1, keepdims=True)
-
-    reset, start = rng.random((actions, states)) < draw(st.sampled_from([0.0, 0.3])), rows(states)
-    T = np.where(reset[:, :, None], start, rows(actions, states, states))
-    shape = (actions, states, draw(st.sampled_from([1, states])), draw(st.sampled_from([1, observations])))
-    size = int(np.prod(shape))
-    values = draw(st.lists(numbers_from_minus_ten, min_size=size, max_size=size))
-    R = np.broadcast_to(np.reshape(values, shape), (*T.shape, observations))
-    prefix = draw(st.sampled_from(["", "s", "long-name_", "é(1,2)="]))
-    names = tuple(tuple(f"{prefix}{n}" for n in numbers(count)) for count in (states, actions, observations))
-    return Tables(T, rows(actions, states, observations), R, start, reset, *names, draw(st.floats(0, 1)))
+models = st.builds(
+    random_model,
+    st.integers(0, 2**32),
+    st.tuples(*[st.integers(1, 4)] * 3),
+    st.sampled_from([0.0, 0.3]),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from(["", "s", "long-name_", "é(1,2)="]),
+)
 
 
 @settings(max_examples=150, deadline=None)
-@given(models())
+@given(models)
 def test_a_written_model_is_read_back_to_the_last_bit(model):
     assert same(parse(write(model)), model)
 
@@ -305,9 +253,6 @@ def test_files_survive_being_written(path):
 def test_our_worlds_survive_being_written(model):
     with pytest.raises(UserError, match=r"A .pomdp file has no place for the state"):
         write(model)
-    assert same(parse(write(model.numbered())), model, names=False)
-
-
-def test_a_keyword_is_no_name_to_write():
-    with pytest.raises(UserError, match="no place for the state 'reset'"):
+    with pytest.raises(UserError, match="no place for the state 'reset'"):  # a keyword
         write(replace(tiger(), state_names=("reset", "b")))
+    assert same(parse(write(model.numbered())), model, names=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from envs.errors import UserError
-from envs.tables import Table, origin, page, read_page, read_tables, remake_page, show, write_page
+from envs.tables import Table, origin, page, publish, read_page, read_tables, remake_page, show, write_page
 
 TABLE = Table.from_records(
     [{"env": "Car|Flag", "steps": 12345, "ms": 0.12345}, {"env": "Hallway", "holds": True, "bar": None}],
@@ -48,9 +49,6 @@ def test_text_is_aligned_and_leaves_empty_columns_out() -> None:
     assert TABLE.text() == (
         "Speed\n\nenv        steps     ms  holds\nCar|Flag  12,345  0.123\nHallway                  yes"
     )
-
-
-def test_columns_may_share_a_name() -> None:
     assert Table(("env", "reached", "reached"), [("a", 1, 2)]).markdown().endswith("| a | 1 | 2 |")
 
 
@@ -104,3 +102,22 @@ def test_another_file_is_left_alone(tmp_path: Path, content: str) -> None:
         return
     with pytest.raises(UserError, match="does not hold a page of tables"):
         remake_page(path)
+
+
+def test_a_table_that_grows_takes_its_own_place_and_one_that_fails_loses_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measured() -> Iterator[Table]:
+        yield Table(["row"], [[1]], "First")
+        yield Table(["row"], [[1]], "Second", "A note.")
+        yield Table(["row"], [[1], [2]], "Second", "A note.")
+        raise UserError("no more time")
+
+    for folder in (None, tmp_path):
+        with pytest.raises(UserError, match="no more time"):
+            publish(measured(), folder, "speed", "Speed", {}, "cpu")
+        assert " ".join(capsys.readouterr().out.split()) == "First row 1 Second row 1 A note. Second row 1 2"
+    tables = read_page(tmp_path / "speed.json")["sections"]["cpu"]["tables"]
+    assert [(table["title"], len(table["rows"])) for table in tables] == [("First", 1), ("Second", 2)]
+    publish([], None, "speed", "Speed", {})
+    assert not capsys.readouterr().out

@@ -1,22 +1,21 @@
 """Worlds made from tables: exact draws, the episodes of gym-pomdps, Hallway and HeavenHell."""
 
 import functools
-from pathlib import Path
+from dataclasses import replace
 
-import golden_traces as golden
 import numpy as np
 import pytest
 import torch
+import traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from world_keywords import uniforms
+from world_keywords import DATA, random_model, uniforms
 
 from envs.errors import UserError
 from envs.registry import make_world
 from envs.worlds.tabular import UNITS, Draw, Tables, Tabular, TabularState, numbers, piece
 
 CASES = [("POMDP/Hallway-v0", "hallway"), ("POMDP/HeavenHell-v0", "heavenhell_3")]
-LIMIT = 4.0  # a score beyond 4 has a chance of about 1 in 10,000
 LAST = 1.0 - 2.0**-53  # the largest uniform
 
 
@@ -25,42 +24,20 @@ def example(id):
     return make_world(id)
 
 
-def model(seed, states=4, actions=3, observations=3, by_observation=True, resets=1):
-    """A random model with some zeros; `resets` state-action pairs end the episode."""
-    rng = np.random.default_rng(seed)
-
-    def rows(*shape):
-        weight = rng.random(shape) * (rng.random(shape) < 0.6)
-        weight[..., rng.integers(shape[-1])] += 0.1
-        return weight / weight.sum(-1, keepdims=True)
-
-    reset = np.arange(actions * states).reshape(actions, states) < resets
-    start = rows(states)
-    T = np.where(reset[:, :, None], start, rows(actions, states, states))
-    R = np.round(rng.normal(size=(actions, states, states, observations if by_observation else 1)), 2)
-    R = np.broadcast_to(R, (*T.shape, observations))
-    names = numbers(states), numbers(actions), numbers(observations)
-    return Tables(T, rows(actions, states, observations), R, start, reset, *names, 0.9)
-
-
 # Draws
 
 
-def lengths(chosen, rows, outcomes):
-    """Units of [0, 1) that lead to each outcome, (rows, outcomes) of Python integers."""
-    found = np.zeros((rows, outcomes), object)
+def lengths(chosen, shape):
+    """Units of [0, 1) that lead to each outcome of each row, of this shape."""
+    found = np.zeros(shape, np.int64)
     if not chosen.draws:
-        found[np.arange(rows), chosen.choices] = UNITS
+        found[np.arange(len(found)), chosen.choices] = UNITS
         return found
-    slots = chosen.slots.astype(int)
-    row = np.repeat(np.arange(rows), slots)
-    left = ((np.arange(len(row)) - chosen.first[row]) * (UNITS // slots[row])).tolist()
-    width = (UNITS // slots[row]).tolist()
-    for slot, middle in enumerate((chosen.cuts * UNITS).astype(int).tolist()):
-        first, second = chosen.choices[2 * slot : 2 * slot + 2]
-        assert left[slot] <= middle <= left[slot] + width[slot]
-        found[row[slot], first] += middle - left[slot]
-        found[row[slot], second] += left[slot] + width[slot] - middle
+    for row, (first, count) in enumerate(zip(chosen.first, chosen.slots.astype(int), strict=True)):
+        cuts = (chosen.cuts[first : first + count] * UNITS).astype(np.int64)
+        edges = np.append(np.column_stack([np.arange(count) * (UNITS // count), cuts]), UNITS)
+        assert (np.diff(edges) >= 0).all()
+        np.add.at(found[row], chosen.choices[2 * first : 2 * (first + count)], np.diff(edges))
     return found
 
 
@@ -81,7 +58,7 @@ def test_every_outcome_has_its_share_and_an_impossible_one_none(lists):
     table = np.zeros((len(lists), max(map(len, lists))))
     for row, values in enumerate(lists):
         table[row, : len(values)] = np.array(values) / sum(values)
-    found = lengths(Draw(table), *table.shape)
+    found = lengths(Draw(table), table.shape)
     assert [sum(row) for row in found.tolist()] == [UNITS] * len(table)
     assert ((found > 0) == (table > 0)).all()
     assert np.abs(found.astype(float) / UNITS - table).max() < 1e-14
@@ -97,7 +74,7 @@ def test_no_uniform_chooses_an_impossible_outcome(values, others):
 
 
 def test_a_uniform_can_be_found_for_every_possible_outcome():
-    table = model(5, states=9, resets=0).T.reshape(27, 9)
+    table = random_model(5, (9, 3, 3)).T.reshape(27, 9)
     chosen = Draw(table)
     rows, outcomes = table.nonzero()
     u = [chosen.uniform(row, outcome) for row, outcome in zip(rows.tolist(), outcomes.tolist(), strict=True)]
@@ -112,49 +89,12 @@ def test_a_uniform_can_be_found_for_every_possible_outcome():
 
 @pytest.mark.parametrize(("id", "name"), CASES)
 def test_tables_are_the_originals_without_a_difference(id, name):
-    tables, theirs = example(id).tables, golden.load(name)
+    tables, theirs = example(id).tables, traces.load(name)
     for key in ("T", "O", "R", "start", "reset"):
         assert np.array_equal(getattr(tables, key), theirs[key]), key
     for kind, key in (("state", "state_names"), ("action", "action_names"), ("observation", "obs_names")):
         assert getattr(tables, f"{kind}_names") == tuple(theirs[key].tolist())
     assert f'"discount": {tables.discount},' in str(theirs["meta_json"])
-
-
-def score(counts, probabilities):
-    """One-sample chi-square of counts (R, C) against rows of probabilities, as a standard normal score."""
-    assert not counts[probabilities == 0].any()
-    expected = counts.sum(1, keepdims=True) * probabilities
-    often = expected >= 5
-    freedom = often.sum() - often.any(1).sum()
-    total = ((counts[often] - expected[often]) ** 2 / expected[often]).sum()
-    return (total - freedom) / np.sqrt(2 * freedom) if freedom else 0.0
-
-
-@pytest.mark.parametrize("id", [id for id, _ in CASES])
-def test_frequencies_follow_the_tables(id):
-    world, n = example(id), 400_000
-    tables, states = world.tables, world.tables.num_states
-    hidden = torch.randint(states, (n,), generator=torch.Generator().manual_seed(1))
-    action = torch.randint(world.num_actions, (n,), generator=torch.Generator().manual_seed(2))
-    state = TabularState(hidden[:, None], *world.counters(n), hidden)
-    after, observation, _, terminated, _ = world.step(state, action, uniforms(n, world.step_draws, seed=3))
-    row, going = (action * states + hidden).numpy(), ~terminated.numpy()
-    moves, looks = (np.zeros((len(tables.T) * states, width)) for width in (states, tables.num_observations))
-    np.add.at(moves, (row[going], after.hidden.numpy()[going]), 1)
-    assert score(moves, tables.T.reshape(moves.shape)) < LIMIT
-    seen_from = (action * states + after.hidden).numpy()
-    np.add.at(looks, (seen_from[going], observation.numpy()[going, 0]), 1)
-    assert score(looks, tables.O.reshape(looks.shape)) < LIMIT
-    last = np.zeros(tables.num_observations)
-    np.add.at(last, observation.numpy()[~going, 0], 1)
-    assert score(last[None], (tables.start @ tables.O[0])[None]) < LIMIT
-    starts = np.bincount(world.reset(uniforms(n, 1, seed=4)).hidden.numpy(), minlength=states)
-    assert score(starts[None].astype(float), tables.start[None]) < LIMIT
-
-
-def test_the_score_sees_a_wrong_table():
-    counts = np.array([[520.0, 480.0], [300.0, 700.0]])
-    assert score(counts, np.array([[0.5, 0.5], [0.3, 0.7]])) < LIMIT < score(counts, np.array([[0.5, 0.5], [0.2, 0.8]]))
 
 
 # Episodes
@@ -204,26 +144,20 @@ def test_worlds_of_pure_chance_at_the_start_list_their_initial_states_and_others
     moves[0, 0], looks[1, 1], pay[2, 0, 1] = [0.5, 0.5, 0.0], [0.0, 0.5, 0.5], 2.0  # the last step's pay is drawn
     uneven = np.array([0.5, 0.25, 0.25])
     ends = np.where(tables.reset[:, :, None], uneven, tables.T)
+    certain = Tabular(replace(tables, T=tables.T[[0, 1, 1]], reset=np.zeros((3, 3), bool)))
+    assert certain.step_draws == 0
+    state = certain.reset(certain.initial_draws())
+    after = certain.step(state, torch.ones(3, dtype=torch.int64), uniforms(3, 0))[0]
+    assert torch.equal(after.hidden, (state.hidden + 1) % 3) and torch.equal(after.observation[:, 0], after.hidden)
     for changes in ({"T": moves}, {"O": looks}, {"R": pay}, {"T": ends, "start": uneven}):
         assert Tabular(corridor(**changes)).initial_draws() is None
     assert example("POMDP/Hallway-v0").initial_draws() is None
 
 
-def test_a_world_without_chance_takes_no_draws():
-    tables = corridor()
-    certain = Tables(**(vars(tables) | {"T": tables.T[[0, 1, 1]], "reset": np.zeros((3, 3), bool)}))
-    world = Tabular(certain)
-    assert world.step_draws == 0
-    state = world.reset(world.initial_draws())
-    after = world.step(state, torch.ones(3, dtype=torch.int64), torch.empty(3, 0, dtype=torch.float64))[0]
-    assert torch.equal(after.hidden, (state.hidden + 1) % 3)
-    assert torch.equal(after.observation[:, 0], after.hidden)
-
-
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000), st.booleans(), st.integers(0, 12))
+@given(st.integers(0, 10_000), st.booleans(), st.sampled_from([0.0, 0.1, 1.0]))
 def test_steps_pay_and_end_as_the_tables_say(seed, by_observation, resets):
-    tables = model(seed, by_observation=by_observation, resets=resets)
+    tables = random_model(seed, resets=resets, whole=(True, by_observation))
     world, n = Tabular(tables, time_limit=5), 64
     state, generator = world.reset(uniforms(n, world.reset_draws, seed=seed)), torch.Generator().manual_seed(seed)
     assert (tables.start[state.hidden] > 0).all()
@@ -259,20 +193,20 @@ def check_step(tables, state, action, after, z, reward, terminated):
 # Tables
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
-        ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
-        ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
-        ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
-        ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
-        ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
-    ],
-)
+WRONG = [  # what is changed, and what the sentence says
+    ({"O": np.tile([1.5, -0.5, 0.0], (3, 4, 1))}, "O of action '0' and state '0' sums to 1, but probabilities"),
+    ({"start": np.ones(3)}, r"start must have shape \(4,\), not \(3,\)"),
+    ({"R": np.full((3, 4, 4, 3), np.nan)}, "R must hold finite numbers"),
+    ({"discount": 1.5}, "discount must be from 0 to 1, not 1.5"),
+    ({"state_names": ("a", "b", "a", "c")}, "The state names must differ"),
+    ({"reset": np.ones((3, 4), bool)}, "Where reset holds, the row of T must be start"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), WRONG)
 def test_wrong_tables_are_refused_in_a_sentence(change, said):
     with pytest.raises(UserError, match=said):
-        Tables(**(vars(model(1)) | change))
+        Tables(**(vars(random_model(1)) | change))
 
 
 # Pictures
@@ -283,35 +217,21 @@ def at(world, hidden):
     return TabularState(hidden[:, None] * 0, *world.counters(1), hidden)
 
 
-def test_hallway_is_drawn_with_the_agent_and_its_heading():
+def test_models_are_drawn_as_maps_or_as_names():
     world = example("POMDP/Hallway-v0")
-    maze = "#############\n#...........#\n###.#.#.#+###\n#############"
-    assert world.text(at(world, 60), 0) == maze
+    assert world.text(at(world, 60), 0) == "#############\n#...........#\n###.#.#.#+###\n#############"
     for hidden, line, drawn in ((0, 1, "#^..........#"), (41, 1, "#..........>#"), (50, 2, "###.#v#.#+###")):
         assert world.text(at(world, hidden), 0).split("\n")[line] == drawn
-    frames = [world.frame(at(world, hidden), 0) for hidden in range(61)]
-    assert len({frame.tobytes() for frame in frames}) == 61 and frames[0].shape == (4 * 24, 13 * 24, 3)
-    up, right = (frames[heading][24:48, 24:48] for heading in (0, 1))
-    assert np.array_equal(np.rot90(up, -1), right)  # clockwise
-
-
-def test_heaven_and_hell_are_drawn_on_their_sides():
+    assert len({world.frame(at(world, hidden), 0).tobytes() for hidden in range(61)}) == 61
     world = make_world("POMDP/HeavenHell-v0", n=1)
     assert world.text(at(world, 0), 0) == "#####\n#+.-#\n##@##\n##.?#\n#####"
     assert world.text(at(world, 6 + 5), 0) == "#####\n#-.+#\n##.##\n##.@#\n#####"
     assert world.text(at(world, 12), 0) == "#####\n#...#\n##.##\n##.?#\n#####"
-    frames = [world.frame(at(world, hidden), 0) for hidden in range(13)]
-    assert len({frame.tobytes() for frame in frames}) == 13
-
-
-def test_other_models_are_drawn_as_names():
-    world = make_world("POMDP/File-v0", path=str(Path(golden.DATA) / "pomdp" / "tiger.pomdp"))
+    world = make_world("POMDP/File-v0", path=str(DATA / "pomdp" / "tiger.pomdp"))
     start = world.reset(torch.tensor([[0.0], [LAST]], dtype=torch.float64))
-    assert {world.text(start, row).split("\n")[0][12:] for row in (0, 1)} == {"tiger-left", "tiger-right"}
-    assert world.text(start, 0).split("\n")[1:] == ["observation none yet", "step        0", "return      0"]
-    u = torch.tensor([[0.0, world.sight.uniform(state, 0)] for state in start.hidden.tolist()], dtype=torch.float64)
-    heard = world.step(start, torch.tensor([0, 0]), u)[0]
-    assert world.text(heard, 0).split("\n")[1:] == ["observation hear-left", "step        1", "return      -1"]
-    pictures = [world.frame(state, row) for state in (start, heard) for row in (0, 1)]
-    assert all(picture.dtype == np.uint8 and picture.shape == pictures[0].shape for picture in pictures)
-    assert len({picture.tobytes() for picture in pictures}) == 4
+    lines = [world.text(start, row).split("\n") for row in (0, 1)]
+    assert [line[0][12:] for line in lines] == ["tiger-left", "tiger-right"]
+    assert lines[0][1:] == ["observation none yet", "step        0", "return      0"]
+    heard = world.step(start, torch.tensor([0, 0]), torch.tensor([[0.0, 0.0]] * 2, dtype=torch.float64))[0]
+    assert world.text(heard, 0).split("\n")[1:] == ["observation hear-right", "step        1", "return      -1"]
+    assert world.frame(start, 0).tobytes() != world.frame(heard, 0).tobytes()

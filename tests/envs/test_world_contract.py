@@ -102,19 +102,8 @@ WRONG = [  # a world, and what its sentence says
 
 @pytest.mark.parametrize(("kind", "words"), WRONG)
 def test_a_wrong_world_is_told_what_is_wrong(kind, words):
+    before = torch.get_rng_state()
     assert words in told(TensorFleet, kind(), 5, 0)
-
-
-def test_a_fleet_of_a_right_world_plays():
-    fleet = TensorFleet(Cue(), 200, 0)
-    fleet.reset()
-    *_, last = (fleet.step(torch.zeros(200, dtype=torch.int64)) for _ in range(3))
-    assert last.terminated.all() and 60 < last.success.sum() < 140
-
-
-def test_trying_a_world_changes_no_random_stream():
-    stream, before = torch.Generator().manual_seed(0), torch.get_rng_state()
-    assert torch.equal(TensorFleet(Cue(), 5, 0).generator.get_state(), stream.get_state())
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -126,10 +115,8 @@ def test_a_wrong_view_of_the_state_is_named_with_its_world():
 @pytest.mark.parametrize("make", [WorldEnv, WorldVectorEnv, check_registered])
 def test_gymnasium_environments_of_a_wrong_world_are_refused(make, register):
     assert "The observation of Narrow.reset must be a tensor (3, 4)" in told(make, register("own_worlds:Narrow"))
-
-
-def test_the_checker_plays_on_where_the_first_step_shows_nothing(register):
-    check_registered(register("own_worlds:Cue"), steps=30)
+    WORLDS.pop(ID)
+    check_registered(register("own_worlds:Cue"), steps=30)  # a right one, whose first step shows nothing
 
 
 # What a world must have
@@ -153,6 +140,7 @@ LACKING = [  # a class, and what its sentence says
     (without(base=object, __init__=plain_init), "is no world: a world is a subclass of envs.core.World"),
     (without(__init__=plain_init), "Mine has no device; its __init__ must call super().__init__"),
     (without(__init__=lambda self, time_limit=10: None), "Mine of environment 'Mine/Cue-v0' takes no keyword device"),
+    (without("step"), "has no step: a world is a subclass"),
     (without(num_actions=2.0), "num_actions of Mine must be a whole number of at least 1, not 2.0"),
     (without(reset=lambda self: None), "Mine.reset must take (u), not ()"),
     (without(step=lambda self, action: None), "Mine.step must take (state, action, u), not (action)"),
@@ -167,12 +155,10 @@ def test_what_is_missing_is_named(kind, words, register, monkeypatch):
     assert words in told(make_fleet, register("own_worlds:Mine"), 2, 0)
 
 
-def test_the_whole_of_the_members_is_a_world(register, monkeypatch):
+def test_a_class_with_all_members_and_a_function_make_worlds(register, monkeypatch):
     monkeypatch.setattr(own_worlds, "Mine", without(), raising=False)
     assert make_fleet(register("own_worlds:Mine"), 2, 0).reset().shape == (2, 1)
-
-
-def test_a_function_may_make_a_world_as_well(register, monkeypatch):
+    envs.WORLDS.pop(ID)
     monkeypatch.setattr(own_worlds, "make", lambda device: Cue(device=device), raising=False)
     assert make_fleet(register("own_worlds:make"), 2, 0).reset().shape == (2, 1)
     monkeypatch.setattr(own_worlds, "make", lambda device: 3, raising=False)
@@ -210,11 +196,6 @@ def test_a_module_that_is_missing_in_a_worlds_module_is_the_authors(tmp_path, mo
         make_world(ID)
 
 
-def test_keywords_that_are_given_come_before_those_of_the_entry(register):
-    register("own_worlds:Cue", time_limit=4)
-    assert make_world(ID).time_limit == 4 and make_world(ID, time_limit=5).time_limit == 5
-
-
 TAKEN = [  # an id, an entry, and what the sentence says
     ("POMDP/CarFlag-v0", Entry("own_worlds:Cue"), "There is an environment 'POMDP/CarFlag-v0' already"),
     ("CartPole-v1", Entry("own_worlds:Cue"), "environment of Gymnasium's already"),
@@ -247,7 +228,8 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
             super().__init__(size=1, **kwargs)
 
     monkeypatch.setattr(own_worlds, "Mine", Small, raising=False)
-    assert make_world(register("own_worlds:Mine"), time_limit=3).time_limit == 3
+    register("own_worlds:Mine", time_limit=4)
+    assert make_world(ID).time_limit == 4 and make_world(ID, time_limit=3).time_limit == 3
     monkeypatch.setattr(own_worlds, "Mine", Sized)
     assert "needs the keyword 'size'" in told(make_world, ID)
 
@@ -258,7 +240,6 @@ def test_what_a_class_gives_its_base_is_not_asked_for(register, monkeypatch):
 UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     # the names and the time limit
     ("POMDP/CarFlg-v0", {}, "POMDP/CarFlag-v0"),
-    ("Gridverse/Memory-6x6-v0", {}, "Gridverse/Memory-"),
     ("nothing like it", {}, "known: Gridverse/"),
     ("POMDP/CarFlag-v0", {"time_limit": 0}, "time_limit must be at least 1"),
     ("POMDP/MemoryCards-v0", {"pairs": 1}, "pairs"),
@@ -266,7 +247,6 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     ("Gridverse/Memory-7x7-v0", {"device": "gpu"}, "no device 'gpu'"),
     ("Gridverse/Memory-7x7-v0", {"time_limit": 2.5}, "a whole number"),
     ("Gridverse/Memory-7x7-v0", {"view": (2.5, 3)}, "whole numbers"),
-    ("Gridverse/Memory-7x7-v0", {"phantom_rooms": "ab"}, "whole numbers"),
     ("Gridverse/Memory-7x7-v0", {"encoding": 3}, "a name"),
     ("Gridverse/Memory-7x7-v0", {"dictionary": "yes"}, "True or False"),
     ("Gridverse/Yaml-v0", {"path": 5}, "the name of a file, not 5"),
@@ -276,21 +256,17 @@ UNMAKEABLE = [  # an id, its keywords, and what the sentence says
     ("Gridverse/Memory-NineRooms-13x13-v0", {"rooms": (0, 3)}, "two positive numbers"),
     ("Gridverse/Memory-NineRooms-13x13-v0", {"rooms": 3}, "rooms of .* must be whole numbers, such as .2, 3., not 3"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"beacons": 30}, "do not fit on 20 cells of floor"),
-    ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
     ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 0}, "at least 1 exit"),
-    ("Gridverse/Memory-Empty-13x13-v0", {"rooms": (7, 7)}, "do not fit"),
+    ("Gridverse/Memory-FourRooms-7x7-v0", {"exits": 5}, "5 exits need as many different colours, but there are 4"),
     ("Gridverse/Keydoor-5x5-v0", {"size": 4}, "at least 4 x 5 cells"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (2, 4)}, "odd number of columns, not 2 x 4"),
     ("Gridverse/Keydoor-5x5-v0", {"view": (3,)}, "two numbers"),
     ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (3, 3)}, "do not fit into a grid of 5 x 5 .* at least 7 x 7"),
-    ("Gridverse/Keydoor-5x5-v0", {"phantom_rooms": (2,)}, "two positive numbers"),
-    ("Gridverse/Keydoor-5x5-v0", {"phantom_cells": "flor-cue", "phantom_rooms": (1, 1)}, "did you mean 'floor-cue'"),
     ("Gridverse/Keydoor-5x5-v0", {"encoding": "no_overlap"}, "grid encoding 'no_overlap'; did you mean 'no-overlap'"),
     ("Gridverse/Yaml-v0", {"path": "empty.4x4", "view": (2, 3)}, "The view of empty.4x4 is in the file"),
     ("Gridverse/Keydoor-5x5-v0", {"veiw": (7, 7)}, "did you mean 'view'"),
     # other environments
     ("Pixel/BlinkingCatch-v0", {"size": 7}, "size of Blinking Catch must be from 8"),
-    ("Pixel/BlinkingCatch-v0", {"size": 300}, "to 256 pixels, not 300"),
     ("Pixel/BlinkingCatch-v0", {"grid": 2}, "from 3 to 16 cells, not 2"),
     ("Pixel/BlinkingCatch-v0", {"balls": 0}, "balls of Blinking Catch must be at least 1"),
     ("Pixel/BlinkingCatch-v0", {"blink": 0}, "blink of Blinking Catch must be at least 1"),

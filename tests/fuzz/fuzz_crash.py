@@ -25,10 +25,11 @@ def dies_at(moment: int, after: bool) -> Iterator[Callable[[], int]]:
         count += 1
         if count == moment and not after:
             os._exit(DEAD)
-        result = original(*arguments, **keywords)
-        if count == moment:
-            os._exit(DEAD)
-        return result
+        try:
+            return original(*arguments, **keywords)
+        finally:
+            if count == moment:
+                os._exit(DEAD)
 
     for (holder, name), original in zip(places, originals, strict=True):
         setattr(holder, name, partial(counted, original))

@@ -10,6 +10,7 @@ import signal
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from dqn_memory.runs.errors import UserError
 
@@ -53,7 +54,7 @@ def tried(case: Callable[[], object]) -> Outcome:
 
 
 def _carried_out(case: Callable[[], object]) -> Outcome:
-    pages = int(open("/proc/self/statm").read().split()[0])
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + CEILING,) * 2)
     used = resource.getrusage(resource.RUSAGE_SELF)
     spent = int(used.ru_utime + used.ru_stime) + 1
@@ -78,5 +79,5 @@ def _carried_out(case: Callable[[], object]) -> Outcome:
 
 def _peak() -> int:
     """Give the most memory that this process had at once, in megabytes."""
-    lines = open("/proc/self/status").read().splitlines()
+    lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) >> 10 for line in lines if line.startswith("VmHWM"))

@@ -1,4 +1,4 @@
-"""Seeded changes of text, of trees of plain values, and of bytes, such as a slip of the hand or a bad disk makes them."""
+"""Seeded changes of text, of nested plain values, and of bytes, such as a slip of the hand or a bad disk makes them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 
 WORD = re.compile(r"[^\W_]+|[^\w\s]")
 STRANGE = (
-    "", "0", "-1", "1e308", "nan", "999999999", "65536", "20000", "0.333", "true", "*", "~", "identity", "uniform", "reset",
-    "[", "]", "{", "}", ":", "#", '"', "!!timestamp foo", "!!bool foo", "&a", "*a", "\t", "\0", "é", "9" * 5000, "[" * 20000,
-    "x" * 5000, "[255, 255]", "[[-60, 60], [-60, 60]]", "- ", "states: 4000", "OO: 0", "../../x", "kind",
+    "", "0", "-1", "1e308", "nan", "999999999", "65536", "20000", "0.333", "true", "*", "~", "identity", "uniform",
+    "reset", "[", "]", "{", "}", ":", "#", '"', "!!timestamp foo", "!!bool foo", "&a", "*a", "\t", "\0", "é", "9" * 5000,
+    "[" * 20000, "x" * 5000, "[255, 255]", "[[-60, 60], [-60, 60]]", "- ", "states: 4000", "OO: 0", "../../x", "kind",
 )  # fmt: skip
 VALUES = (
     None, True, -1, 0, 1, 2**31, 2**63, -(2**70), 0.5, float("nan"), float("inf"), "", "none", "x" * 5000, [], {}, [[]],

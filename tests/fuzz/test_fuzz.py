@@ -1,4 +1,4 @@
-"""Nothing that a file holds, and no moment at which a process dies, breaks more than the work since the last checkpoint."""
+"""Nothing that a file holds, and no moment at which a process dies, breaks more than the work since a checkpoint."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 import shutil
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 

@@ -173,11 +173,15 @@ def test_the_script_draws_everything_and_changes_nothing_else(run, capsys):
     assert table[4].split()[1] == f"{forms['window']['reward'][4]:.3g}"
 
 
-def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys):
-    assert "--start 4 with --imagined 9" in refused(capsys, [str(run), "--start", "4", "--imagined", "9"], main)
-    assert "imagine fewer" in refused(capsys, [str(run), "--imagined", "60"], main)
-    assert "--imagined 65 must lie between 1 and 64" in refused(capsys, [str(run), "--imagined", "65"], main)
-    assert "no run folder" in refused(capsys, [str(tmp_path)], main)
+@pytest.mark.parametrize(("script", "flags", "words"), [
+    (main, "--start 4 --imagined 9", "--start 4 with --imagined 9"), (main, "--imagined 60", "imagine fewer"),
+    (main, "--imagined 65", "--imagined 65 must lie between 1 and 64"),
+    (evaluate_main, "--env CartPole-v1", "needs frames"), (evaluate_main, "--env ALE/Boxing-v5", "18 actions"),
+    (evaluate_main, "--num-eval-envs 0", "--num-eval-envs 0"),
+])  # fmt: skip
+def test_what_is_wrong_is_one_sentence(run, tmp_path, capsys, script, flags, words):
+    assert words in refused(capsys, [str(run), *flags.split()], script)
+    assert "no run folder" in refused(capsys, [str(tmp_path)], script)
 
 
 SHORT = ("--num-eval-envs", "2", "--episodes-per-env", "2")
@@ -244,10 +248,3 @@ def test_evaluate_says_both_policies_and_writes_nothing(run, found, capsys):
     assert err.count("mamba runs on its simd backend on cpu") == 1 and told["mamba_backend"] == "simd"
     assert told["greedy"]["episodes"] == 3 and "sampled" not in told and told["step"] == 64
     assert contents(run) == before
-
-
-def test_what_evaluate_refuses_is_one_sentence(run, tmp_path, capsys):
-    assert "needs frames" in refused(capsys, [str(run), "--env", "CartPole-v1"], evaluate_main)
-    assert "18 actions" in refused(capsys, [str(run), "--env", "ALE/Boxing-v5"], evaluate_main)
-    assert "--num-eval-envs 0" in refused(capsys, [str(run), "--num-eval-envs", "0"], evaluate_main)
-    assert "no run folder" in refused(capsys, [str(tmp_path)], evaluate_main)

@@ -140,14 +140,6 @@ def test_learning_lowers_the_loss():
     assert losses[-1] < 0.7 * losses[0]
 
 
-def test_posterior_is_a_mixed_categorical():
-    net, (frames, *_) = model(unimix=0.1), steps(2, 5)
-    logp = net.encode(frames)
-    logits = net.posterior_head.linear(net.encoder(frames)).unflatten(-1, (3, 4))
-    torch.testing.assert_close(logp.exp(), 0.9 * logits.softmax(-1) + 0.1 / 4)
-    torch.testing.assert_close(logp.exp().sum(-1), torch.ones(2, 5, 3, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("layers", [0, 2])
 def test_the_prior_s_head_is_linear_or_an_mlp_and_reads_what_the_reward_s_does(layers):
     net = model(prior_head="mlp" if layers else "linear")

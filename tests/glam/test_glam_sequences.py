@@ -120,19 +120,6 @@ def test_released_windows_run_across_episodes():
     same(core(sample, action, first)[0].h, core(sample, action, torch.zeros_like(first))[0].h, 0.0)
 
 
-def test_the_first_difference_is_zero_and_leaves_no_trace():
-    core, (sample, action, first) = form(), inputs()
-    first[:] = False
-    branch = core.branches[0]
-    e, age = core.stem(sample, action), torch.arange(12).expand(4, 12)
-    seen = []
-    branch.stack.register_forward_hook(lambda module, given, out: seen.append(given[0]))
-    y, _ = branch(e, age, branch.initial_state(4, e))
-    same(seen[0], torch.cat([torch.zeros_like(e[:, :1]), e[:, 1:] - e[:, :-1]], 1), 0.0)
-    state = branch.stack.initial_state(4, e)
-    same(branch.project(branch.stack(e[:, 1:] - e[:, :-1], age[:, :-1], state)[0]), y[:, 1:])
-
-
 def test_local_windows_are_separate_runs_over_zero_padded_features():
     for layers in (1, 2):
         core, (sample, action, _) = form("lmamba", layers), inputs()

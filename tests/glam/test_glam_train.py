@@ -54,12 +54,6 @@ def test_the_smoke_preset_runs_pong_from_end_to_end(tmp_path, capsys):
     assert capsys.readouterr().out.count("mamba runs on its simd backend on cpu") == 1
 
 
-def test_an_evaluation_s_limit_cannot_lengthen_episodes():
-    for longest, steps in ((7, 7), (1000, 500)):
-        config = parse(TrainConfig, ["--config", "glam/catch", "--max-episode-steps", str(longest)])
-        assert config.env_kwargs(training=False)["time_limit"] == steps and "time_limit" not in config.env_kwargs()
-
-
 def test_warm_up_is_random_and_learns_nothing(tmp_path):
     training = GlamTrainer(read_config(TrainConfig, "glam/catch"))
     before = training.weights()["model.prior_head.linear.weight"].clone()

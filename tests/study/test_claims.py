@@ -35,13 +35,8 @@ def copied(tmp_path):
 
 
 @cache
-def published():
-    return verdicts.claims(FOLDER)
-
-
-def claim(words):
-    (found,) = [claim for claim in published() if words in claim.statement]
-    return found
+def published(folder=FOLDER):
+    return [claim for several in verdicts.claims(folder).values() for claim in several]
 
 
 def change(path, old, new):
@@ -72,46 +67,17 @@ def test_the_committed_page_regenerates_from_the_tables(tmp_path):
     ("table", "old", "new", "words"),
     [
         ("dbgfqn_table1", "0.0231,0.1082,0.5722,0.7993", "0.0231,0.4082,0.5722,0.7993", "DBGFQN over DTQN"),
-        ("dbgfqn_table3", "239066,304858", "239067,304858", "parameter counts"),
-        ("focus_table1", "Krull,1598.0,2665.5,5191.0,2539.8", "Krull,1598.0,2665.5,5191.0,3539.8", "Gaussian beats"),
         ("focus_table2", "sigma,3,Jamesbond,196.7,24.4", "sigma,3,Jamesbond,196.7,94.4", "differ significantly"),
-        ("focus_table3", "Adaptive,20.77,14.18,454.615", "Adaptive,20.77,14.18,454.915", "operations of Adaptive"),
         ("thesis_table1", "MsPacman,Gaussian,928.12,128.43", "MsPacman,Gaussian,928.12,28.43", "MsPacman, Gaussian ag"),
-        ("thesis_table3", "17,\"Gaussian (mu=10, sigma=4)\",MsPacman,706.67", "17,\"Gaussian (mu=10, sigma=4)\","
-         "MsPacman,600.67", "sigma from 2 to 4"),
         ("glam_table1", "Krull,1598,2666,2204,6349,6616,7782,8130,8413,12649",
          "Krull,1598,2666,2204,6349,6616,7782,8130,8413,8649", "one game gives"),
-        ("glam_table2", "Ours w/o G,14", "Ours w/o G,4", "(Table 2's row)"),
         ("glam_table3", "n_max,32", "n_max,48", "imagination horizon"),
     ],
 )  # fmt: skip
 def test_a_changed_cell_changes_the_claim_that_rests_on_it(copied, table, old, new, words):
     change(copied / f"{table}.csv", old, new)
-    before, after = (
-        [each for each in all if words in each.statement] for all in (published(), verdicts.claims(copied))
-    )
+    before, after = ([each for each in all if words in each.statement] for all in (published(), published(copied)))
     assert before and all(b.recomputed != a.recomputed for b, a in zip(before, after, strict=True))
-
-
-def test_the_headline_averages():
-    found = claim("DBGFQN over DTQN")
-    assert found.recomputed == ("median +28.7 %; ratio of mean scores +27.5 %; mean of relative gains +96.2 %")
-    assert found.verdict == "disagrees" and "Keydoor 9x9 alone gives +639 %" in found.note
-    assert claim("human-normalised median of STORM").recomputed.startswith("42.63 %")
-    assert "42.8 % with the table's own" in claim("human-normalised median of STORM").note
-    assert claim("human-normalised median of STORM").verdict == "disagrees"
-    assert claim("human-normalised mean of GLAM").verdict == "agrees"
-    assert claim("Gaussian beats").recomputed == "22 of 26"
-    assert claim("GLAM beats STORM").recomputed == "10 of 26"
-    assert claim("MsPacman, Gaussian against UniZero at 0.05").verdict == "disagrees"
-
-
-def test_no_table_headlines_a_mean_of_relative_gains():
-    text = (RESULTS / "claims.md").read_text()
-    cells = [cell for line in text.splitlines() for cell in line.split(" | ")]
-    means = [cell for cell in cells if "mean of relative gains" in cell and "Were the column" not in cell]
-    assert all(cell.startswith("median ") for cell in means)
-    assert not any("relative gain" in line for line in text.splitlines() if line.startswith("#"))
 
 
 def test_the_published_tables_agree_with_the_copies_that_the_suite_ships():

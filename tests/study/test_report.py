@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from reported import HALLWAY, HEADINGS, MEMORY, STEPS, TWO, hashes, make_study, noisy, read, report, table, text_of
 from trained import CARDS, trained
 
-from dqn_memory.analysis.attention import Maps
 from dqn_memory.analysis.size import count
 from dqn_memory.network import observation_spec
 from dqn_memory.runs.errors import UserError
@@ -149,17 +147,6 @@ def test_attention_maps_come_from_checkpoints_and_from_the_archive(tmp_path: Pat
     assert "attention-pomdp-memorycards-v0" in (tmp_path / "kept/report.md").read_text()
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["of an episode", "of a window's tokens, which read their future"])
-def test_maps_survive_their_text(whole: bool) -> None:
-    maps = np.random.default_rng(0).random((2, 5, 5)).round(3)
-    given = Maps({0: maps}, 9, total=-1.5, first=4) if whole else Maps({3: np.tril(maps)}, 9, True)
-    again = Maps.parse(json.loads(json.dumps(given.plain())))
-    for layer, weights in given.layers.items():
-        np.testing.assert_allclose(again.layers[layer], weights, atol=1e-12)
-    assert (again.length, again.success, again.first) == (9, given.success, given.first)
-    assert again.ended == ("a return of -1.50" if whole else "success")
-
-
 def test_steps_to_a_level_say_how_many_runs_reached_it_and_scores_what_they_lose_without_memory(tmp_path: Path) -> None:
     """A median alone hides those that did not, and those that did where it is beyond the budget."""
     best = {1: 1.0, 2: 0.6, 3: 0.2, 4: 0.2}
@@ -195,10 +182,9 @@ def test_every_run_of_a_small_study_has_a_row(finished: Path) -> None:
     assert rows[0].startswith(f"| {MEMORY} | dtqn4 | 1 | 600 | ") and rows[0].endswith("| 1.0 | 0.8 | 0123456789 |")
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 9, 10, 11, 12])
-def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all(count: int) -> None:
-    found = scores.fluctuation(np.arange(count, dtype=float) ** 2)
-    assert np.isnan(found) if count < 12 else found >= 0
+def test_losses_fluctuate_around_a_whole_moving_average_or_not_at_all() -> None:
+    found = [scores.fluctuation(np.arange(count, dtype=float) ** 2) for count in range(1, 13)]
+    assert np.isnan(found[:-1]).all() and found[-1] >= 0
 
 
 # Beside the published scores
@@ -214,20 +200,13 @@ def test_published_scores_stand_beside_ours(tmp_path: Path, capsys: pytest.Captu
     assert [f"| {theirs[name]:g} |" in row for name, row in zip(("DGFQN", "DBGFQN"), rows, strict=True)] == [True, True]
 
 
-def test_names_match_by_letters_and_digits() -> None:
-    theirs = {"UniZero": 1.0, "Gaussian Adaptive": 2.0}
-    assert scores.matching("gaussian_adaptive", {}, theirs) == ["Gaussian Adaptive"]
-    assert scores.matching("causal", {"causal": ("UniZero",)}, theirs) == ["UniZero"]
-    assert scores.matching("gaussian", {}, theirs) == []
-    assert scores.matching("mu 6", {"mu 6": ("mu 6", "sigma 1")}, {"mu 6": 1.0, "sigma 1": 1.0}) == ["mu 6", "sigma 1"]
-
-
 @pytest.mark.parametrize("name", ["thesis_table1", "thesis_table3", "learning_to_focus_table2", "atari100k_priors"])
 def test_every_series_of_a_study_of_a_table_has_its_published_row(name: str) -> None:
     labels = [str(value.label) for value in read_definition(name, False).axes["architecture"]]
     table = {"learning_to_focus_table2": "focus_table2", "atari100k_priors": "focus_table1"}.get(name, name)
     theirs = {model: 0.0 for models in published_scores(table).values() for model in models}
     assert not [label for label in labels if not scores.matching(label, scores.TABLES["unizero"][table], theirs)]
+    assert not scores.matching("gaussian", {}, {"Gaussian Adaptive": 2.0})
 
 
 # Environments and what they reward
@@ -353,9 +332,7 @@ def test_lines_change_no_run_and_go_by_the_labels_of_the_study_and_of_its_cut() 
         (f'[lines."{GYM}"]\nrandom = 0', f"lines.{GYM}: best nan must be above random 0.0"),
         (f'[lines."{GYM}"]\nrandom = 1\nbest = 1', f"lines.{GYM}: best 1.0 must be above random 1.0"),
         (f'[lines."{GYM}"]\nrandom = nan\nbest = 1', "both finite"),
-        (f'[lines."{GYM}"]\nrandom = "0"\nbest = 1', f"lines.{GYM}.random must be a number"),
         (f'[lines."{GYM}"]\nrandom = 0\nbst = 1', f"unknown key 'lines.{GYM}.bst'; did you mean 'lines.{GYM}.best'"),
-        (f'[lines]\n"{GYM}" = 3', f"lines.{GYM} must be a table"),
     ],
 )
 def test_wrong_lines_are_one_sentence_before_anything_runs(lines: str, words: str) -> None:

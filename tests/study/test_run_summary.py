@@ -7,7 +7,7 @@ import pytest
 
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import metrics_line, read_metrics
-from dqn_memory.study.run_summary import Curve, Reached, median_steps, read_curve, summarise
+from dqn_memory.study.run_summary import Curve, in_steps, median_steps, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, game, world_scale
 from envs.atari import rom
 from envs.baselines.known import shipped
@@ -18,37 +18,29 @@ def curve(success, final=None, every=100, trained=None):
     return Curve(steps, np.array(success, float), int(steps[-1]) if trained is None else trained, final)
 
 
-def test_both_readings_of_the_running_average_which_starts_with_what_there_is():
-    found = summarise(curve([0.0] * 10 + [1.0] * 5))
-    assert found.last_average == 0.5  # evaluations 6 to 15: five of ten
-    assert found.mean_average == pytest.approx(np.mean([0.0] * 10 + [0.1, 0.2, 0.3, 0.4, 0.5]))
-    found = summarise(curve([1.0, 0.0, 0.5]))
-    assert (found.last_average, found.mean_average) == (0.5, pytest.approx(np.mean([1.0, 0.5, 0.5])))
-
-
-def test_steps_to_a_level_and_censoring():
-    found = summarise(curve([0.1, 0.5, 0.3, 0.8], trained=450))
-    half, nine_tenths = found.steps_to
-    assert half == Reached(100, 450) and str(half) == "100"
-    assert nine_tenths == Reached(None, 450) and str(nine_tenths) == "> 450"
-    assert str(Reached(1_250_000, 2_000_000)) == "1,250,000"
+@pytest.mark.parametrize(
+    ("success", "last", "mean"),
+    [
+        ([0.0] * 10 + [1.0] * 5, 0.5, np.mean([0.0] * 10 + [0.1, 0.2, 0.3, 0.4, 0.5])),  # evaluations 6 to 15
+        ([1.0, 0.0, 0.5], 0.5, np.mean([1.0, 0.5, 0.5])),
+    ],
+)
+def test_both_readings_of_the_running_average_which_starts_with_what_there_is(success, last, mean):
+    found = summarise(curve(success))
+    assert (found["last_average"], found["mean_average"]) == (last, pytest.approx(mean))
 
 
 def test_area_is_per_step_also_with_uneven_steps():
     uneven = Curve(np.array([0, 100, 400]), np.array([0.0, 1.0, 1.0]), 400)
-    assert summarise(uneven).area == pytest.approx((50 + 300) / 400)
-    assert summarise(curve([0.7])).area == 0.7
+    assert summarise(uneven)["area"] == pytest.approx((50 + 300) / 400)
+    assert summarise(curve([0.7]))["area"] == 0.7
 
 
-def test_a_median_of_steps_is_censored_where_the_middle_is():
-    runs = [Reached(100, 500), Reached(None, 500), Reached(300, 500)]
-    assert median_steps(runs) == Reached(300, 500)
-    assert median_steps([*runs, Reached(None, 500)]) == Reached(None, 500)
-    assert median_steps([*runs, Reached(200, 500)]) == Reached(250, 500)
-    with pytest.raises(UserError, match="one budget, not 500, 600 steps"):
-        median_steps([*runs, Reached(None, 600)])
-    with pytest.raises(UserError, match="not none steps"):
-        median_steps([])
+def test_steps_to_a_level_and_a_median_that_is_censored_where_the_middle_is():
+    assert summarise(curve([0.1, 0.5, 0.3, 0.8], trained=450))["steps_to"] == [100, None]
+    runs = [100, None, 300]
+    assert [median_steps([*runs, *more]) for more in ([], [None], [200])] == [300, None, 250]
+    assert (in_steps(1_250_000, 2_000_000), in_steps(None, 450)) == ("1,250,000", "> 450")
 
 
 LINES = [
@@ -69,8 +61,8 @@ def test_a_run_is_read_from_its_folder_and_an_unfinished_one_has_no_final_succes
     found = curve_of(tmp_path / "metrics.jsonl", LINES)
     assert found.steps.tolist() == [0, 100, 200] and found.success.tolist() == [0.2, 0.6, 0.4]
     assert (found.final, found.trained) == (0.45, 250)
-    assert summarise(found).steps_to == (Reached(100, 250), Reached(None, 250))
-    assert summarise(curve_of(tmp_path / "metrics.jsonl", LINES[:-1])).final is None
+    assert summarise(found)["steps_to"] == [100, None]
+    assert summarise(curve_of(tmp_path / "metrics.jsonl", LINES[:-1]))["final"] is None
     with pytest.raises(UserError, match="no evaluation"):
         curve_of(tmp_path / "metrics.jsonl", LINES[1:2])
 

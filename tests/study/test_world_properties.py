@@ -8,7 +8,7 @@ import torch
 
 from dqn_memory.study import world_properties
 from dqn_memory.study.page import WORDS
-from dqn_memory.study.world_properties import SCENES, SEED, control_twin, delay, properties, regions, tabular_delay
+from dqn_memory.study.world_properties import SCENES, SEED, control_twin, delay, properties, tabular_delay
 from envs import baselines
 from envs.errors import UserError
 from envs.registry import make_world
@@ -51,11 +51,6 @@ def test_properties_that_can_be_ordered() -> None:
     ]
     assert beacons == sorted(set(beacons), reverse=True)
     assert 1 < (delay(make_world("POMDP/MemoryCards-v0")) or 0) < 10  # about their number, never less than a step
-
-
-def test_regions_join_over_sides_and_not_over_corners() -> None:
-    grid = torch.tensor([[1, 1, 0, 1], [0, 1, 0, 0], [1, 0, 1, 1]], dtype=torch.bool)
-    assert (regions(grid), regions(torch.zeros(2, 2, dtype=torch.bool))) == (4, 0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])

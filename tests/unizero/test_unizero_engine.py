@@ -94,20 +94,6 @@ def test_compiled_searches_equal_eager_ones(kind):
     assert_same(compiled, searches("eager", kind, layers=1), 1e-12)
 
 
-@pytest.mark.long
-def test_the_whole_compiler_computes_the_same_expansion():
-    """Machine code of the smallest model: the other tests stop before it, which takes most of the time."""
-    model = unizero_models.model(dynamics="recurrent", layers=1)
-    window, latent = unizero_models.windows(3), unizero_models.simplex(4)
-    latents = torch.cat((torch.stack((*window.clean()[0].unbind(1), latent), 1), torch.zeros(4, 2, 16).double()), 1)
-    order = torch.tensor([[0, 1, 2, 0, 1, 2, count, 0, 1] for count in range(4)])
-    eager, compiled = (make_functions(engine, model).outcome for engine in ("eager", "compile"))
-    with torch.no_grad():
-        for action in (order[:, -1], torch.arange(3).repeat(4, 1)):
-            expected = eager(latents, order, action)
-            torch.testing.assert_close(compiled(latents, order, action), expected, atol=1e-12, rtol=1e-12)
-
-
 @pytest.mark.parametrize("engine", ["compile", pytest.param("cudagraph", marks=CUDA)])
 def test_functions_follow_the_weights_and_keep_their_results(engine):
     device = "cuda" if engine == "cudagraph" else "cpu"

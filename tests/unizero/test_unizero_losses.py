@@ -235,12 +235,6 @@ def test_half_precision_stays_close():
     assert last["bfloat16"] == pytest.approx(last["float32"], rel=0.02)
 
 
-def test_the_published_settings_are_the_defaults():
-    settings = LearnerConfig()
-    assert (settings.batch_size, settings.gamma, settings.n_step, settings.max_grad_norm) == (64, 0.997, 5, 5.0)
-    assert settings.loss == LossConfig(10.0, 1.0, 1.0, 0.5, 1e-4)
-
-
 # value targets: recorded ones, a loop over the definition, what an end of an episode is worth
 
 GOLDEN = np.load(Path(__file__).parents[1] / "data" / "unizero" / "nstep.npz")

@@ -135,13 +135,6 @@ def test_drawn_steps_differ_while_there_are_enough(terminal_fraction):
     assert len(repeated) == replay.drawable + 5 and repeated.max() < replay.drawable
 
 
-def test_after_the_ring_has_wrapped_the_oldest_columns_are_context_only():
-    replay, _ = filled([[60]], capacity=15, columns=40)
-    drawn = replay.draw(replay.drawable, torch.Generator().manual_seed(0))
-    assert sorted(drawn.tolist()) == list(range(40 - 15 + W, 40 - (T + N) + 1))
-    assert len(replay) == 15
-
-
 def test_misuse_is_one_clear_sentence():
     early, _ = filled([[50]], columns=T + N - 1)
     assert early.drawable == 0

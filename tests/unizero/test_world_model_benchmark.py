@@ -1,47 +1,32 @@
 """The scripts of both world models: they time what training does, and count what papers and closed forms say."""
 
 import json
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
-from glam_models import PRESETS, trained
+from glam_models import PRESETS
 from glam_models import model as glam_model
-from run_folders import metrics, refused
-from torch import nn
+from run_folders import refused
 
-from dqn_memory.analysis.timing import BenchmarkConfig, mixing_work
-from dqn_memory.runs.errors import UserError
+from dqn_memory.analysis.timing import Timer, Timing
 from world_models import benchmark, parameters
-from world_models.benchmark import main, parsed, speed_row, ways
+from world_models.benchmark import main, mixing_work, parsed, ways
 from world_models.glam.config import FORMS
 from world_models.glam.model import WorldModel as GlamModel
 from world_models.parameters import parts, sizes, total
+from world_models.unizero.config import ModelConfig as UniZeroModel
 
-TIMER = BenchmarkConfig(2, warm_up=0).compare
+TIMER = Timer(2, warm_up=0)
+RESULTS = Path(__file__).parents[2] / "results"
 CASE = {"preset": "quick", "device": "cpu", "engine": "eager", "precision": "float32"}
 SMOKE = CASE | {"preset": "smoke"}
 
 
-def test_presets_are_those_of_the_bars():
-    config = parsed("unizero", CASE | {"preset": "full"}, "--backend compiled")
-    assert (config.environment.num_envs, config.search.simulations, config.learner.batch_size) == (8, 50, 64)
-    assert (config.model.width, config.model.horizon, config.search.backend) == (768, 10, "compiled")
-    config = parsed("unizero", CASE | {"preset": "tiny"}, "")
-    assert (config.environment.num_envs, config.search.simulations, config.model.width) == (2, 8, 64)
-    config = parsed("glam", CASE | {"preset": "paper"}, "--backend torch")
-    assert (config.model.width, config.learner.batch_size, config.imagination.num_rollouts) == (256, 32, 1024)
-    assert (config.compute.backend, config.learner.bfloat16, config.agent.bfloat16) == ("torch", False, False)
-    assert sorted(benchmark.horizons(CASE | {"preset": "paper"})) == [16, 24, 32]
-    fast = parsed("glam", CASE | {"preset": "fast", "precision": "bfloat16"}, "")
-    assert fast.learner.bfloat16 and fast.agent.bfloat16 and fast.model.imagination_memory == "carried"
-
-
-def test_every_way_is_a_run_of_its_engine_and_precision():
+def test_every_way_is_a_run_of_its_engine_and_precision_and_those_with_bars_are_of_full_size():
     for model, engines in (("unizero", {"eager", "compile", "cudagraph"}), ("glam", {"eager", "cudagraph"})):
         cuda = ways(model, "cuda")
         assert {case["engine"] for case, _ in cuda} == engines and all(benchmark.bar(model, case) for case, _ in cuda)
@@ -49,6 +34,13 @@ def test_every_way_is_a_run_of_its_engine_and_precision():
             config = parsed(model, case, flags)
             assert (config.compute.engine, config.compute.device) == (case["engine"], case["device"])
             assert config.compute.tf32 == (case["precision"] != "float32")
+            if case["preset"] == "full":
+                assert config.environment.num_envs == 8 and config.model == UniZeroModel()
+                assert (config.search.simulations, config.learner.batch_size) == (50, 64)
+            elif case["preset"] in ("paper", "fast"):
+                assert config.model == PRESETS[case["preset"]] and config.imagination.num_rollouts == 1024
+                assert config.learner.bfloat16 == config.agent.bfloat16 == (case["precision"] == "bfloat16")
+    assert sorted(benchmark.horizons(CASE | {"preset": "paper"})) == [16, 24, 32]
 
 
 def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkeypatch):
@@ -59,21 +51,24 @@ def test_unizero_is_timed_with_full_histories_and_before_its_first_update(monkey
     trainer.model.expand = lambda *args: asked.append(args[2].shape) or expand(*args)
     trainer.plan()
     assert asked and set(asked) == {(2, 6)}  # all actions of both environments
-    call = nn.Module.__call__
+    # the columns come from the works they are named for: in place of time, how often each of them encodes images
+    encoded = []
+    trainer.model.encoder.register_forward_hook(lambda *_: encoded.append(1))
 
-    def sleepy(self, *args, **kwargs):
-        if type(self).__name__ == "ImageEncoder":
-            time.sleep(0.02)
-        return call(self, *args, **kwargs)
+    def counted(works):
+        taken = {}
+        for name, work in works.items():
+            encoded.clear()
+            work()
+            taken[name] = Timing((1.0 + len(encoded),) * 2)
+        return taken
 
-    # the columns come from the works they are named for
     monkeypatch.setattr(benchmark, "make_trainer", lambda *_: trainer)
-    monkeypatch.setattr(nn.Module, "__call__", sleepy)
-    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "--backend compiled", ("projection",), TIMER)
+    rows = benchmark.unizero_rows(CASE | {"preset": "tiny"}, "--backend compiled", ("projection",), counted)
     (_, acting), (_, learning) = rows
-    assert acting["step_ms"] > 20 > acting["games_ms"]
+    assert acting["step_ms"] > 1 == acting["games_ms"]
     assert acting["steps_s"] == pytest.approx(2000 / acting["step_ms"]) and acting["steps_s_bar"] == 30
-    assert learning["gather_ms"] < 20 < min(learning["update_ms"], learning["reanalysis_ms"])
+    assert learning["gather_ms"] == 1 < min(learning["update_ms"], learning["reanalysis_ms"])
 
 
 def test_the_projection_of_unizero_adds_up():
@@ -91,7 +86,7 @@ def test_the_projection_of_unizero_adds_up():
 def test_mixing_computes_what_it_says(kind):
     plain, both = (mixing_work((1, 2, 4), "cpu", kind, 160, gradient)() for gradient in (False, True))
     torch.testing.assert_close(plain, both)
-    torch.testing.assert_close(plain, mixing_work((1, 2, 4), "cpu", kind, 160, False, masked=True)())
+    torch.testing.assert_close(plain, mixing_work((1, 2, 4), "cpu", f"{kind}, masked", 160, False)())
     assert not plain.requires_grad and both.requires_grad
 
 
@@ -115,7 +110,7 @@ def test_a_run_of_glam_is_projected_over_its_own_horizons(monkeypatch):
          "agent_ms": 2.0} for horizon in (16, 24, 32)
     ]  # fmt: skip
     milliseconds = iter([{"games_ms": 0.5}, {"games_ms": 4.0}])
-    monkeypatch.setattr(benchmark, "environment_step", lambda *_, **__: None)
+    monkeypatch.setattr(benchmark, "make_fleet", lambda *_, **__: MagicMock())
     monkeypatch.setattr(benchmark, "timed", lambda *_: next(milliseconds))
     (row,) = benchmark.glam_runs({"phases": rows}, [(case, "")], TIMER)
     updates, evaluated = 100_000 - 1024, 2 * 9 * 2_000  # evaluated: sampled and greedy, rounds, steps
@@ -145,20 +140,6 @@ def test_the_script_writes_its_page(model, flags, titles, cell, tmp_path, capsys
     assert cell in (tmp_path / f"{model}.md").read_text() and titles[0] in capsys.readouterr().out
 
 
-def test_a_table_that_grows_takes_its_own_place_and_one_that_fails_loses_none(tmp_path, monkeypatch):
-    def measured(args):
-        yield benchmark.Table(["row"], [[1]], "First")
-        yield benchmark.Table(["row"], [[1]], "Second")
-        yield benchmark.Table(["row"], [[1], [2]], "Second")
-        raise UserError("no more time")
-
-    monkeypatch.setattr(benchmark, "tables", measured)
-    with pytest.raises(SystemExit):
-        main(["unizero", "--folder", str(tmp_path), "--device", "cpu"])
-    tables = json.loads((tmp_path / "unizero.json").read_text())["sections"]["cpu"]["tables"]
-    assert [(table["title"], len(table["rows"])) for table in tables] == [("First", 1), ("Second", 2)]
-
-
 def test_wrong_input_is_one_sentence(capsys):
     for arguments, words in {
         "unizero --repetitions 1": "--repetitions 1 must be at least 2",
@@ -172,68 +153,46 @@ def test_wrong_input_is_one_sentence(capsys):
     assert "--actions 0 must be at least 1" in refused(capsys, wrong, parameters.main)
 
 
-def test_a_whole_run_of_glam_becomes_a_section(tmp_path, capsys):
-    run = trained(tmp_path / "run", "--evaluate-every", "40", steps=80)
-    capsys.readouterr()
-    main(["glam", str(run), "--name", "Catch", "--folder", str(tmp_path)])
-    assert "'run Catch'" in capsys.readouterr().out
-    section = json.loads((tmp_path / "glam.json").read_text())["sections"]["run Catch"]
-    speed, training, curve = section["tables"]
-    assert "80 of 80 environment steps; finished" in speed["note"] and section["machine"]["engine"] == "eager"
-    lines = metrics(run)
-    assert speed["rows"][0]["steps"] == 80 and speed["rows"][0]["updates"] == lines[-3]["charts/updates"]
-    assert [row["step"] for row in curve["rows"]] == [40, 80, 80]
-    assert curve["rows"][-1]["greedy"] == lines[-1]["final/greedy_episodic_return"]
-    assert len(training["rows"]) == sum("charts/episodic_return" in line for line in lines) > 0
-
-
-def test_a_runs_speed_leaves_evaluations_and_idle_stretches_out():
-    def line(step, updates, elapsed):
-        return {"step": step, "charts/updates": updates, "time/elapsed": elapsed}
-
-    logged = [line(10, 0, 1.0), line(20, 0, 1.1), line(30, 5, 2.1), line(40, 10, 3.3), line(50, 15, 9.0)]
-    evaluated = {"step": 40, "eval/episodic_return": 1.0, "time/elapsed": 7.0}
-    row = speed_row([*logged[:4], evaluated, logged[4]])
-    assert row["step_ms"] == pytest.approx(110) and row["minutes"] == pytest.approx(0.15)
-    assert (row["steps"], row["updates"]) == (50, 15)
-    with pytest.raises(UserError, match="too little yet"):
-        speed_row(logged[:1])
-
-
-def page(folder, *argv):
-    """The tables that the script writes, by title, and its page."""
-    parameters.main([*argv, "--results", str(folder)])
-    tables = json.loads((folder / "parameters.json").read_text())["tables"]
-    return {table["title"]: table["rows"] for table in tables}, (folder / "parameters.md").read_text()
+def test_sizes_are_printed_as_json_and_written_nowhere(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    parameters.main(["unizero", "--no-write", "--format", "json"])
+    assert len(json.loads(capsys.readouterr().out)) == 2 and not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")
-def unizero(tmp_path_factory):
-    return page(tmp_path_factory.mktemp("results"), "unizero")
+def computed(tmp_path_factory):
+    """What the script writes of both models."""
+    folder = tmp_path_factory.mktemp("results")
+    for name in ("unizero", "glam"):
+        parameters.main([name, "--results", str(folder / name)])
+    return folder
 
 
-@pytest.fixture(scope="module")
-def glam(tmp_path_factory):
-    return page(tmp_path_factory.mktemp("results"), "glam", "--actions", "4")
+@pytest.mark.parametrize("name", ["unizero", "glam"])
+def test_the_published_sizes_are_computed_anew(computed, name):
+    published, found = (folder / name / "parameters" for folder in (RESULTS, computed))
+    ours, theirs = (json.loads(each.with_suffix(".json").read_text()) for each in (found, published))
+    assert ours["tables"] == theirs["tables"] and (ours["title"], ours["machine"]["actions"]) == (
+        theirs["title"], theirs["machine"]["actions"])  # fmt: skip
+    without_facts = (each.with_suffix(".md").read_text().partition("\n## ")[2] for each in (found, published))
+    assert next(without_facts) == next(without_facts)
 
 
-def test_every_part_and_prior_of_unizero(unizero):
-    tables, text = unizero
-    totals = tables["Parameters: 20,762,090 + 1,537 A"][0]
-    assert totals == {f"A = {n}": 20_762_090 + 1537 * n for n in (3, 6, 8, 9, 18)} and "20,771,312" in text
-    rows = {row["prior"] or row["dynamics"]: row for row in tables["Every form of the model"]}
-    causal = rows["causal"]
-    assert (causal["encoder"], causal["stack"], causal["positions"]) == (3_461_152, 14_177_280, 15_360)
-    assert (causal["actions"], causal["heads"]) == (768 * 6, 3_108_298 + 769 * 6)
-    for row in rows.values():
+def tables(computed, name):
+    """Rows by title."""
+    read = json.loads((computed / name / "parameters.json").read_text())["tables"]
+    return {table["title"]: table["rows"] for table in read}
+
+
+def test_parts_and_priors_of_unizero_add_up(computed):
+    found = tables(computed, "unizero")
+    assert found["Parameters: 20,762,090 + 1,537 A"] == [{f"A = {n}": 20_762_090 + 1537 * n for n in (3, 6, 8, 9, 18)}]
+    rows = {row["prior"] or row["dynamics"]: row for row in found["Every form of the model"]}
+    for prior, row in rows.items():
         assert row["total"] == sum(row[part] for part in ("encoder", "actions", "positions", "stack", "heads"))
-    extra = {"local": 0, "adaptive": 16, "adaptive_hard": 16, "gaussian": 32, "gaussian_adaptive": 48,
-             "gaussian_gate": 32, "adaptive_gate": 16, "gaussian_adaptive_gate": 48}  # fmt: skip
-    for prior, added in extra.items():
-        assert rows[prior]["total"] == 20_771_312 + added == causal["total"] + rows[prior]["learned_prior"]
-    assert {"recurrent", "gru"} < set(rows)
-    assert [causal[name] for name in ("encode", "root", "expand", "train")] == [
-        "140.182", "137.176", "151.486", "630.866"]  # fmt: skip
+        learned = ("gaussian" in prior) * 32 + ("adaptive" in prior) * 16  # mu and sigma, span; of 2 layers, 8 heads
+        assert row["learned_prior"] == learned and (
+            not row["prior"] or row["total"] == rows["causal"]["total"] + learned)  # fmt: skip
 
 
 # Counted on the released classes; the stem has 256 more for each action.
@@ -261,41 +220,24 @@ def test_totals_of_glam_by_closed_form():
     assert glam_total(replace(paper, global_layers=2, local_layers=3), 6) - glam_total(paper, 6) == 3 * layer
 
 
-def test_every_part_of_the_released_model(glam):
-    tables, text = glam
-    rows = {row["part"]: row for row in tables["Preset code: 16,158,851 + 256 A"]}
-    assert set(rows) == {*RELEASED, "total"}
-    for name, known in RELEASED.items():
-        assert rows[name]["parameters"] == known + (256 * 4 if name == "stem" else 0), name
+def test_every_part_of_the_released_model(computed):
+    rows = {row["part"]: row for row in tables(computed, "glam")["Preset code: 16,158,851 + 256 A"]}
+    known = RELEASED | {"stem": RELEASED["stem"] + 256 * 18}
+    assert {name: row["parameters"] for name, row in rows.items() if name != "total"} == known
+    assert rows["variation projection"]["frozen"] == rows["total"]["frozen"] == 4_195_328
+    assert rows["total"]["trained"] == 11_963_523 + 256 * 18
     assert RELEASED["posterior head"] + RELEASED["prior head"] == 4_458_496
-    assert "16,159,875" in text
 
 
-def test_trained_frozen_and_unreached_are_told_apart(glam):
-    presets = {title.split()[1].rstrip(":"): rows for title, rows in glam[0].items() if title.startswith("Preset ")}
-    for name in PRESETS:
-        rows, whole = presets[name], presets[name][-1]
-        assert whole["part"] == "total"
-        assert whole["parameters"] == sum(row["parameters"] for row in rows[:-1])
-        assert whole["frozen"] == (4_195_328 if name == "code" else 0) and whole["unreached"] == 0
-        assert whole["buffers"] == 1920
-    code = {row["part"]: row for row in presets["code"]}
-    assert code["variation projection"]["frozen"] == 4_195_328 and code["variation projection"]["trained"] == 0
-    assert code["total"]["trained"] == 11_963_523 + 256 * 4
+def test_trained_frozen_and_unreached_are_told_apart(computed):
+    found = tables(computed, "glam")
+    for rows in (rows for title, rows in found.items() if title.startswith("Preset ") and "under" not in title):
+        assert rows[-1]["part"] == "total" and rows[-1]["unreached"] == 0
+        assert rows[-1]["parameters"] == sum(row["parameters"] for row in rows[:-1])
+    agent = {row["part"]: row for row in found["Agent: 3,020,286 + 513 A"]}
+    assert agent["critic"]["trained"] == agent["slow critic"]["frozen"] == 1_050_367
     dead = sizes(glam_model("code", global_layers=2).float())
     assert dead["total"]["unreached"] == dead["GMamba"]["unreached"] == dead["GMamba"]["trained"] > 0
-
-
-def test_agent_and_forms_of_glam(glam):
-    tables, text = glam
-    rows = {row["part"]: row for row in tables["Agent: 3,020,286 + 513 A"]}
-    assert rows["actor"]["parameters"] == 919_552 + 513 * 4
-    assert rows["critic"]["trained"] == rows["slow critic"]["frozen"] == 1_050_367
-    forms = {row["form"]: row for row in tables["Preset `paper` under every sequence form"]}
-    assert tuple(forms) == FORMS and all(f"| {name} |" in text for name in FORMS)
-    assert all(row["unreached"] == row["frozen"] == 0 for row in forms.values())
-    assert forms["glam"]["total"] == forms["glam_no_variation"]["total"]
-    assert forms["glam"]["total"] - forms["lmamba"]["total"] == 437_760 + 2 * 512 + 66_048
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -303,12 +245,3 @@ def test_parts_hold_every_parameter_once(name):
     net = glam_model(sequence=name)
     held = [id(p) for part in parts(net).values() for p in part.parameters()]
     assert len(held) == len(set(held)) and set(held) == {id(p) for p in net.parameters()}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("model", ["unizero", "glam"])
-def test_command_line(model, tmp_path):
-    command = [sys.executable, "-m", "world_models.parameters", model, "--no-write", "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
-    assert done.returncode == 0 and json.loads(done.stdout), done.stderr
-    assert not list(tmp_path.iterdir())

@@ -1,4 +1,4 @@
-"""The actor-critic that learns from rollouts trajectories (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
+"""The actor-critic that learns from imagined rollouts (Zhang et al. 2023, STORM, section 3.3, which GLAM keeps)."""
 
 from __future__ import annotations
 

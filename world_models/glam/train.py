@@ -117,7 +117,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         self.replay = Replay(config.replay, config.model.screen, num_envs, self.device, self.longest)
         self.acting = generator(streams.exploration, self.device)
         self.drawing = generator(streams.replay)
-        self.dreaming = generator(streams.dreams, self.device)  # latents of both updates, and imagination
+        self.dreaming = generator(streams.imagination, self.device)  # latents of both updates, and imagination
         torch.manual_seed(streams.dropout)  # dropout alone draws from the default generator
         self.begin()
 

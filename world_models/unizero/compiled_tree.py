@@ -20,8 +20,7 @@ from world_models.unizero.tree import SMALLEST_RANGE, TIE, Tree
 
 compiled = numba.njit(cache=True)  # to machine code, without reordering float arithmetic
 Arrays = namedtuple(
-    "Arrays",
-    "parent action depth path child prior reward visits total low high margin history taken remembered",
+    "Arrays", "parent action depth path child prior reward visits total low high margin history taken remembered"
 )
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def human_normalised(rows: Sequence[Row], column: str, own_scale: bool = False) 
     found = []
     for row in games(rows):
         own = Scale(number(row["Random"]), number(row["Human"])) if own_scale else HUMAN[game(row["game"])]
-        found += [[own(end) for end in Figure.of_cell(row[column])]] if row[column] else []
+        found += [[own(end) for end in Figure.of_cell(row[column]).range]] if row[column] else []
     return np.array(found).T
 
 
@@ -116,22 +115,30 @@ def half_unit(text: str) -> float:
     return 0.5 * 10.0 ** -(len(decimals[1]) if decimals else 0)
 
 
-class Figure(NamedTuple):
-    """A recomputed number, with the range it may have because the table's cells are rounded."""
+@dataclass(frozen=True)
+class Figure:
+    """A number, with the range it may have because the table's cells are rounded; of a cell also its text and row."""
 
     value: float
     low: float
     high: float
+    printed: str = ""
+    row: Row = field(default_factory=dict)
+
+    @property
+    def range(self) -> tuple[float, float, float]:
+        """The value and both ends of its range."""
+        return self.value, self.low, self.high
 
     @classmethod
-    def of_cell(cls, text: str) -> Figure:
+    def of_cell(cls, text: str, row: Row | None = None) -> Figure:
         """Read a printed cell."""
-        return cls(number(text), number(text) - half_unit(text), number(text) + half_unit(text))
+        return cls(number(text), number(text) - half_unit(text), number(text) + half_unit(text), text, row or {})
 
     @classmethod
     def of(cls, function: Callable[..., float], *operands: Figure) -> Figure:
         """Compute a function; its range is that over all corners of the operands' ranges."""
-        corners = [function(*ends) for ends in product(*(figure[1:] for figure in operands))]
+        corners = [function(*ends) for ends in product(*(figure.range[1:] for figure in operands))]
         return cls(function(*(figure.value for figure in operands)), min(corners), max(corners))
 
     def agrees(self, published: str) -> bool:
@@ -143,13 +150,19 @@ class Figure(NamedTuple):
     def text(self, decimals: int, percent: bool = False, sign: str = "") -> str:
         """Show the value, and in brackets the range that rounding leaves, where it shows at these decimals."""
         scale, unit = (100, " %") if percent else (1, "")
-        value, low, high = (f"{scale * number:{sign}.{decimals}f}{unit}" for number in self)
+        value, low, high = (f"{scale * number:{sign}.{decimals}f}{unit}" for number in self.range)
         return value if low == high else f"{value} [{low}, {high}]"
 
-    def __format__(self, decimals: str) -> str:
-        return self.text(int(decimals))
+    def __format__(self, form: str) -> str:
+        """Show it as it was printed; with a number of decimals and its range; or its value in any other form."""
+        return self.printed if not form else self.text(int(form)) if form.isdigit() else format(self.value, form)
 
     def like(self, published: str) -> str:
         """Show the value as it was published, with one digit more."""
         digits = published.partition(".")[2].rstrip("% ")
         return self.text(len(digits) + 1, published.endswith("%"), "+" if published.startswith("+") else "")
+
+
+def exact(value: float, printed: str = "") -> Figure:
+    """Make a number that is not rounded."""
+    return Figure(value, value, value, printed)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.papers.measures import SINGLE, Given, Recipe, filled, operand, recompute
+from dqn_memory.study.papers.measures import SINGLE, filled, operand, recompute
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_normalised, number
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
@@ -25,14 +26,12 @@ COLUMNS = ("where", "claim", "published", "recomputed", "", "remarks")
 ENVIRONMENT_MODELS = ("DRQN", "DTQN", "DGFQN", "DBGFQN")
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One claim of a paper. `recomputed` is text made of figures from the published tables.
+class Claim(NamedTuple):
+    """One claim of a paper, as a row of the page. `recomputed` is text made of figures from the published tables.
 
     "not claimed" is a figure that the paper leaves out and that bears on what it says; `published` is then empty.
     """
 
-    paper: str
     where: str
     statement: str
     published: str
@@ -41,15 +40,13 @@ class Claim:
     note: str = ""
 
 
-def claims(folder: Path = FOLDER) -> list[Claim]:
-    """Recompute every claim of claims.toml, paper by paper."""
-    listed = _listed(folder)
-    entries = [(title, entry) for paper, title in PAPERS.items() for entry in listed[paper]]
-    return [
-        _claim(title, Tables(folder), {key: filled(value, case) for key, value in entry.items() if key != "each_of"})
-        for title, entry in entries
-        for case in entry.get("each_of", [{}])
-    ]
+def claims(folder: Path = FOLDER) -> dict[str, list[Claim]]:
+    """Recompute every claim of claims.toml; give them by the paper's title."""
+    listed, tables = _listed(folder), Tables(folder)
+    return {
+        title: [_claim(tables, filled(entry, case)) for entry in listed[paper] for case in entry.get("each_of", [{}])]
+        for paper, title in PAPERS.items()
+    }
 
 
 def _listed(folder: Path) -> dict[str, Any]:
@@ -61,28 +58,29 @@ def _listed(folder: Path) -> dict[str, Any]:
         raise UserError(f"cannot read the claims in {path}: {error}") from None
 
 
-def _claim(paper: str, published: Tables, entry: dict[str, Any]) -> Claim:
+def _claim(published: Tables, entry: dict[str, Any]) -> Claim:
     """Recompute one entry; where `published` is a list it is the place of a cell."""
     text, measure, settings = entry.get("published", ""), entry["measure"], entry.get("with", {})
     if isinstance(text, list):
         found = operand(published, text)
-        text = found.text if found else ""
-    given = Given(published.folder, "" if entry.get("unchecked") else text)
-    result = SINGLE[measure](given, **settings) if measure in SINGLE else recompute(given, Recipe(measure, **settings))
+        text = found.printed if found else ""
+    checked = "" if entry.get("unchecked") else text
+    compute = SINGLE.get(measure) or partial(recompute, measure=measure)
+    result = compute(published, checked, **settings)
     verdict = "agrees" if result.agrees else "disagrees"
     if result.agrees is None:
         verdict = "cannot be checked" if text else "not claimed"
     note = entry.get("note", "").format(**result.facts)
-    return Claim(paper, entry["where"], entry["claim"], text, result.recomputed, verdict, note)
+    return Claim(entry["where"], entry["claim"], text, result.recomputed, verdict, note)
 
 
 def claims_page(command: str, folder: Path = FOLDER) -> str:
     """Write the Markdown page of all claims and of the tables' aggregates."""
     found, words = claims(folder), _listed(folder)["page"]
-    of = {paper: [claim for claim in found if claim.paper == paper] for paper in PAPERS.values()}
-    summary = Table(("paper", *VERDICTS), [_counts(*each) for each in [*of.items(), ("**all**", found)]])
+    every = {"**all**": list(chain.from_iterable(found.values()))}
+    summary = Table(("paper", *VERDICTS), [_counts(*each) for each in (found | every).items()])
     sections = {"Summary": summary.markdown()}
-    sections |= {paper: Table(COLUMNS, list(map(_row, each))).markdown() for paper, each in of.items()}
+    sections |= {paper: Table(COLUMNS, list(map(_row, each))).markdown() for paper, each in found.items()}
     for paper, rows in _aggregates(Tables(folder)).items():
         text = words["worlds" if paper == "dbgfqn" else "games"]
         table = Table.from_records(rows).markdown()
@@ -96,9 +94,8 @@ def _counts(paper: str, found: Iterable[Claim]) -> list[str]:
     return [paper, *(str(counts.get(word, 0)) for word in VERDICTS)]
 
 
-def _row(claim: Claim) -> list[str]:
-    word = f"**{claim.verdict}**" if claim.verdict == "disagrees" else claim.verdict
-    return [claim.where, claim.statement, claim.published, claim.recomputed, word, claim.note]
+def _row(claim: Claim) -> Claim:
+    return claim._replace(verdict="**disagrees**") if claim.verdict == "disagrees" else claim
 
 
 # Robust aggregates of the published score tables, one line a model

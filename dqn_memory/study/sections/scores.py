@@ -14,16 +14,13 @@ from typing import Any
 import numpy as np
 
 from dqn_memory.runs.backend import FACT as BACKEND
-from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.settings import flag_names
 from dqn_memory.study import statistics
 from dqn_memory.study.collect import Data, Entry, meaning
-from dqn_memory.study.page import WORDS, Part, Picture, Section, counted, section, slug
-from dqn_memory.study.papers import verdicts
-from dqn_memory.study.papers.tables import PAPERS
+from dqn_memory.study.page import WORDS, Picture, Section, counted, section, slug
 from dqn_memory.study.papers.tables import scores as published_scores
 from dqn_memory.study.plots import curves_figure, looks, parameters_figure, profile_figure
-from dqn_memory.study.run_summary import LEVELS, MEANINGS, Reached, median_steps
+from dqn_memory.study.run_summary import LEVELS, MEANINGS, in_steps, median_steps
 from dqn_memory.study.statistics import Floats, Moments, game, interval, welch
 from envs.tables import Table
 
@@ -83,8 +80,7 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
     row["random"], row["best"] = ("", "") if scale is None else (f"{scale.zero:.3f}", f"{scale.one:.3f}")
     row |= {name: str(interval([run.number(name) for run in runs])) for name in READ}
     for place, level in enumerate(LEVELS):
-        reached = [run.summary.steps_to[place] for run in runs]
-        row[f"steps to {level:g}"] = _steps(reached) if runs[0].success else ""
+        row[f"steps to {level:g}"] = _steps(runs, place) if runs[0].success else ""
     ours, theirs = (list(data.scores(world, name).values()) for name in (series, rival))
     tested = ""
     if series != rival and min(len(ours), len(theirs)) > 1:
@@ -93,13 +89,15 @@ def _row(data: Data, world: str, series: str, runs: Sequence[Entry]) -> dict[str
     return row | {f"p against {rival}": tested}
 
 
-def _steps(reached: Sequence[Reached]) -> str:
-    count = sum(each.steps is not None for each in reached)
+def _steps(runs: Sequence[Entry], level: int) -> str:
+    """Say when runs reached a level, in the median, and how many of them did."""
+    reached = [run.summary["steps_to"][level] for run in runs]
+    budgets = [run.curve.trained for run in runs]
+    if len(set(budgets)) > 1:  # then those that did not have no order
+        return ", ".join(map(in_steps, reached, budgets))
+    count = len(reached) - reached.count(None)
     some = f" ({count} of {len(reached)})" if 0 < count < len(reached) else ""
-    try:
-        return f"{median_steps(reached)}{some}"
-    except UserError:  # runs of different budgets, whose censored ones have no order
-        return ", ".join(str(each) for each in reached)
+    return in_steps(median_steps(reached), budgets[0]) + some
 
 
 def matrices(data: Data) -> tuple[dict[str, Floats], list[str], list[str]]:
@@ -222,19 +220,7 @@ def published_section(data: Data) -> Section | None:
                 row |= {name: str(interval([run.number(name) for run in runs])) for name in PUBLISHED}
                 rows.append(row | {"seeds": str(len(runs)), "budget": budget})
     readings = "; ".join(f"**{name}**: {meaning(data, name)}" for name in PUBLISHED)
-    return section("published", rows, *_disagreements({row["table"] for row in rows}), readings=readings)
-
-
-def _disagreements(tables: set[str]) -> Sequence[Part]:
-    """List what the papers print of these tables and their own cells do not give."""
-    papers = [paper for prefix, paper in PAPERS.items() if any(name.startswith(prefix) for name in tables)]
-    found = [claim for claim in verdicts.claims() if claim.paper in papers] if tables else []
-    if not found:
-        return ()
-    wrong = [claim for claim in found if claim.verdict == "disagrees"]
-    words = WORDS["published"]["disagreements"].format(wrong=len(wrong), figures=counted(len(found), "figure"))
-    rows = [(claim.where, claim.statement, claim.published, claim.recomputed) for claim in wrong]
-    return (words, Table(("where", "claim", "published", "recomputed"), rows)) if rows else (words,)
+    return section("published", rows, readings=readings)
 
 
 def matching(series: str, names: Names, theirs: Mapping[str, float]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Change files at random and look for what breaks: `python -m tests.fuzz --minutes 10`, or `make fuzz MINUTES=10`."""
+"""Change files at random and look for what breaks: `make fuzz MINUTES=10`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 import torch
 import tyro
