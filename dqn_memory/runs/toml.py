@@ -12,7 +12,6 @@ import tomllib
 import types
 import typing
 from dataclasses import MISSING, fields, is_dataclass, replace
-from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import tomli_w
@@ -70,11 +69,15 @@ def to_toml(config: Any) -> str:
     return tomli_w.dumps(schema | _write_table(config, defaults(type(config))))
 
 
-@cache
-def field_types(config_class: Any) -> dict[str, Any]:
+def field_types(config_class: type) -> dict[str, Any]:
     """Resolve the annotations of a dataclass's fields, `Annotated` kept."""
-    hints = typing.get_type_hints(config_class, include_extras=True)
-    return {field.name: hints[field.name] for field in fields(config_class) if field.init}
+    if config_class not in _known_types:
+        hints = typing.get_type_hints(config_class, include_extras=True)
+        _known_types[config_class] = {field.name: hints[field.name] for field in fields(config_class) if field.init}
+    return _known_types[config_class]
+
+
+_known_types: dict[type, dict[str, Any]] = {}  # a study of hundreds of runs asks again and again
 
 
 def members(annotation: Any) -> tuple[Any, ...]:
