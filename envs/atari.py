@@ -7,7 +7,6 @@ given. Its frames and rewards are those of the classic wrappers, frame for frame
 from __future__ import annotations
 
 import re
-from array import array
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from envs.core import Step
 from envs.errors import UserError, near_names, require
-from envs.gymnasium_fleet import ReplayedFleet
+from envs.gymnasium_fleet import ReplayedFleet, spawn_seeds
 from envs.spaces import Array
 
 
@@ -73,7 +72,7 @@ class AtariFleet(ReplayedFleet):
         super().__init__(game, num_envs, device)
         self.config = config or AtariConfig()
         self.config.check()
-        self.game, self.seeds = rom(game), _spawn(seed, num_envs)
+        self.game, self.seeds = rom(game), spawn_seeds(seed, num_envs)
         self._build()
         shape = (1 if self.config.grayscale else 3, self.config.size, self.config.size)
         self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
@@ -85,8 +84,7 @@ class AtariFleet(ReplayedFleet):
         Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
         """
         if self.observation is not None:
-            self.seeds = _spawn([*self.seeds, 1], self.num_envs)
-        self.log = array("h")
+            self.forget()
         return self._start(self.seeds)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -171,7 +169,3 @@ def _games(game: str, count: int, config: AtariConfig) -> Any:
         reward_clipping=False,
         use_fire_reset=False,
     )
-
-
-def _spawn(entropy: int | list[int], number: int) -> list[int]:
-    return (np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1).tolist()

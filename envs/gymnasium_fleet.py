@@ -63,6 +63,11 @@ class ReplayedFleet(ABC):
         self.log.extend(chosen)
         return self._step(chosen)
 
+    def forget(self) -> None:
+        """Let the next reset begin anew from further seeds, so that what came before it need not be repeated."""
+        self.seeds = spawn_seeds([*self.seeds, 1], self.num_envs)
+        self.log, self.observation = array("h"), None
+
     def state_dict(self) -> dict[str, Any]:
         """Save the seeds (N,), the actions (T, N) and a hash of the last observations."""
         log = torch.tensor(np.frombuffer(self.log, np.int16).reshape(-1, self.num_envs))
@@ -208,6 +213,11 @@ class GymnasiumFleet(ReplayedFleet):
         self.reports_success &= not done or "success" in info or "is_success" in info
         verdict = info.get("success", info.get("is_success", self.returns[row] > 0))
         return terminated, truncated, bool(verdict) and done
+
+
+def spawn_seeds(entropy: int | list[int], number: int) -> list[int]:
+    """Spawn seeds of environments from one seed, or from earlier ones."""
+    return (np.random.SeedSequence(entropy).generate_state(number).astype(np.int64) >> 1).tolist()
 
 
 def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:

@@ -35,6 +35,11 @@ class Ring:
             self.cells[name][column] = value.to(self.cells[name].dtype)
         self.written += 1
 
+    def cut(self) -> None:
+        """Let the episodes of the newest column end there, as a time limit would end them."""
+        if "done" in self.cells:
+            self.cells["done"][(self.written - 1) % self.num_columns] = True
+
     @property
     def oldest(self) -> int:
         """Number of the oldest column that is still held."""

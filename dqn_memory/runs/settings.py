@@ -318,6 +318,10 @@ class OutputConfig:
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
     """`none` leaves the replay out of checkpoints: small files, but a resumed run is no longer exact."""
+    max_repeated_actions: Annotated[int, Bounds(0)] | None = 1_000_000
+    """Environments that cannot be copied (Gymnasium's, Atari's) are resumed by taking all actions since their seeds
+    again. A checkpoint that would need more of them starts new episodes, which a resume then begins at (0: every
+    checkpoint does; None: none does)."""
 
 
 @dataclass(frozen=True)

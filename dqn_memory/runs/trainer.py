@@ -31,6 +31,7 @@ from dqn_memory.runs.settings import parse
 from dqn_memory.runs.toml import to_toml
 from envs.cli import load_plugins
 from envs.fleet import make_fleet
+from envs.gymnasium_fleet import ReplayedFleet
 from envs.seeding import restore_generator
 
 C = TypeVar("C", bound=Any)
@@ -288,6 +289,14 @@ class Trainer(ABC, Generic[C]):
     def save(self, run: Run) -> None:
         """One checkpoint; it becomes valid all at once."""
         self.stats.check_finite()
+        most = self.config.output.max_repeated_actions
+        if most is not None and isinstance(self.fleet, ReplayedFleet) and len(self.fleet.log) > most:
+            print(
+                f"step {self.steps}: new episodes, as a resume would repeat {len(self.fleet.log)} actions", flush=True
+            )
+            self.replay.cut()
+            self.fleet.forget()
+            self.begin()
         replay = self.replay if self.config.output.checkpoint_replay == "full" else None
         header = {"kind": self.kind, "config": to_toml(self.config)}
         run.save(self.steps, self.weights(), self.state_dict(), replay, header)

@@ -33,13 +33,24 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.metrics import METRICS, RAW, read_metrics
 from dqn_memory.runs.migration import SCHEMA, migrate
 from dqn_memory.study.definition import Definition, Line, flat, nested, parse_file, read_definition, shipped
-from dqn_memory.study.store import HASHES, HOME, INDEX, Facts, RunState, Study, read_facts, read_file, write_checksums
+from dqn_memory.study.store import (
+    DEFINITION,
+    HASHES,
+    HOME,
+    INDEX,
+    Facts,
+    RunState,
+    Study,
+    read_facts,
+    read_file,
+    write_checksums,
+)
 from envs.files import disk_errors, sha256, write_text
 from envs.tables import Table
 
 FORMAT = "dqn-memory archive 1"
 RUNS, MACHINES, ROWS = "runs.csv", "machines.json", "metrics.csv"
-DEFINITION, CONFIG, ENVIRONMENT = "study.toml", "config.toml", "environment.json"
+CONFIG, ENVIRONMENT = "config.toml", "environment.json"
 SUMMARY, ATTENTION = "summary.json", "attention.json"
 EVALUATIONS = ("eval/", "final/", "memory_ablation/")  # names of metrics that are kept in full
 DIGITS = 8  # significant ones of a training line; float32 has seven

@@ -12,10 +12,10 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import trainer_class
 from dqn_memory.runs.toml import from_record
-from dqn_memory.study.archive import CONFIG, DEFINITION, ROWS, RunRecord, Source
+from dqn_memory.study.archive import CONFIG, ROWS, RunRecord, Source
 from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
-from dqn_memory.study.store import RunState
+from dqn_memory.study.store import DEFINITION, RunState
 from envs.cli import load_plugins
 from envs.registry import WORLDS
 

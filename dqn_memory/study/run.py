@@ -128,6 +128,8 @@ def carry_out(
     """Prepare the study, run what is left of those `wanted`, and return it; a lock keeps a second `study.run` away."""
     with held_lock(folder / store.LOCK, f"{folder} is being carried out already", patience=2.0):
         store.check_study_folder(folder, definition, planned)
+        if damage := store.put_aside(folder):
+            say(f"{damage}: it is made anew from the folders of the runs")
         study = Study.create(folder, definition, planned)
         names = {run.name for run in wanted}
         take_over(study, wanted, list(map(Path, args.take_from)), say)

@@ -11,6 +11,7 @@ study = Study.open(Path("runs/studies/smoke"))
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import sqlite3
@@ -26,12 +27,12 @@ from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.migration import KINDS
 from dqn_memory.runs.toml import from_record, to_toml
-from dqn_memory.study.definition import Definition, Label, Planned
+from dqn_memory.study.definition import Definition, Label, Planned, parse_file
 from envs.files import disk_errors, read_text, sha256, write_atomic
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
-STATE = "study.sqlite3"
+STATE, DEFINITION = "study.sqlite3", "study.toml"
 LOCK = Path("locks/study.lock")  # held by the `study.run` that is at work
 HOME = Path("runs/studies")  # where `study.run` puts a study that is given no folder
 HASHES = "hashes.json"  # SHA-256 of the raw files when their run was finished
@@ -118,14 +119,20 @@ class Study(Facts):
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Find a study; raises UserError where there is none or its state is damaged."""
-        path = folder / STATE
+        path, hint = folder / STATE, ""
+        if (folder / DEFINITION).is_file():
+            hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
         if not path.is_file():
-            raise UserError(f"{folder} is no study: it has no {STATE}")
-        with _connected(path) as state:
-            facts = {key: json.loads(value) for key, value in state.execute("select key, value from study")}
-        if facts.get("format") != FORMAT:
-            raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
-        return cls(folder=folder, **read_facts(facts))
+            raise UserError(f"{folder} is no study: it has no {STATE}{hint}")
+        try:
+            with _connected(path) as state:
+                facts = {key: json.loads(value) for key, value in state.execute("select key, value from study")}
+            if facts.get("format") != FORMAT:
+                raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
+            return cls(folder=folder, **read_facts(facts))
+        except (UserError, ValueError, LookupError, TypeError) as error:
+            damage = error if isinstance(error, UserError) else f"{path} is damaged: {error}"
+            raise UserError(f"{damage}{hint}") from None
 
     @classmethod
     def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
@@ -145,7 +152,7 @@ class Study(Facts):
                 "do update set position = excluded.position, listed = 1, axes = excluded.axes",
                 ((run.name, n, json.dumps(run.axes), run.config.total_steps) for n, run in enumerate(planned)),
             )
-        write_atomic(folder / "study.toml", definition.text.encode())
+        write_atomic(folder / DEFINITION, definition.text.encode())
         for run in planned:
             if not (path := folder / "configs" / f"{run.name}.toml").exists():
                 write_atomic(path, run.toml.encode())
@@ -192,6 +199,31 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         raise UserError(f"{path} cannot be used: {error}") from None
 
 
+def put_aside(folder: Path) -> str:
+    """Take a damaged state out of the way, so that `Study.create` makes it anew; say what was wrong ("": nothing)."""
+    path = folder / STATE
+    try:
+        if (folder / DEFINITION).is_file():
+            Study.open(folder)
+        return ""
+    except UserError as error:
+        if path.exists():
+            unused = (folder / f"{STATE}.damaged-{n}" for n in itertools.count(1))
+            with disk_errors(path):
+                path.rename(next(name for name in unused if not name.exists()))
+        return str(error).partition("; study.run")[0]
+
+
+def _title(folder: Path) -> str:
+    """Read the title of the study in a folder, of its definition where its state is lost or damaged."""
+    try:
+        return Study.open(folder).title
+    except UserError:
+        if not (folder / DEFINITION).is_file():
+            raise
+        return parse_file(read_text(folder / DEFINITION), str(folder / DEFINITION)).title
+
+
 def check_study_folder(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
     """Refuse, with nothing written, a folder in which the study would lie among strangers.
 
@@ -202,8 +234,8 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     with disk_errors(folder):
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         known = {path.stem for path in (folder / "configs").glob("*.toml")}
-    if STATE in inside:
-        if (title := Study.open(folder).title) != definition.title:
+    if STATE in inside or {DEFINITION, "configs"} <= set(inside):
+        if (title := _title(folder)) != definition.title:
             raise UserError(f"{folder} holds the study '{title}', not '{definition.title}'; {hint}")
         if known and known.isdisjoint(run.name for run in planned):
             raise UserError(f"the study in {folder} has none of these runs but others, such as {min(known)}; {hint}")

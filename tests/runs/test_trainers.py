@@ -44,6 +44,7 @@ KINDS = {
             f"--env {MEMORY} --architecture dgfqn --epsilon-ladder 3 --sticky-exponent 2 --ema-decay 0.9",
             f"--env {CARDS} --architecture dbgfqn --capacity 320",
             "--env CartPole-v1 --architecture drqn --acting-state episode",
+            "--env CartPole-v1 --architecture dgfqn --n-step 3 --checkpoint-every 100 --max-repeated-actions 150",
             f"--env {CAR} --config paper --prepopulate 100 --dropout 0.2",
         ),
         (f"--env {MEMORY} --architecture dgfqn --checkpoint-every 100", 1200, 4),
@@ -55,6 +56,7 @@ KINDS = {
         (100, 200),
         (
             "--env CartPole-v1 --dropout 0.2 --prior gaussian --evaluate-every 100",
+            "--env CartPole-v1 --checkpoint-every 20 --max-repeated-actions 30",
             f"{SHORT} --reset-history released --reanalyse-fraction 0.1 --capacity 100",
             f"{SHORT} --env {CAR} --dynamics recurrent --root gumbel",
             f"{SHORT} --prepopulate 140 --terminal-fraction 0.5",  # it stops in the middle of its random steps
@@ -225,3 +227,36 @@ def test_a_kind_that_nobody_knows_is_one_sentence():
         trainer_class("dreamer")
     with pytest.raises(UserError, match=r"is foreign: its kind is 'another program', not 'glam'$"):
         check_kind(Path("run"), Checkpoint(0, {}, {}, None, {"kind": "another program"}), "glam")
+
+
+def test_a_checkpoint_that_would_repeat_too_many_actions_starts_new_episodes(tmp_path, capsys):
+    """Its log of actions stays short, and the replay's episodes end there as at a time limit."""
+    run = trained(
+        "q_network", tmp_path, "--env", "CartPole-v1", "--max-repeated-actions", "0", "--checkpoint-every", "100"
+    )
+    assert "step 100: new episodes, as a resume would repeat 100 actions\n" in capsys.readouterr().out
+    saved = Run.open(run).load()
+    assert saved.trainer["fleet"]["actions"].numel() == 0 and (saved.trainer["time"] == 0).all()
+    columns = range(24, saved.replay.data["done"].shape[0], 25)  # four environments
+    assert saved.replay.data["done"][columns].all() and not saved.replay.data["terminated"][columns].all()
+    whole = trained("q_network", tmp_path / "whole", "--env", "CartPole-v1", "--checkpoint-every", "100")
+    assert Run.open(whole).load().trainer["fleet"]["actions"].numel() == 400
+
+
+def test_ctrl_c_says_in_one_line_how_to_go_on(tmp_path, monkeypatch, capsys):
+    trainer = trainer_class("q_network")
+    plain = trainer.iterate
+
+    def interrupted(self):
+        if self.iterations == 30:
+            raise KeyboardInterrupt
+        plain(self)
+
+    monkeypatch.setattr(trainer, "iterate", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        trained("q_network", tmp_path / "run", "--env", CARDS, "--checkpoint-every", "100")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("stopped")]
+    word = f"python -m dqn_memory.train --resume {tmp_path / 'run'} goes on from its last checkpoint"
+    assert stopped.value.code == 130 and said == [f"stopped at step 120; {word}"]
+    monkeypatch.setattr(trainer, "iterate", plain)
+    main("q_network")(["--resume", str(tmp_path / "run")])  # nothing holds the folder any more

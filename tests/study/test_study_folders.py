@@ -117,6 +117,23 @@ def test_what_is_no_folder_for_a_study_is_left_alone(
     assert {path: data for path, data in hashes(here).items() if not path.endswith("study.lock")} == before
 
 
+@pytest.mark.parametrize("left", [None, b"", b"not a database" * 100])
+def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(
+    whole: Study, capsys: pytest.CaptureFixture[str], left: bytes | None
+) -> None:
+    state = whole.folder / "study.sqlite3"
+    state.unlink()
+    if left is not None:
+        state.write_bytes(left)
+    with pytest.raises(UserError, match=r"study\.run with its definition and --folder .* makes it anew from the runs"):
+        Study.open(whole.folder)
+    main(["smoke", "--folder", str(whole.folder)])
+    said = capsys.readouterr().out
+    assert ": it is made anew from the folders of the runs\n" in said and "8 runs: 8 finished" in said
+    aside = whole.folder / "study.sqlite3.damaged-1"
+    assert aside.read_bytes() == left if left is not None else not aside.exists()
+
+
 @pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])
 def test_reports_take_what_study_run_takes(
     whole: Study, here: Path, capsys: pytest.CaptureFixture[str], script: Callable[[list[str]], None], flag: str
