@@ -136,3 +136,16 @@ def test_misuse_is_one_clear_sentence(misuse, words):
 def test_keywords_of_numpy_and_none_are_taken():
     made = build("Gridverse/Memory-7x7-v0", view=(np.int64(2), 3), time_limit=np.int64(9), phantom_rooms=None)
     assert (made.time_limit, made.observation_space.shape) == (9, (6,))
+
+
+def test_an_unknown_keyword_is_the_type_error_that_callers_of_gymnasium_try():
+    """TorchRL asks for `frameskip` first, and goes on without it where a TypeError says that nobody takes it."""
+    for make in (gymnasium.make, gymnasium.make_vec):
+        with pytest.raises(TypeError, match="got an unexpected keyword argument 'frameskip'; known: "):
+            make("POMDP/CarFlag-v0", frameskip=4)
+
+
+def test_torchrl_makes_and_steps_the_environments():
+    libs = pytest.importorskip("torchrl.envs", reason="wraps the environments in TorchRL; `pip install torchrl`")
+    for id in ("POMDP/CarFlag-v0", "Gridverse/Memory-5x5-v0"):
+        assert libs.GymEnv(f"envs:{id}").rollout(5).batch_size[0] >= 1

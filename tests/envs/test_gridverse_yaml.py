@@ -114,3 +114,19 @@ def test_fully_transparent_sees_behind_the_agent_and_through_walls(tmp_path):
     assert window[3].tolist() == [1, 1, wall, floor, floor, wall, 1]  # east is up, so this is column x = 1
     assert window[2].tolist() == [1, 1, wall, floor, goal, wall, 1]
     assert window[4].tolist() == [1, 1, *[wall] * 4, 1] and window[5].tolist() == [1] * 7
+
+
+@pytest.mark.parametrize("sight", ["partially_occluded", "stochastic_raytracing"])
+def test_a_chain_that_draws_nothing_leaves_the_draws_to_others(tmp_path, sight):
+    moves, others = [{"name": "move_agent"}, {"name": "turn_agent"}], [{"name": "move_obstacles"}]
+    window = {"name": sight, "area": [[-6, 0], [-3, 3]]}
+    worlds = [
+        changed(tmp_path, "dynamic_obstacles.7x7", observation_function=window, transition_functions=rules)
+        for rules in ([*moves, *others], [{"name": "chain", "transition_functions": moves}, *others])
+    ]
+    states = [world.reset(uniforms(8, world.reset_draws)) for world in worlds]
+    for step in range(20):
+        u = uniforms(8, worlds[0].step_draws)
+        found = [w.step(s, torch.full((8,), step % w.num_actions), u) for w, s in zip(worlds, states, strict=True)]
+        assert torch.equal(found[0][1], found[1][1])
+        states = [each[0] for each in found]

@@ -60,7 +60,11 @@ WRONG = [  # an id, flags, and what the sentence says
     (FILE, ["--options", "path"], "--options takes pairs KEY VALUE, but 'path' has no value."),
     (FILE, ["--options", "path", "a", "path", "b"], "--options gives 'path' twice; give it once."),
     (FILE, ["--options", "path", "5"], "path of environment 'POMDP/File-v0' must be the name of a file, not 5."),
-    (FILE, ["--options", "pth", "a"], "takes no keyword 'pth'; did you mean 'path'. known: path, time_limit"),
+    (
+        FILE,
+        ["--options", "pth", "a"],
+        "got an unexpected keyword argument 'pth'; did you mean 'path'. known: path, time_limit",
+    ),
     (FILE, ["--options", "time_limit", "x", "path", TIGER], "time_limit of .* must be a whole number, not 'x'."),
 ]
 

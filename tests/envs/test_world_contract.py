@@ -172,8 +172,8 @@ ENTRIES = [  # an entry, its keywords, and what the sentence says
     ("own_worlds:Cu", {}, "'own_worlds:Cu', but own_worlds has no class 'Cu'; did you mean 'Cue'? known: "),
     ("own_wrlds:Cue", {}, "'own_wrlds:Cue', but there is no module 'own_wrlds'."),
     ("envs.none:Cue", {}, "'envs.none:Cue', but there is no module 'envs.none'."),
-    ("own_worlds:Cue", {"time_limt": 4}, "takes no keyword 'time_limt'; did you mean 'time_limit'?"),
-    ("own_worlds:Cue", {"device": "cpu"}, "takes no keyword 'device'"),
+    ("own_worlds:Cue", {"time_limt": 4}, "got an unexpected keyword argument 'time_limt'; did you mean 'time_limit'?"),
+    ("own_worlds:Cue", {"device": "cpu"}, "got an unexpected keyword argument 'device'"),
     ("own_worlds:Cue", {"time_limit": "9"}, "time_limit of environment 'Mine/Cue-v0' must be a whole number"),
 ]
 

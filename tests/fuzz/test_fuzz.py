@@ -16,6 +16,7 @@ from fuzz_targets import RUNS, TARGETS
 from run_folders import assert_same_run, metrics
 
 from dqn_memory.runs.kinds import trainer_class
+from envs.gridverse.yaml.world import stock_files
 
 CHECKPOINTS = {"q_network": "50", "unizero": "40", "glam": "16"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures processes as Linux shows them")
@@ -41,6 +42,35 @@ def test_a_few_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
 @pytest.mark.long
 def test_many_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
     assert not cases(10_000, 60, tmp_path)
+
+
+SMALL = stock_files()["empty.4x4"].read_text()
+SEEN = "  area: [[-6, 0], [-3, 3]]"
+TINY = "discount: 0.9 values: reward actions: 1 states: {} observations: {} T: * uniform O: * uniform"
+FOUND = [  # by an earlier search: what is read, and what becomes of it
+    ("pomdp", TINY.format(1, 20_000), "accepted"),
+    ("pomdp", TINY.format(1, 65_536), "accepted"),
+    ("pomdp", TINY.format(65_536, 1), "refused"),
+    ("yaml", SMALL.replace("[4, 4]", "[255, 255]"), "accepted"),
+    (
+        "yaml",
+        SMALL.replace("partially_occluded", "raytracing").replace(SEEN, "  area: [[-60, 60], [-60, 60]]"),
+        "refused",
+    ),
+    ("yaml", SMALL + "".join(f"key{number}: 1\n" for number in range(20_000)), "refused"),
+    ("yaml", SMALL + "a: !!timestamp foo", "refused"),
+    ("yaml", SMALL + "a: !!bool foo", "refused"),
+    ("yaml", stock_files()["teleport.5x5"].read_text().replace("[5, 5]", "[5, 5]\n  random_agent: true"), "accepted"),
+    ("config", ("q_network", f"seed = {'9' * 5_000}"), "refused"),
+    ("config", ("q_network", f"seed = {'[' * 20_000}"), "refused"),
+    ("config", ("q_network", "network.dropout = 1.0"), "refused"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "word"), FOUND, ids=range(len(FOUND)))
+def test_what_a_search_has_found_stays_right(tmp_path, name, text, word):
+    outcome = tried(TARGETS[name].use(text, tmp_path))
+    assert outcome.word == word, outcome
 
 
 def flags(kind: str, run: Path) -> list[str]:

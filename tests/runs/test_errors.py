@@ -1,5 +1,6 @@
 """User errors end on one line; everything else keeps its traceback."""
 
+import errno
 import numpy as np
 import pytest
 import torch
@@ -39,6 +40,15 @@ def test_user_error_is_one_line_and_exit_code_two(capsys):
     assert end.value.code == 2
     assert end.value.__suppress_context__  # no traceback of the cause either
     assert capsys.readouterr().err == "error: --heads 3: must divide the width 64\n"
+
+
+def test_what_nobody_would_read_to_its_end_is_shortened(capsys):
+    with pytest.raises(SystemExit):
+        fails_with(UserError(f"--run {'x' * 5000} is a file"))()
+    assert capsys.readouterr().err == f"error: --run {'x' * 60}...{'x' * 60} is a file\n"
+    with pytest.raises(SystemExit):
+        fails_with(OSError(errno.ENAMETOOLONG, "File name too long", "y" * 5000))()
+    assert capsys.readouterr().err == f"error: cannot use {'y' * 60}...{'y' * 60}: File name too long\n"
 
 
 def test_defects_keep_their_traceback():

@@ -6,6 +6,7 @@ import math
 import multiprocessing
 import os
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -352,6 +353,18 @@ def test_a_full_disk_keeps_the_last_checkpoint(run, monkeypatch, call):
     check(Run.open(run.path), 6, (0, 6))
     save(run, 12, ring)  # there is room again
     check(Run.open(run.path), 12, (2, 12))
+
+
+def test_a_disk_that_is_full_for_tensorboard_is_told_at_the_line_that_it_refuses(run, monkeypatch):
+    run.log(1, {"a": 1.0})
+
+    def full(data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(run._metrics._events._records, "write", full)
+    with pytest.raises(UserError, match=r"cannot write .*metrics\.jsonl: No space left on device"):
+        run.log(2, {"a": 2.0})
+    assert threading.active_count() == 1
 
 
 def test_an_interrupt_after_the_rename_keeps_the_new_checkpoint(run, monkeypatch):
