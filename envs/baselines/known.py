@@ -112,10 +112,11 @@ def baseline_summary(score: float, id: str, options: Mapping[str, Any] | None = 
 
 def from_plain(id: str, entry: Mapping[str, Any]) -> Lines:
     """Make lines from plain dicts and numbers, as `plain` gives them."""
-    levels = {name: entry[name] for name in LEVELS if name in entry}
-    for name, level in levels.items():
-        levels[name] = Level(Measure(**level["success"]), Measure(**level["returns"]), level["kind"])
-    return Lines(id=id, **{**BOUNDLESS, **entry, **levels})
+    fields: dict[str, Any] = dict(entry) if {"lower", "upper"} & set(entry) else {**BOUNDLESS, **entry}
+    for name in LEVELS:
+        if level := entry.get(name):
+            fields[name] = Level(Measure(**level["success"]), Measure(**level["returns"]), level["kind"])
+    return Lines(id=id, **fields)
 
 
 def plain(lines: Lines) -> dict[str, Any]:
