@@ -177,7 +177,7 @@ WRONG = [  # a text, the line that is named, and what the sentence says
     (HEAD + "T: x reset", 2, "'reset', expected 9 numbers from 0 to 1 or 'uniform' or 'identity'."),
     (HEAD + "T: x : a : b 1.5", 2, "'1.5', expected 1 number from 0 to 1."),
     (HEAD + "R: x 1", 2, "'1', expected ':' and a state."),
-    (HEAD + BODY + "OO: x : a : b : p 1", 3, "'OO', expected the end of 'O'; observations that depend on the state before"),
+    (HEAD + BODY + "OO: x : a : b : p 1", 3, "'OO', expected the end of 'O'; observations that depend on"),
     (HEAD + "R: x : a : b : q 1e999", 2, "'1e999', expected 1 number."),
     (HEAD + "R: x : a : b 1", 2, "the end of the file, expected 2 numbers."),
     (HEAD + "R: x : a : b : q __import__('os')", 2, "\"__import__('os')\", expected 1 number."),

@@ -1,6 +1,7 @@
 """User errors end on one line; everything else keeps its traceback."""
 
 import errno
+
 import numpy as np
 import pytest
 import torch
