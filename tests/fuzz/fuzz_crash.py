@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -10,6 +11,12 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from fuzz_targets import RUNS
+from run_folders import assert_same_run, metrics
+
+from dqn_memory.runs.kinds import trainer_class
+
+CHECKPOINTS = {"q_network": "50", "unizero": "40", "glam": "16"}  # environment steps between them
 DEAD = 9  # exit code of a process that was killed at its moment
 
 
@@ -76,3 +83,39 @@ def count_moments(work: Callable[[], object], log: Path) -> int:
         found = pipe.read()
     assert code == 0, log.read_text()[-2000:]
     return int(found)
+
+
+class Crashes:
+    """Runs of one kind that die at a moment, and one that does not."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.kind, self.folder, self.log = kind, folder, folder / "log"
+        self.main: Callable[[list[str]], None] = trainer_class(kind).main
+        folder.mkdir(parents=True, exist_ok=True)
+        self.finish(folder / "whole")
+        self.moments = count_moments(partial(self.main, self.flags(folder / "counted")), self.log)
+
+    def flags(self, run: Path) -> list[str]:
+        """Give the command line of a fresh run."""
+        return RUNS[self.kind](run, "--checkpoint-every", CHECKPOINTS[self.kind])
+
+    def finish(self, run: Path) -> None:
+        """Start a run, or resume it where it was begun, until it ends."""
+        begun = (run / "config.toml").exists()
+        code = forked(partial(self.main, ["--resume", str(run)] if begun else self.flags(run)), self.log)
+        assert code == 0, self.log.read_text()[-3000:]
+
+    def die(self, moment: int, after: bool) -> None:
+        """Kill a run at a moment, before it or after, finish it, and compare it with the one that nobody killed."""
+        run = self.folder / f"died-{moment}-{after}"
+
+        def dying() -> None:
+            with dies_at(moment, after):
+                self.main(self.flags(run))
+
+        assert forked(dying, self.log) == DEAD, (moment, after)
+        self.finish(run)
+        assert metrics(run) == metrics(self.folder / "whole"), (moment, after)
+        assert_same_run(self.folder / "whole", run)
+        assert not list(run.rglob("*.tmp")), (moment, after)
+        shutil.rmtree(run)

@@ -6,19 +6,16 @@ import itertools
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
-from fuzz_crash import DEAD, count_moments, dies_at, forked
+from fuzz_crash import Crashes
 from fuzz_limits import tried
 from fuzz_targets import RUNS, TARGETS
-from run_folders import assert_same_run, metrics
 
 from dqn_memory.runs.kinds import trainer_class
 from envs.gridverse.yaml.world import stock_files
 
-CHECKPOINTS = {"q_network": "50", "unizero": "40", "glam": "16"}
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="measures processes as Linux shows them")
 
 
@@ -73,51 +70,19 @@ def test_what_a_search_has_found_stays_right(tmp_path, name, text, word):
     assert outcome.word == word, outcome
 
 
-def flags(kind: str, run: Path) -> list[str]:
-    return RUNS[kind](run, "--checkpoint-every", CHECKPOINTS[kind])
-
-
-def finished(kind: str, run: Path, log: Path) -> None:
-    """Start a run, or resume it where it was begun, until it ends."""
-    main = trainer_class(kind).main
-    begun = (run / "config.toml").exists()
-    assert forked(partial(main, ["--resume", str(run)] if begun else flags(kind, run)), log) == 0, log.read_text()[
-        -3000:
-    ]
-
-
-def crash(kind: str, moments: list[tuple[int, bool]], tmp_path: Path) -> None:
-    """Kill runs at these moments, and finish each; all must be as one that nobody killed."""
-    log, whole = tmp_path / "log", tmp_path / "whole"
-    finished(kind, whole, log)
-    for number, (moment, after) in enumerate(moments):
-        run = tmp_path / f"run-{number}"
-
-        def dying(run: Path = run, moment: int = moment, after: bool = after) -> None:
-            with dies_at(moment, after):
-                trainer_class(kind).main(flags(kind, run))
-
-        assert forked(dying, log) == DEAD
-        finished(kind, run, log)
-        assert metrics(run) == metrics(whole), (kind, moment, after)
-        assert_same_run(whole, run)
-        assert not list(run.rglob("*.tmp")), (kind, moment, after)
-        shutil.rmtree(run)
-
-
-def every_moment(kind: str, tmp_path: Path) -> list[tuple[int, bool]]:
-    total = count_moments(partial(trainer_class(kind).main, flags(kind, tmp_path / "counted")), tmp_path / "log")
-    return list(itertools.product(range(1, total + 1), (False, True)))
-
-
 def test_a_run_that_dies_while_it_is_made_can_be_started_again(tmp_path):
-    crash("q_network", every_moment("q_network", tmp_path)[:6], tmp_path)
+    crashes = Crashes("q_network", tmp_path)
+    for moment, after in itertools.product((2, 4), (False, True)):  # its lock is there, and half of its config
+        crashes.die(moment, after)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", RUNS)
 def test_a_run_that_dies_at_any_moment_of_writing_ends_as_if_it_had_not(tmp_path, kind):
-    crash(kind, every_moment(kind, tmp_path)[:: 1 if kind == "q_network" else 3], tmp_path)
+    """`make fuzz` tries all moments."""
+    crashes = Crashes(kind, tmp_path)
+    for moment in range(1, crashes.moments + 1, 5):
+        crashes.die(moment, moment % 2 == 0)
 
 
 @pytest.mark.parametrize("resume", [False, True], ids=["fresh", "resume"])
@@ -126,9 +91,9 @@ def test_a_run_that_dies_at_any_moment_of_writing_ends_as_if_it_had_not(tmp_path
 )
 def test_of_two_processes_on_one_folder_one_works_and_the_other_says_who(tmp_path, kind, resume):
     run, module = tmp_path / "run", trainer_class(kind).__module__
-    arguments = flags(kind, run)
+    arguments = RUNS[kind](run)
     if resume:
-        finished(kind, run, tmp_path / "log")
+        trainer_class(kind).main(arguments)
         arguments = ["--resume", str(run), "--total-steps", "2000"]
     both = [
         subprocess.Popen(
