@@ -45,7 +45,7 @@ from dqn_memory.study.store import (
     read_file,
     write_checksums,
 )
-from envs.files import disk_errors, sha256, write_text
+from envs.files import disk_errors, parse_json, sha256, write_text
 from envs.tables import Table
 
 FORMAT = "dqn-memory archive 1"
@@ -318,7 +318,7 @@ def _cell(value: Any) -> str:
 def _value(cell: str) -> Any:
     """Invert `_cell`."""
     try:
-        return json.loads(cell)
+        return parse_json(cell)
     except ValueError:
         return cell
 

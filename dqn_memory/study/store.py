@@ -28,7 +28,7 @@ from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.migration import KINDS
 from dqn_memory.runs.toml import from_record, to_toml
 from dqn_memory.study.definition import Definition, Label, Planned, parse_file
-from envs.files import disk_errors, read_text, sha256, write_atomic
+from envs.files import disk_errors, parse_json, read_text, sha256, write_atomic
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
 FORMAT = "dqn-memory study 1"
@@ -266,7 +266,7 @@ def read_file(path: Path, parse: Callable[[bytes], Any]) -> Any:
         return parse(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{path} is missing") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
@@ -293,7 +293,7 @@ def final_metrics(folder: Path) -> dict[str, Any] | None:
     if len(data) < length:
         raise UserError(f"{path} is damaged: it has {len(data)} bytes, fewer than the saved {length}")
     try:
-        line = dict(json.loads((data[:length].splitlines() or [b"{}"])[-1]))
+        line = dict(parse_json((data[:length].splitlines() or [b"{}"])[-1]))
     except (ValueError, TypeError):
         raise UserError(f"{path} is damaged: its last line is not a JSON object") from None
     done = any(name.startswith(FINAL) for name in line) and (saved is None or line.get("step") == saved["step"])
@@ -308,7 +308,7 @@ def finished(folder: Path) -> bool:
 def last_step(folder: Path) -> int:
     """Count the environment steps of the last line that a run has logged so far, 0 where it has none."""
     try:
-        return int(json.loads((folder / METRICS).read_bytes().split(b"\n")[-2])["step"])
+        return int(parse_json((folder / METRICS).read_bytes().split(b"\n")[-2])["step"])
     except (OSError, ValueError, LookupError, TypeError):  # a run that is being written, or not yet begun
         return 0
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from envs.errors import UserError
+from envs.files import parse_json
 from envs.tables import Table, Value
 
 SHIPPED, PUBLISHED_SCORES = (Path(__file__).parent / name for name in ("lines.json", "published.csv"))
@@ -175,7 +176,7 @@ def read(path: Path) -> dict[str, Lines]:
     if not path.exists():
         return {}
     try:
-        entries = json.loads(path.read_text(encoding="utf-8"))
+        entries = parse_json(path.read_bytes())
         return {id: from_plain(id, entry) for id, entry in entries.items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is no table of baselines; move it away or choose another --folder") from None
