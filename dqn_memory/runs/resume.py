@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,8 +13,9 @@ from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
+from dqn_memory.runs.migration import leaves
 from dqn_memory.runs.settings import Engine, parse
-from dqn_memory.runs.toml import from_record
+from dqn_memory.runs.toml import from_record, to_toml
 from envs.cli import load_plugins
 
 C = TypeVar("C", bound=Any)
@@ -59,15 +61,36 @@ def reopened(argv: Sequence[str], config_class: type[C]) -> tuple[C, Run]:
     flags = parse(ResumeConfig, argv)
     run = Run.take_up(Path(flags.resume))
     try:
-        if run.has_checkpoint:  # before its config is read, which another kind of run has of its own form
-            check_kind(run.path, run.load(with_replay=False), config_class.trainer)
+        checkpoint = run.load(with_replay=False) if run.has_checkpoint else None
+        if checkpoint is not None:  # before its config is read, which another kind of run has of its own form
+            check_kind(run.path, checkpoint, config_class.trainer)
         config = from_record(config_class, run.config_toml, str(run.path / "config.toml"))
+        if checkpoint is not None:
+            check_unchanged(run.path, config, checkpoint)
         load_plugins(config.plugin)
         config = changed(config, flags)
         return config if flags.backend else with_backend(config, run), run
     except BaseException:
         run.close()
         raise
+
+
+def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
+    """Let nothing learn on under settings that a slip of the hand or a bad disk has put into config.toml.
+
+    Raises:
+        UserError: it says other settings than the checkpoint was made with.
+    """
+    with foreign_state(run):
+        saved = from_record(type(config), checkpoint.header["config"], f"the config in the checkpoint of {run}")
+    ours, theirs = (dict(leaves(tomllib.loads(to_toml(each)))) for each in (config, saved))
+    for path in ours.keys() | theirs.keys():
+        if path[0] not in ("compute", "output", "total_steps") and ours.get(path) != theirs.get(path):
+            text = run / "config.toml"
+            raise UserError(
+                f"{text} says {'.'.join(path)} = {ours.get(path)!r}, but the checkpoint was made with "
+                f"{theirs.get(path)!r}: put that back, or train anew with --config {text} and another --run"
+            )
 
 
 def changed(config: C, flags: ResumeConfig) -> C:

@@ -49,7 +49,7 @@ def test_what_nobody_would_read_to_its_end_is_shortened(capsys):
     assert capsys.readouterr().err == f"error: --run {'x' * 60}...{'x' * 60} is a file\n"
     with pytest.raises(SystemExit):
         fails_with(OSError(errno.ENAMETOOLONG, "File name too long", "y" * 5000))()
-    assert capsys.readouterr().err == f"error: cannot use {'y' * 60}...{'y' * 60}: File name too long\n"
+    assert capsys.readouterr().err == f"error: cannot use {'y' * 60}...{'y' * 59}: File name too long\n"
 
 
 def test_defects_keep_their_traceback():

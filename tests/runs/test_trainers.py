@@ -181,7 +181,7 @@ def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_p
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace(f"\n{width}\n", "\nwidth = 64\n"))
     misfit = refused(capsys, ["--resume", str(run), "--total-steps", str(last)], main(kind))
-    assert "do not fit the" in misfit and "] in the checkpoint and has the shape [" in misfit
+    assert "width = 64, but the checkpoint was made with " in misfit and "put that back, or train anew" in misfit
     assert (run / "metrics.jsonl").read_bytes() == before
     weights = next((run / "checkpoints").rglob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-7])

@@ -14,7 +14,7 @@ from dqn_memory.runs.toml import from_toml
 
 # Numbers of each kind that take -1, as their checks compare them with others or they may be anything.
 NEGATIVE = {
-    "q_network": "capacity dropout epsilon_end epsilon_start local_window max_norm max_span mu mu_max ramp "
+    "q_network": "capacity epsilon_end epsilon_start local_window max_norm max_span mu mu_max ramp "
     "regulariser_weight sigma span sticky_exponent",
     "unizero": "capacity frame_skip local_window max_norm max_span most_frames mu mu_max noops ramp regulariser_weight "
     "sigma size span sticky stop_at_return",
