@@ -16,7 +16,7 @@ import fuzz_mutate as mutate
 import glam_models
 import torch
 import unizero_models
-from trained import contents, training_flags
+from trained import CARDS, contents, training_flags
 
 from dqn_memory.runs import checkpoint
 from dqn_memory.runs.errors import UserError
@@ -30,7 +30,7 @@ from envs.registry import make_world
 
 DATA = Path(__file__).parents[1] / "data"
 RUNS = {  # a tiny run of every kind, which is finished
-    "q_network": partial(training_flags, steps=200),
+    "q_network": lambda run, *more: training_flags(run, "--env", CARDS, *more, steps=200),
     "unizero": partial(unizero_models.flags, steps=100),
     "glam": partial(glam_models.flags, steps=42),
 }
