@@ -51,9 +51,9 @@ def forked(work: Callable[[], object], log: Path) -> int:
     """Do a piece of work in a forked process; gives its exit code. What it says goes to a file."""
     child = os.fork()
     if child == 0:
-        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        sys.stdout = sys.stderr = log.open("a", buffering=1)  # pytest's own would swallow what is said
         for stream in (1, 2):
-            os.dup2(descriptor, stream)
+            os.dup2(sys.stdout.fileno(), stream)
         try:
             work()
             code = 0
@@ -63,7 +63,6 @@ def forked(work: Callable[[], object], log: Path) -> int:
             traceback.print_exc()
             code = 70
         sys.stdout.flush()
-        sys.stderr.flush()
         os._exit(code)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
