@@ -84,7 +84,7 @@ class AtariFleet(ReplayedFleet):
         Only the first reset uses the seeds themselves; later ones spawn further seeds from them.
         """
         if self.observation is not None:
-            self.forget()
+            self._reseed()
         return self._start(self.seeds)
 
     def frame(self, row: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

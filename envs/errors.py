@@ -75,6 +75,8 @@ def _shortened(word: re.Match[str]) -> str:
 
 def _sentence(error: Exception) -> str | None:
     """Say what the system refuses: a file, or memory; None where the error is about something else."""
+    if "embedded null byte" in str(error):
+        return "a path holds a null byte, which no path can"
     if isinstance(error, OSError):
         return None if error.filename is None else f"cannot use {error.filename}: {error.strerror}"
     if not (isinstance(error, MemoryError) or SHORT_OF_MEMORY.search(str(error))):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +15,7 @@ from typing import Any
 from envs.errors import UserError, require
 
 TEMPORARY = ".*.tmp"  # what a file is called that is not yet whole
+LEFT = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")  # such a file of ours, and nobody else's
 
 
 @contextmanager
@@ -49,7 +51,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 def leftovers(folder: Path) -> list[Path]:
     """List files that a killed process left not yet whole."""
-    return [path for path in folder.glob(TEMPORARY) if path.is_file()]
+    return [path for path in folder.glob(TEMPORARY) if LEFT.fullmatch(path.name) and path.is_file()]
 
 
 def parse_json(data: bytes | str) -> Any:

@@ -64,7 +64,15 @@ class ReplayedFleet(ABC):
         return self._step(chosen)
 
     def forget(self) -> None:
-        """Let the next reset begin anew from further seeds, so that what came before it need not be repeated."""
+        """Let the next reset begin from new environments and seeds, as a resume will, which then repeats nothing.
+
+        What an environment carries from one episode to the next is lost with it.
+        """
+        self.close()
+        self._build()
+        self._reseed()
+
+    def _reseed(self) -> None:
         self.seeds = spawn_seeds([*self.seeds, 1], self.num_envs)
         self.log, self.observation = array("h"), None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.errors import SHORT_OF_MEMORY, UserError
 from dqn_memory.runs.ring import Ring
 from envs.files import disk_errors, parse_json, sha256, write_atomic
 
@@ -73,14 +74,24 @@ def foreign_state(run: Path) -> Iterator[None]:
     except UserError:
         raise
     except (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as error:
+        if SHORT_OF_MEMORY.search(str(error)):
+            raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split()):.200}"
-        raise UserError(f"the checkpoint of {run} is foreign: its state does not fit here ({reason})") from None
+        raise UserError(
+            f"the checkpoint of {run} is foreign: its state does not fit here ({reason}); {train_anew(run)}"
+        ) from None
+
+
+def train_anew(run: Path) -> str:
+    """Name the way out of a run that cannot be continued."""
+    return f"train it anew with --config {shlex.quote(str(run / 'config.toml'))} and another --run"
 
 
 def check_form(found: Any, own: Any, path: str = "") -> None:
     """Raise a TypeError where a saved state lacks what `own`, a state made here, has, or holds another form of it.
 
-    A dimension that is 0 here, and a list of another length, may be any: they grow while a run goes on.
+    A dimension that is 0 here, and a list of another length, may be any: they grow while a run goes on. So may the
+    length of bytes, as the state of a random generator is another on another device.
     """
     if isinstance(own, dict):
         for key in own:
@@ -94,7 +105,8 @@ def check_form(found: Any, own: Any, path: str = "") -> None:
             check_form(there, here, f"{path}{index}.")
     elif isinstance(own, Tensor):
         fits = isinstance(found, Tensor) and found.dtype == own.dtype and found.dim() == own.dim()
-        if not fits or any(here not in (0, there) for here, there in zip(own.shape, found.shape, strict=True)):
+        free = own.dtype == torch.uint8 and own.dim() == 1
+        if not fits or any(not free and here not in (0, n) for here, n in zip(own.shape, found.shape, strict=True)):
             raise TypeError(f"{path[:-1]} has another type or shape")
     elif own is not None and type(found) is not type(own):
         raise TypeError(f"{path[:-1]} is {type(found).__name__} instead of {type(own).__name__}")

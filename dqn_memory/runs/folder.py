@@ -207,6 +207,8 @@ def _strange(path: Path) -> list[str]:
 
 
 def _check_empty(path: Path) -> None:
+    if path.is_symlink() and not path.exists():
+        raise UserError(f"the run folder {path} is a link that leads nowhere: choose another --run")
     if path.exists() and not path.is_dir():
         raise UserError(f"the run folder {path} is a file: choose another --run")
     if not path.exists() or not (found := _strange(path)):

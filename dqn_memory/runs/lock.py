@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dqn_memory.runs.errors import UserError
-from envs.files import disk_errors
+from envs.files import disk_errors, parse_json
 
 PATIENCE = 10.0  # seconds that a dying holder of a lock has to let go
 
@@ -31,6 +31,8 @@ def take_lock(path: Path, busy: str, patience: float = PATIENCE) -> BinaryIO:
     """
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is not the file of a lock that it should be: delete it")
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o644), "r+b", buffering=0)
     until = time.monotonic() + patience
     with disk_errors(path):
@@ -54,12 +56,14 @@ def held_lock(path: Path, busy: str, patience: float = PATIENCE) -> Iterator[int
 
 def lock_holder(path: Path) -> dict[str, Any] | None:
     """Say who holds a lock, by pid, host and since when (nothing is known between its two writes); None: nobody."""
+    if not path.is_file():
+        return None
     try:
         with path.open("rb") as file:
-            return None if _lock(file, fcntl.LOCK_SH) else dict(json.loads(file.read()))
+            return None if _lock(file, fcntl.LOCK_SH) else dict(parse_json(file.read()))
     except FileNotFoundError:
         return None
-    except ValueError:
+    except (ValueError, TypeError):
         return {}
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import shlex
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -68,7 +69,8 @@ class Metrics:
         """
         self.close()
         present = self.flush()
-        way_out = f"train it anew with --config {self.path.parent / 'config.toml'} and another --run"
+        folder = shlex.quote(str(self.path.parent / "config.toml"))
+        way_out = f"train it anew with --config {folder} and another --run"
         if len(present) < length:
             raise UserError(
                 f"{self.path} is damaged: it has {len(present)} bytes, fewer than the saved {length}; {way_out}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
 from dqn_memory.runs.backend import Backend, recorded, refused
-from dqn_memory.runs.checkpoint import Checkpoint, foreign_state
+from dqn_memory.runs.checkpoint import Checkpoint, foreign_state, train_anew
 from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
@@ -86,10 +86,9 @@ def check_unchanged(run: Path, config: Any, checkpoint: Checkpoint) -> None:
     ours, theirs = (dict(leaves(tomllib.loads(to_toml(each)))) for each in (config, saved))
     for path in ours.keys() | theirs.keys():
         if path[0] not in ("compute", "output", "total_steps") and ours.get(path) != theirs.get(path):
-            text = run / "config.toml"
             raise UserError(
-                f"{text} says {'.'.join(path)} = {ours.get(path)!r}, but the checkpoint was made with "
-                f"{theirs.get(path)!r}: put that back, or train anew with --config {text} and another --run"
+                f"{run / 'config.toml'} says {'.'.join(path)} = {ours.get(path)!r}, but the checkpoint was made with "
+                f"{theirs.get(path)!r}: put that back, or {train_anew(run)}"
             )
 
 

@@ -21,6 +21,8 @@ from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.migration import SCHEMA, migrate
 
 C = TypeVar("C")
+DEEPEST = 20  # tables and arrays within one another
+DOTTED = re.compile(rf"(?:[\w\"'-]+\s*\.\s*){{{DEEPEST}}}")  # a key that names deeper ones
 NONE = "none"
 NAMES = {
     bool: "true or false",
@@ -91,14 +93,24 @@ def members(annotation: Any) -> tuple[Any, ...]:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        if DOTTED.search(text):  # the parser takes memory with the square of a key's length
+            raise RecursionError
+        tree = tomllib.loads(text)
     except RecursionError:
         raise UserError(f"{source}: not valid TOML: it is nested too deeply") from None
     except ValueError as error:  # tomllib's own, or a number with too many digits
         found = re.search(r"\s*\(at line (\d+), column \d+\)", str(error))
         line = int(found[1]) if found else max(1, len(text.splitlines()))
         problem = str(error).split(" (at ")[0]
+        problem = "a number has too many digits" if problem.startswith("Exceeds the limit") else problem
         raise UserError(f"{source}:{line}: not valid TOML: {problem}") from None
+    level: list[Any] = [tree]
+    for _ in range(DEEPEST):
+        level = [inner for value in level for inner in (value.values() if isinstance(value, dict) else value)]
+        level = [value for value in level if isinstance(value, dict | list)]
+    if level:
+        raise UserError(f"{source}: its tables are nested too deeply")
+    return tree
 
 
 def _read_table(base: Any, table: dict[str, Any], source: str, prefix: str) -> Any:

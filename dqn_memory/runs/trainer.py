@@ -6,6 +6,7 @@ A script holds its algorithm alone: a subclass of `Trainer` whose `__init__` mak
 
 from __future__ import annotations
 
+import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -168,7 +169,8 @@ class Trainer(ABC, Generic[C]):
         for part, network in self.networks().items():
             checkpoint.fill(network, part)
         state = migrate_state(checkpoint.trainer)
-        check_form(state, self.state_dict())
+        device_bound = ("optimizers", *dropout_state(self.device))  # these are of another form on another device
+        check_form(state, {name: own for name, own in self.state_dict().items() if name not in device_bound})
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             restore_optimizer(optimizer, saved)
         for name in ("fleet", "stats", *self.stateful):
@@ -190,7 +192,11 @@ class Trainer(ABC, Generic[C]):
     @one_line_errors
     def main(cls, argv: Sequence[str] | None = None) -> None:
         """Start or resume a run as the command line says, and train it to its end."""
-        trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
+        try:
+            trainer, run = cls.start(sys.argv[1:] if argv is None else argv)
+        except KeyboardInterrupt:
+            print("stopped before training began; the same command begins it again", file=sys.stderr)
+            raise SystemExit(130) from None
         with run:
             try:
                 score = trainer.train(run)
@@ -200,7 +206,7 @@ class Trainer(ABC, Generic[C]):
                     if run.has_checkpoint
                     else "starts it over: nothing was saved yet"
                 )
-                word = f"python -m {script_of(cls.kind)} --resume {run.path}"
+                word = f"python -m {script_of(cls.kind)} --resume {shlex.quote(str(run.path))}"
                 print(f"stopped at step {trainer.steps}; {word} {saved}", file=sys.stderr)
                 raise SystemExit(130) from None
         print(f"{run.path}: {trainer.summary(score)}")
@@ -333,6 +339,10 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, final_fraction: float, p
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load a `state_dict` that was read onto a CPU; learning rates that are tensors go where a captured graph looks."""
+    for own, saved in zip(optimizer.param_groups, state["param_groups"], strict=True):
+        for name in ("lr", "first_lr"):
+            if name in own and not isinstance(saved.get(name), float | Tensor):
+                raise TypeError(f"the optimizer's {name} is no number")
     optimizer.load_state_dict(state)
     names = {name for held in optimizer.state.values() for name in held}
     for parameter, held in optimizer.state.items():

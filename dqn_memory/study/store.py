@@ -14,6 +14,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -27,7 +28,7 @@ from dqn_memory.runs.lock import lock_holder
 from dqn_memory.runs.metrics import FINAL, METRICS, RAW
 from dqn_memory.runs.migration import KINDS
 from dqn_memory.runs.toml import from_record, to_toml
-from dqn_memory.study.definition import Definition, Label, Planned, parse_file
+from dqn_memory.study.definition import Definition, Label, Planned
 from envs.files import disk_errors, parse_json, read_text, sha256, write_atomic
 
 State = Literal["finished", "running", "waiting", "stopped", "failed"]
@@ -44,6 +45,13 @@ create table if not exists runs (
     steps integer not null, state text not null, attempts integer not null, seconds real, error text not null
 );
 """
+
+
+DAMAGE = re.compile("not a database|malformed|no such (table|column)")  # what SQLite says of a damaged file
+
+
+class DamagedState(UserError):
+    """The state of a study is lost or damaged; its runs may be whole."""
 
 
 @dataclass(frozen=True)
@@ -120,19 +128,18 @@ class Study(Facts):
     def open(cls, folder: Path) -> Self:
         """Find a study; raises UserError where there is none or its state is damaged."""
         path, hint = folder / STATE, ""
-        if (folder / DEFINITION).is_file():
+        if (folder / "configs").is_dir():
             hint = f"; study.run with its definition and --folder {folder} makes it anew from the runs there"
         if not path.is_file():
-            raise UserError(f"{folder} is no study: it has no {STATE}{hint}")
+            raise DamagedState(f"{folder} is no study: it has no {STATE}{hint}")
         try:
             with _connected(path) as state:
                 facts = {key: json.loads(value) for key, value in state.execute("select key, value from study")}
             if facts.get("format") != FORMAT:
                 raise UserError(f"{path} is foreign: it is not a '{FORMAT}'")
             return cls(folder=folder, **read_facts(facts))
-        except (UserError, ValueError, LookupError, TypeError) as error:
-            damage = error if isinstance(error, UserError) else f"{path} is damaged: {error}"
-            raise UserError(f"{damage}{hint}") from None
+        except (DamagedState, LookupError, TypeError) as error:
+            raise DamagedState(f"{path} cannot be used: {error}{hint}") from None
 
     @classmethod
     def create(cls, folder: Path, definition: Definition, planned: Sequence[Planned]) -> Self:
@@ -196,6 +203,8 @@ def _connected(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(connection), connection:
             yield connection
     except sqlite3.DatabaseError as error:
+        if DAMAGE.search(str(error)):
+            raise DamagedState(str(error)) from None
         raise UserError(f"{path} cannot be used: {error}") from None
 
 
@@ -203,10 +212,10 @@ def put_aside(folder: Path) -> str:
     """Take a damaged state out of the way, so that `Study.create` makes it anew; say what was wrong ("": nothing)."""
     path = folder / STATE
     try:
-        if (folder / DEFINITION).is_file():
+        if (folder / "configs").is_dir():
             Study.open(folder)
         return ""
-    except UserError as error:
+    except DamagedState as error:
         if path.exists():
             unused = (folder / f"{STATE}.damaged-{n}" for n in itertools.count(1))
             with disk_errors(path):
@@ -214,14 +223,12 @@ def put_aside(folder: Path) -> str:
         return str(error).partition("; study.run")[0]
 
 
-def _title(folder: Path) -> str:
-    """Read the title of the study in a folder, of its definition where its state is lost or damaged."""
+def _title(folder: Path, wanted: str) -> str:
+    """Read the title of the study in a folder; where its state is lost, its runs alone tell whether it is `wanted`."""
     try:
         return Study.open(folder).title
-    except UserError:
-        if not (folder / DEFINITION).is_file():
-            raise
-        return parse_file(read_text(folder / DEFINITION), str(folder / DEFINITION)).title
+    except DamagedState:
+        return wanted
 
 
 def check_study_folder(folder: Path, definition: Definition, planned: Sequence[Planned]) -> None:
@@ -234,8 +241,8 @@ def check_study_folder(folder: Path, definition: Definition, planned: Sequence[P
     with disk_errors(folder):
         inside = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
         known = {path.stem for path in (folder / "configs").glob("*.toml")}
-    if STATE in inside or {DEFINITION, "configs"} <= set(inside):
-        if (title := _title(folder)) != definition.title:
+    if STATE in inside or known:
+        if (title := _title(folder, definition.title)) != definition.title:
             raise UserError(f"{folder} holds the study '{title}', not '{definition.title}'; {hint}")
         if known and known.isdisjoint(run.name for run in planned):
             raise UserError(f"the study in {folder} has none of these runs but others, such as {min(known)}; {hint}")

@@ -32,6 +32,7 @@ NAME = re.compile(r"[^\W\d][^\s:#]*")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 COUNT = re.compile(r"[0-9]{1,9}")
 MOST_NAMES = 2**16
+LARGEST = float(np.finfo(np.float32).max)  # a reward, which trainers hold in float32
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Section:
 
     def table(self, count: int, *words: str) -> Floats:
         """Read numbers (count,), probabilities unless of R; `words` might stand in their place."""
-        kind, least, most = ("", -math.inf, math.inf) if self.keyword.text == "R" else (" from 0 to 1", 0.0, 1.0)
+        kind, least, most = ("", -LARGEST, LARGEST) if self.keyword.text == "R" else (" from 0 to 1", 0.0, 1.0)
         wanted = f"{count} number{'s'[: count > 1]}{kind}{''.join(f' or {each!r}' for each in words)}"
         return np.array([self.number(wanted, least, most) for _ in range(count)])
 

@@ -45,6 +45,9 @@ def test_many_changed_files_of_every_kind_are_accepted_or_refused(tmp_path):
 SMALL = stock_files()["empty.4x4"].read_text()
 SEEN = "  area: [[-6, 0], [-3, 3]]"
 TINY = "discount: 0.9 values: reward actions: 1 states: {} observations: {} T: * uniform O: * uniform"
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in itertools.pairwise("abcdefghi")
+)
 FOUND = [  # by an earlier search: what is read, and what becomes of it
     ("pomdp", TINY.format(1, 20_000), "accepted"),
     ("pomdp", TINY.format(1, 65_536), "accepted"),
@@ -62,6 +65,9 @@ FOUND = [  # by an earlier search: what is read, and what becomes of it
     ("config", ("q_network", f"seed = {'9' * 5_000}"), "refused"),
     ("config", ("q_network", f"seed = {'[' * 20_000}"), "refused"),
     ("config", ("q_network", "network.dropout = 1.0"), "refused"),
+    ("config", ("q_network", f"{'.'.join('a' * 20_000)} = 1"), "refused"),
+    ("yaml", BOMB + "state_space: *i", "refused"),
+    ("yaml", BOMB + SMALL.replace("[4, 4]", "*i"), "refused"),
 ]
 
 

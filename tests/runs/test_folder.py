@@ -122,6 +122,23 @@ def test_a_new_run_needs_an_empty_folder_and_an_old_one_its_own(run, tmp_path):
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["notes.txt"]
 
 
+def test_what_is_no_lock_and_what_is_not_ours_is_left_alone(tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / ".notes.tmp").write_text("precious")
+    with pytest.raises(UserError, match=r"holds no run \(\.notes\.tmp is in it\)"):
+        Run.create(folder, CONFIG)
+    assert (folder / ".notes.tmp").read_text() == "precious"
+    for name, make in (("pipe", os.mkfifo), ("folder", os.mkdir)):
+        (tmp_path / name).mkdir()
+        make(tmp_path / name / ".lock")
+        with pytest.raises(UserError, match=r"\.lock is not the file of a lock that it should be: delete it"):
+            Run.create(tmp_path / name, CONFIG)
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="is a link that leads nowhere"):
+        Run.create(tmp_path / "link", CONFIG)
+
+
 # --- metrics
 
 

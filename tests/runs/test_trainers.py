@@ -11,6 +11,7 @@ from pathlib import Path
 
 import glam_models
 import pytest
+import torch
 import unizero_models
 from run_folders import assert_same_run, metrics, refused
 from trained import CAR, CARDS, MEMORY, training_flags
@@ -181,7 +182,7 @@ def test_a_run_that_is_there_is_refused_in_one_sentence_and_stays_as_it_is(tmp_p
     text = (run / "config.toml").read_text()
     (run / "config.toml").write_text(text.replace(f"\n{width}\n", "\nwidth = 64\n"))
     misfit = refused(capsys, ["--resume", str(run), "--total-steps", str(last)], main(kind))
-    assert "width = 64, but the checkpoint was made with " in misfit and "put that back, or train anew" in misfit
+    assert "width = 64, but the checkpoint was made with " in misfit and "put that back, or train it anew" in misfit
     assert (run / "metrics.jsonl").read_bytes() == before
     weights = next((run / "checkpoints").rglob("*.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-7])
@@ -260,3 +261,39 @@ def test_ctrl_c_says_in_one_line_how_to_go_on(tmp_path, monkeypatch, capsys):
     assert stopped.value.code == 130 and said == [f"stopped at step 120; {word}"]
     monkeypatch.setattr(trainer, "iterate", plain)
     main("q_network")(["--resume", str(tmp_path / "run")])  # nothing holds the folder any more
+
+
+def test_ctrl_c_before_training_is_one_line_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(trainer_class("q_network"), "configure", lambda argv: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(SystemExit) as stopped:
+        trained("q_network", tmp_path / "run")
+    assert stopped.value.code == 130
+    assert capsys.readouterr().err == "stopped before training began; the same command begins it again\n"
+
+
+def test_a_checkpoint_of_another_device_or_an_older_torch_is_taken_up(tmp_path):
+    """A generator's state is shorter on CUDA, and a captured update's learning rate is a tensor there."""
+    run = trained("q_network", tmp_path, "--env", CARDS)
+    opened = Run.open(run)
+    saved = opened.load()
+    state = saved.trainer
+    state["dropout_cuda"] = torch.zeros(16, dtype=torch.uint8)
+    for group in state["optimizers"][0]["param_groups"]:
+        group["lr"] = torch.tensor(group["lr"])
+        del group["decoupled_weight_decay"]
+    opened.resume()
+    with opened:
+        opened.save(saved.step, saved.weights, state, None, saved.header)
+    main("q_network")(["--resume", str(run), "--total-steps", "500"])
+    assert Run.open(run).load().step == 500
+
+
+def test_a_state_that_does_not_fit_is_refused_with_a_way_out(tmp_path, capsys):
+    run = trained("q_network", tmp_path, "--env", CARDS)
+    opened = Run.open(run)
+    saved = opened.load()
+    opened.resume()
+    with opened:
+        opened.save(saved.step, saved.weights, saved.trainer | {"time": torch.zeros(3)}, None, saved.header)
+    said = refused(capsys, ["--resume", str(run), "--total-steps", "500"], main("q_network"))
+    assert "is foreign: its state does not fit here (TypeError: time has another type or shape); train it anew" in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sqlite3
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from dqn_memory.study.report import archive, lead
 from dqn_memory.study.report import main as report
 from dqn_memory.study.run import Args, main
 from dqn_memory.study.runner import open_runs, take_over
-from dqn_memory.study.store import Study, write_checksums
+from dqn_memory.study.store import Study, put_aside, write_checksums
 
 SMOKE = Path(__file__).resolve().parents[2] / "results/studies/smoke"
 NAMES = [run.name for run in open_source(SMOKE).runs]
@@ -132,6 +133,20 @@ def test_a_lost_or_damaged_state_is_made_anew_from_the_runs(
     assert ": it is made anew from the folders of the runs\n" in said and "8 runs: 8 finished" in said
     aside = whole.folder / "study.sqlite3.damaged-1"
     assert aside.read_bytes() == left if left is not None else not aside.exists()
+    (whole.folder / "study.toml").unlink()  # the configs of the runs alone tell which study it is
+    state.unlink()
+    main(["smoke", "--folder", str(whole.folder)])
+    assert "8 runs: 8 finished" in capsys.readouterr().out
+
+
+def test_a_state_that_is_in_use_or_of_another_version_is_no_damaged_one(whole: Study) -> None:
+    state = whole.folder / "study.sqlite3"
+    with sqlite3.connect(state) as connection:
+        connection.execute("update study set value = '\"dqn-memory study 9\"' where key = 'format'")
+    before = state.read_bytes()
+    with pytest.raises(UserError, match=r"study\.sqlite3 is foreign"):
+        put_aside(whole.folder)
+    assert state.read_bytes() == before
 
 
 @pytest.mark.parametrize(("script", "flag"), [(report, "--no-attention"), (main, "--status")])

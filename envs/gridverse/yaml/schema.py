@@ -7,6 +7,7 @@ is checked, the same in all functions; `envs.gridverse.yaml.world` lists the fun
 from __future__ import annotations
 
 import inspect
+import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -57,12 +58,21 @@ class Location:
         return LocatedError(f"{self.file}: {self.key}: {text}" if self.key else f"{self.file}: {text}")
 
 
+_words = reprlib.Repr()  # a few lines of YAML may refer to one another for billions of values
+_words.maxlevel, _words.maxstring, _words.maxlong, _words.maxother = 3, 60, 60, 60
+
+
+def _shown(value: Any) -> str:
+    """Show the beginning of a value."""
+    return f"{_words.repr(value):.60}"
+
+
 def of_type(what: str, holds: Callable[[Any], bool], convert: Callable[[Any], Any] = lambda value: value) -> Check:
     """Make a check of single values; `what` says in a message what they must be."""
 
     def check(value: Any, location: Location) -> Any:
         if not holds(value):
-            raise location.error(f"must be {what}, not {value!r:.60}.")
+            raise location.error(f"must be {what}, not {_shown(value)}.")
         return convert(value)
 
     return check
@@ -96,7 +106,7 @@ def named(table: Mapping[str, T]) -> Callable[[Any, Location], T]:
 
     def check(value: Any, location: Location) -> T:
         if not isinstance(value, str) or value not in table:
-            raise location.error(f"{value!r:.60} is not known here; known are {', '.join(table)}.")
+            raise location.error(f"{_shown(value)} is not known here; known are {', '.join(table)}.")
         return table[value]
 
     return check
@@ -109,7 +119,7 @@ def different(check: Callable[[Any, Location], T]) -> Callable[[Any, Location], 
         found = [check(entry, location.at(index)) for index, entry in enumerate(filled(value, location))]
         for index, entry in enumerate(found):
             if entry in found[:index]:
-                raise location.at(index).error(f"{value[index]!r} stands in the list twice.")
+                raise location.at(index).error(f"{_shown(value[index])} stands in the list twice.")
         return tuple(found)
 
     return check_all
@@ -165,7 +175,7 @@ def build(table: Mapping[str, Callable[..., T]], value: Any, location: Location,
         UserError: the name is unknown, or a parameter is unknown, missing or not what it should be.
     """
     if not isinstance(value, dict) or "name" not in value:
-        raise location.error(f"must be a function, a mapping with the key 'name', not {value!r:.60}.")
+        raise location.error(f"must be a function, a mapping with the key 'name', not {_shown(value)}.")
     row = named(table)(value["name"], location.at("name"))
     parameters = list(inspect.signature(row).parameters.values())[len(context) :]
     required = [each.name for each in parameters if each.default is each.empty]
@@ -194,11 +204,11 @@ def build_all(table: Mapping[str, Callable[..., T]], value: Any, location: Locat
 def check_keys(value: Any, location: Location, required: list[str], optional: list[str]) -> None:
     """Check that a value is a mapping with the required keys, and with no others than the optional ones."""
     if not isinstance(value, dict):
-        raise location.error(f"must be a mapping with the keys {', '.join(required)}, not {value!r:.60}.")
+        raise location.error(f"must be a mapping with the keys {', '.join(required)}, not {_shown(value)}.")
     known = required + optional
     for key in value:
         if key not in known:
-            raise location.error(f"there is no key {key!r} here; known are {', '.join(known)}.")
+            raise location.error(f"there is no key {_shown(key)} here; known are {', '.join(known)}.")
     for key in required:
         if key not in value:
             raise location.error(f"the key {key!r} is missing.")

@@ -148,7 +148,7 @@ def read(path: str | Path) -> Any:
     except (yaml.YAMLError, ValueError) as error:  # such as a date in the 13th month
         raise UserError(f"{path} holds a value that cannot be read: {' '.join(str(error).split())}.") from None
     except (AttributeError, LookupError, TypeError):  # PyYAML's own, such as of `!!timestamp foo`
-        raise UserError(f"{path} holds a value that is not of the type that its tag names.") from None
+        raise UserError(f"{path} holds a key or a value of a type that has no place there.") from None
     except RecursionError:
         raise UserError(f"{path} is nested too deeply.") from None
 
