@@ -28,8 +28,8 @@ def trained(folder: Path, *flags: str, env: str = CARDS) -> Path:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Hash of every file, so that a test can show that nothing changed."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    """Hash of every file but locks, which say who had them last, so that a test can show that nothing changed."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 

@@ -83,9 +83,9 @@ class Run:
         """Find a run to read it; raises UserError where there is none."""
         path = Path(path)
         if not (path / "config.toml").is_file():
-            if path.is_dir() and not _strange(path):
-                raise UserError(f"{path} holds no run yet: nothing was written there; train without --resume")
-            raise UserError(f"{path} is no run folder: it has no config.toml")
+            empty = path.is_dir() and not _strange(path)
+            hint = "; nothing was written there yet: start the run without --resume" if empty else ""
+            raise UserError(f"{path} is no run folder: it has no config.toml{hint}")
         return cls(path)
 
     @classmethod
