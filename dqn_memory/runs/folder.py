@@ -93,7 +93,11 @@ class Run:
         """Find a run to go on with it; raises UserError where there is none, or another process trains it."""
         run = cls.open(path)
         run._lock = _taken(run.path)
-        _sweep(run.path)
+        try:
+            _sweep(run.path)
+        except BaseException:
+            run.close()
+            raise
         return run
 
     @property

@@ -37,8 +37,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(Args, argv, prog=shlex.join(COMMAND))
     found, page = verdicts.claims(Path(args.published)).values(), Path(args.results) / "claims.md"
     write_text(page, verdicts.claims_page(shlex.join([*COMMAND, *argv]), Path(args.published)))
-    told = [claim.verdict for several in found for claim in several]
-    print(f"{told.count('disagrees')} of {len(told)} figures disagree with the tables: {page}")
+    given = [claim.verdict for several in found for claim in several]
+    print(f"{given.count('disagrees')} of {len(given)} figures disagree with the tables: {page}")
 
 
 if __name__ == "__main__":

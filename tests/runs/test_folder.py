@@ -201,7 +201,7 @@ def test_a_finished_run_that_was_kept_without_its_checkpoint_keeps_its_numbers(r
         Run.open(run.path).resume()
     assert (run.path / "metrics.jsonl").read_bytes() == kept
     save(run, 2)
-    assert Run.open(run.path).resume() is not None
+    assert Run.open(run.path).resume().step == 2
 
 
 def test_resume_refuses_metrics_that_lost_lines(run):

@@ -8,6 +8,7 @@ random actions reach (["random", environment]), and plain numbers. A measure mak
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise, product
 from statistics import fmean, median
@@ -22,7 +23,6 @@ from envs import baselines
 
 ALPHA, SEEDS = 0.05, 5
 AVERAGES: dict[str, Callable[..., Any]] = {"mean": np.mean, "median": np.median, "IQM": lambda x, _: iqm(x[:, None])}
-NOTHING: Mapping[str, Any] = {}
 Names = Sequence[str | Mapping[str, str]] | Mapping[str, Sequence[str]]
 
 
@@ -124,61 +124,59 @@ def cases(each: Names) -> list[Mapping[str, str]]:
     return [{"each": names} if isinstance(names, str) else names for names in each]
 
 
-def recompute(
-    tables: Tables,
-    published: str,
-    measure: str,
-    of: Mapping[str, Any],
-    options: Mapping[str, Any] = NOTHING,
-    each: Names = (),
-    shows: str = "",
-    tells: str = "{name}",
-    join: str = "; ",
-    words: Sequence[str] = (),
-    scale: int = 1,
-    facts: Mapping[str, Any] = NOTHING,
-) -> Result:
-    """Recompute one claim; a UserError names an unknown measure.
+@dataclass(frozen=True)
+class Recipe:
+    """How a claim is recomputed: the settings of its row."""
 
-    Args:
-        tables: the published tables.
-        published: what the paper prints of it.
-        measure: the name of one of MEASURES.
-        of: its operands by name.
-        options: settings of the measure.
-        each: what is repeated over: verdicts are counted, such as "19 of 26", and numbers have the range of all.
-        shows: how the outcome is shown, where not as it was published.
-        tells: how a case is told of; `all` of these, those that are `different` and the `least` may stand in remarks.
-        join: what stands between them.
-        words: how a verdict that does not hold, in some case, and one that does are published.
-        scale: what ordered values are multiplied by.
-        facts: more claims by name, for texts and remarks, of the same operands where they name none.
-    """
-    if measure not in MEASURES:
-        raise UserError(f"there is no measure '{measure}' for a claim; there are {', '.join(MEASURES)}")
+    measure: str
+    """Name of one of MEASURES."""
+    of: Mapping[str, Any]
+    """Operands by name."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the measure."""
+    each: Names = ()
+    """What is repeated over: verdicts are counted, such as "19 of 26", and numbers have the range of all."""
+    shows: str = ""
+    """How the outcome is shown, where not as it was published."""
+    tells: str = "{name}"
+    """How a case is named; `all` of these, those that are `different` and the `least` may stand in remarks."""
+    join: str = "; "
+    """What stands between them."""
+    words: Sequence[str] = ()
+    """How a verdict that does not hold, in some case, and one that does are published."""
+    scale: int = 1
+    """What ordered values are multiplied by."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """More claims by name, for texts and remarks, of the same operands where they name none."""
+
+
+def recompute(tables: Tables, published: str, recipe: Recipe) -> Result:
+    """Recompute one claim, of which the paper prints `published`; a UserError names an unknown measure."""
+    if recipe.measure not in MEASURES:
+        raise UserError(f"there is no measure '{recipe.measure}' for a claim; there are {', '.join(MEASURES)}")
     results, lines, found = list[Any](), list[str](), dict[str, Figure]()
-    for case in cases(each) or [{}]:
-        found = operands(tables, filled(of, case))
-        results.append(MEASURES[measure](*found.values(), **options))
-        p = MEASURES["p"](*found.values()) if "{p" in tells else ""
-        lines.append(tells.format(name=" ".join(case.values()), p=p, **found))
-    values: dict[str, Any] = {**found, "all": join.join(lines), "least": min(lines)}
-    for name, fact in facts.items():
-        values[name] = recompute(tables, "", **{"of": of, **fact}).recomputed
+    for case in cases(recipe.each) or [{}]:
+        found = operands(tables, filled(recipe.of, case))
+        results.append(MEASURES[recipe.measure](*found.values(), **recipe.options))
+        p = MEASURES["p"](*found.values()) if "{p" in recipe.tells else ""
+        lines.append(recipe.tells.format(name=" ".join(case.values()), p=p, **found))
+    values: dict[str, Any] = {**found, "all": recipe.join.join(lines), "least": min(lines)}
+    for name, fact in recipe.facts.items():
+        values[name] = recompute(tables, "", Recipe(**{"of": recipe.of, **fact})).recomputed
     if isinstance(results[0], Figure):
         whole = Figure(results[0].value, min(one.low for one in results), max(one.high for one in results))
         values |= {"result": whole, "percent": 100 * whole.value, "low": 100 * whole.low, "high": 100 * whole.high}
         text, agrees = whole.like(published), bool(published) and whole.agrees(published)
     else:
         count = f"{sum(map(bool, results))} of {len(results)}"
-        different = join.join(line for line, holds in zip(lines, results, strict=True) if not holds)
-        word = words[all(results)] if words else ""
+        different = recipe.join.join(line for line, holds in zip(lines, results, strict=True) if not holds)
+        word = recipe.words[all(results)] if recipe.words else ""
         values |= {"held": sum(map(bool, results)), "count": count, "different": different, "word": word}
-        text = word or (count if each else "")
+        text = word or (count if recipe.each else "")
         agrees = text == published if text else results[0]
     ordered = sorted(found.items(), key=lambda named: -named[1].value)
-    places = [part for name, figure in ordered for part in (name, scale * figure.value)]
-    text = shows.format(*places, **values) if shows else text
+    places = [part for name, figure in ordered for part in (name, recipe.scale * figure.value)]
+    text = recipe.shows.format(*places, **values) if recipe.shows else text
     return Result(text, agrees if published else None, values)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dqn_memory.runs.errors import UserError
-from dqn_memory.study.papers.measures import SINGLE, filled, operand, recompute
+from dqn_memory.study.papers.measures import SINGLE, Recipe, filled, operand, recompute
 from dqn_memory.study.papers.tables import FOLDER, PAPERS, Row, Tables, human_normalised, number
 from dqn_memory.study.statistics import Floats, Scale, games_won, iqm
 from envs.baselines.known import above, shipped
@@ -65,8 +64,10 @@ def _claim(published: Tables, entry: dict[str, Any]) -> Claim:
         found = operand(published, text)
         text = found.printed if found else ""
     checked = "" if entry.get("unchecked") else text
-    compute = SINGLE.get(measure) or partial(recompute, measure=measure)
-    result = compute(published, checked, **settings)
+    if measure in SINGLE:
+        result = SINGLE[measure](published, checked, **settings)
+    else:
+        result = recompute(published, checked, Recipe(measure, **settings))
     verdict = "agrees" if result.agrees else "disagrees"
     if result.agrees is None:
         verdict = "cannot be checked" if text else "not claimed"
