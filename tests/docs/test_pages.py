@@ -1,0 +1,117 @@
+"""Every code block of README.md and docs/ runs, every link leads somewhere, and every flag that they name exists."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, anchors, blocks, code, cut, help_of, links
+
+RUN = ("python", "toml", *SHELL)
+TEXT = ("", "text")  # output, or a formula
+LONG: set[str] = set()  # pages that take more than 60 s
+FEW = 4  # blocks that nothing can run
+NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
+EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
+
+
+@pytest.fixture(scope="module")
+def clean(tmp_path_factory):
+    """A repository with one commit of all that git knows or would know here."""
+    folder = tmp_path_factory.mktemp("clean")
+    listed = subprocess.check_output(["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
+    for name in filter(None, listed.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    who = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    for command in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "all"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+@pytest.fixture
+def checkout(clean, tmp_path):
+    subprocess.run(["git", "clone", "-q", clean, tmp_path / "checkout"], check=True)
+    return tmp_path / "checkout"
+
+
+def environment(checkout: Path) -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    offline = {"MPLBACKEND": "Agg", "WANDB_MODE": "offline", "WANDB_SILENT": "true", "OMP_NUM_THREADS": "1"}
+    return os.environ | offline | {"PATH": path, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, id=name, marks=[pytest.mark.long] * (name in LONG)) for page, name in NAMES.items()
+     if any(block.language in RUN for block in blocks(page))],
+)  # fmt: skip
+def test_all_code_of_the_page_runs_and_leaves_the_checkout_clean(page, checkout, tmp_path, record_property):
+    shown = [block for block in blocks(page) if block.language in RUN and not block.not_run]
+    left_out = [block for block in shown if block.needs and not find_spec(block.needs)]
+    steps = [(block.place, block.language, block.title, cut(block)) for block in shown if block not in left_out]
+    (tmp_path / "steps.json").write_text(json.dumps([steps, Q_BUDGET]))
+    session = [sys.executable, str(Path(__file__).with_name("session.py")), str(tmp_path / "steps.json")]
+    done = subprocess.run(
+        session, cwd=checkout, env=environment(checkout), capture_output=True, text=True, timeout=600,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    status = subprocess.check_output(["git", "status", "--porcelain"], cwd=checkout, text=True)
+    own = {f"?? {block.title}" for block in shown if block.title}
+    assert {line for line in status.splitlines() if line not in own} == set()
+    if left_out:
+        record_property("not installed", ", ".join(sorted({block.needs for block in left_out})))
+
+
+def test_few_blocks_cannot_run_and_each_says_why():
+    kept = [block for page in PAGES for block in blocks(page) if block.not_run or block.language not in (*RUN, *TEXT)]
+    assert [block.place for block in kept if not block.not_run] == []
+    assert len(kept) <= FEW, [(block.place, block.not_run) for block in kept]
+
+
+@EACH
+def test_no_command_stands_outside_a_block_that_runs(page):
+    fenced = re.sub(r"^( *)```.*?^\1``` *$", "", page.read_text(), flags=re.M | re.S)
+    assert re.findall(r"^ {4,}(?:python|make|pip) .*", fenced, re.M) == []
+
+
+@EACH
+def test_every_relative_link_and_anchor_exists(page):
+    for target in links(page):
+        path, _, anchor = target.partition("#")
+        found = (page.parent / path).resolve() if path else page
+        if "docs" in page.parts and "results" in Path(path).parts:  # which the site takes from the repository
+            found = ROOT / path[path.index("results/") :]
+        assert found.exists(), target
+        assert not anchor or found.suffix != ".md" or anchor in anchors(found), target
+
+
+SCRIPTS = sorted(
+    {module for page in PAGES for span in code(page) for module in re.findall(r"python3? -m ([\w.]+)", span)}
+    - {"pip", "venv", "pytest"}
+)
+TRAINERS = ("dqn_memory.train", "world_models.unizero.train", "world_models.glam.train")
+
+
+@EACH
+def test_every_script_and_flag_that_the_page_names_exists(page):
+    every = "".join(map(help_of, [*SCRIPTS, *TRAINERS])) + "--help"
+    for span in code(page):
+        if span.startswith(("pip ", "git ", "ray ", "wandb ", "mkdocs ")):
+            continue
+        module = re.search(r"python3? -m ([\w.]+)", span)
+        known = help_of(module[1]) + "--help --resume --config" if module and module[1] in SCRIPTS else every
+        for flag in re.findall(r"(?<!\S)--[a-z][\w-]*", span):
+            assert re.search(rf"{flag}(?![\w-])", known), f"{flag} in {span!r}"
+
+
+def test_every_script_with_a_budget_exists():
+    for module in ADDED:
+        assert help_of(module), module
