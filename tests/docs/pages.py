@@ -27,11 +27,12 @@ FENCE = re.compile(
 
 NUMBERS = {
     "total_steps": 160, "episodes": 2, "final_episodes": 2, "evaluate_every": 80, "log_every": 40, "n_trials": 2,
-    "prepopulate": 0, "learning_starts": 64, "restarts": 1,
+    "prepopulate": 0, "learning_starts": 64, "restarts": 1, "updates": 3,
 }  # fmt: skip
 Q_BUDGET = {
     "total_steps": 160, "prepopulate": 0, "learning_starts": 64, "num_envs": 8, "update_every": 2, "batch_size": 8,
     "width": 16, "heads": 2, "context": 12, "evaluate_every": 0, "episodes": 2, "final_episodes": 2,
+    "memory_ablation": False,
 }  # fmt: skip
 ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.train": Q_BUDGET,
@@ -110,9 +111,9 @@ def _command(line: str) -> str:
     if module and module[1] == "dqn_memory.study.run" and ".toml" not in line:
         added = {"smoke": True}
     for name, value in added.items():
-        flag = "--" + name.replace("_", "-")
+        flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
         if name == "config" or not re.search(rf"{flag}\b", line):  # of presets the last one wins
-            line += f" {flag}" + ("" if value is True else f" {value}")
+            line += f" {flag}" + ("" if isinstance(value, bool) else f" {value}")
     return line
 
 
