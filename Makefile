@@ -4,6 +4,7 @@
 # make test-triton   those of Triton's scan, interpreted   make test-results   is all of results/ made again the same?
 # make fuzz MINUTES=10   change files at random and look for what breaks
 # make lint   ruff, mypy and who may import whom         make bench   speed of the core
+# make docs   the documentation as a site, build/docs/index.html
 # make results   every report, picture and page in results/ again, from the tables there
 # PYTHON=python3.12 chooses the interpreter; CONSTRAINTS= lifts the pinned torch; PIP_FLAGS= goes to pip.
 
@@ -14,7 +15,7 @@ WORKERS ?= 2
 MINUTES ?= 10
 BIN := .venv/bin
 
-.PHONY: demo test test-long test-results test-cluster test-triton fuzz study-smoke results lint bench clean
+.PHONY: demo test test-long test-results test-cluster test-triton fuzz study-smoke results lint bench docs clean
 
 demo: .venv/.stamp
 	$(BIN)/python -m dqn_memory.demo
@@ -58,6 +59,10 @@ lint: .venv/.stamp
 
 bench: .venv/.stamp
 	$(BIN)/python -m dqn_memory.benchmark
+
+docs: .venv/.stamp
+	$(BIN)/python -m pip install $(PIP_FLAGS) $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 clean:
 	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

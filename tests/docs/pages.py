@@ -48,8 +48,10 @@ ADDED: dict[str, dict[str, object]] = {
 WORLD_MODEL = {"num_eval_envs": 2, "episodes_per_env": 1}  # what evaluate gets where a run's name says unizero or glam
 MAKE = {"make demo": "python -m dqn_memory.demo"}
 # What installs, or is the run that this test belongs to; everything that it would install is there.
-DONE = ("pip install", "python -m pip", "git clone", "cd ", "source ", "python -m venv", "python3 -m venv", "make test",
-        "make lint", "make docs", "make results", "make bench", "make fuzz", "make study-smoke", "ray start", "wandb login")  # fmt: skip
+DONE = (
+    "pip install", "python -m pip", "python -m venv", "python3 -m venv", "git clone", "cd ", "source ", "wandb login",
+    "make test", "make lint", "make docs", "make results", "make bench", "make fuzz", "make study-smoke", "ray start",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,24 @@ def blocks(page: Path) -> list[Block]:
     for fence in FENCE.finditer(text):
         title = re.search(r'title="([^"]+)"', fence["options"])
         marked = {fence["marker"]: fence["reason"]}
-        found.append(
-            Block(
-                page, text.count("\n", 0, fence.start("language")) + 1, fence["language"], title[1] if title else "",
-                dedent(fence["text"]), marked.get("not run", ""), marked.get("needs", ""),
-            )  # fmt: skip
-        )
+        line = text.count("\n", 0, fence.start("language")) + 1
+        kept = title[1] if title else "", dedent(fence["text"]), marked.get("not run", ""), marked.get("needs", "")
+        found.append(Block(page, line, fence["language"], *kept))
     return found
 
 
 def cut(block: Block) -> str:
     """Give a block's text with the budget of a test."""
-    text = block.text
+    text = shorten(block.text)
+    return "\n".join(map(_command, commands(text))) if block.language in SHELL else text
+
+
+def shorten(text: str) -> str:
+    """Write the small numbers of settings in place of the real ones."""
     for name, number in NUMBERS.items():
         flag = name.replace("_", "-")
         text = re.sub(rf"(--{flag}[ =]|\b{name} ?= ?)[\d_]+\b", rf"\g<1>{number}", text)
-    return "\n".join(map(_command, commands(text))) if block.language in SHELL else text
+    return text
 
 
 def commands(text: str) -> list[str]:

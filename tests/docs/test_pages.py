@@ -104,7 +104,7 @@ TRAINERS = ("dqn_memory.train", "world_models.unizero.train", "world_models.glam
 def test_every_script_and_flag_that_the_page_names_exists(page):
     every = "".join(map(help_of, [*SCRIPTS, *TRAINERS])) + "--help"
     for span in code(page):
-        if span.startswith(("pip ", "git ", "ray ", "wandb ", "mkdocs ")):
+        if span.startswith(("pip ", "git ", "ray ", "wandb ", "tensorboard ")):
             continue
         module = re.search(r"python3? -m ([\w.]+)", span)
         known = help_of(module[1]) + "--help --resume --config" if module and module[1] in SCRIPTS else every
