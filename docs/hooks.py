@@ -17,6 +17,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 SHOWN = {".md", ".png", ".gif"}
 INCLUDE = re.compile(r"<!-- include: (results/\S+\.md)#(\S+) -->")
+OUTSIDE = re.compile(r"\]\(\.\./((?:\.\./)*)results/")  # as it is right in the repository, docs/ being beside results/
 HEADING = re.compile(r"^(#+) +(.*?) *$", re.M)
 REMOTE = re.compile(r"<(?:script|img|link)\b[^>]*?(?:src|href)=\"?https?://[^>]*>")
 
@@ -30,7 +31,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put in the sections of results that a page includes."""
+    """Put in the sections of results that a page includes, and lead its links to where the results are in the site."""
+    markdown = OUTSIDE.sub(r"](\1results/", markdown)
     return INCLUDE.sub(lambda found: section(found[1], found[2], page.file.src_uri), markdown)
 
 

@@ -79,7 +79,6 @@ class World(ABC, Generic[S]):
     8. `frame(state, row)` and `text(state, row)`: one row as a picture and as text, for videos and terminals.
 
     Attributes:
-        num_actions, reset_draws, step_draws, observation_space: as above.
         action_names: a name for each action, for pictures; may be empty.
         time_limit: an episode that has not terminated after this many steps is truncated.
         state_space: the space of what `observe_state` returns; None where a world does not offer it.
