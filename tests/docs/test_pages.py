@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, anchors, blocks, code, cut, help_of, links
+from pages import ADDED, PAGES, Q_BUDGET, ROOT, SHELL, Block, anchors, blocks, code, cut, help_of, links
 
 RUN = ("python", "toml", *SHELL)
 TEXT = ("", "text")  # output, or a formula
@@ -18,6 +18,11 @@ LONG: set[str] = set()  # pages that take more than 60 s
 FEW = 4  # blocks that nothing can run
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 EACH = pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
+
+
+def runs(block: Block) -> bool:
+    """Whether it is code, or a file that code reads."""
+    return block.language in RUN or bool(block.title)
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +55,10 @@ def environment(checkout: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "page",
     [pytest.param(page, id=name, marks=[pytest.mark.long] * (name in LONG)) for page, name in NAMES.items()
-     if any(block.language in RUN for block in blocks(page))],
+     if any(map(runs, blocks(page)))],
 )  # fmt: skip
 def test_all_code_of_the_page_runs_and_leaves_the_checkout_clean(page, checkout, tmp_path, record_property):
-    shown = [block for block in blocks(page) if block.language in RUN and not block.not_run]
+    shown = [block for block in blocks(page) if runs(block) and not block.not_run]
     left_out = [block for block in shown if block.needs and not find_spec(block.needs)]
     steps = [(block.place, block.language, block.title, cut(block)) for block in shown if block not in left_out]
     (tmp_path / "steps.json").write_text(json.dumps([steps, Q_BUDGET]))
