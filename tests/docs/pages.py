@@ -39,7 +39,7 @@ ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.demo": {"config": ROOT / "tests" / "docs" / "smoke.toml"},
     "dqn_memory.inspect": {"episodes": 2, "moments": 2, "no-frames": True},
     "dqn_memory.watch": {"on": "terminal", "delay": 0},
-    "dqn_memory.benchmark": {"smoke": True},
+    "dqn_memory.benchmark": {"quick": True},
     "envs.memoryless": {"restarts": 1, "episodes": 20, "sweeps": 1},
     "envs.baselines": {"episodes": 20},
     "world_models.unizero.train": {"config": "unizero/smoke"},

@@ -33,7 +33,9 @@ def run(place, language, title, text, session):
     elif language == "python":
         exec(compile(text, place, "exec"), session)
     else:
-        subprocess.run(["bash", "-xeuo", "pipefail", "-c", text], check=True)
+        code = subprocess.run(["bash", "-xeuo", "pipefail", "-c", text]).returncode
+        if code:
+            sys.exit(f"{place}: a command ended with {code}")
 
 
 def main(path):
