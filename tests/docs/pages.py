@@ -32,7 +32,7 @@ NUMBERS = {
 Q_BUDGET = {
     "total_steps": 160, "prepopulate": 0, "learning_starts": 64, "num_envs": 8, "update_every": 2, "batch_size": 8,
     "width": 16, "heads": 2, "context": 12, "evaluate_every": 0, "episodes": 2, "final_episodes": 2,
-    "memory_ablation": False,
+    "memory_ablation": False, "log_every": 40,
 }  # fmt: skip
 ADDED: dict[str, dict[str, object]] = {
     "dqn_memory.train": Q_BUDGET,
@@ -115,9 +115,11 @@ def _command(line: str) -> str:
         added = WORLD_MODEL
     if module and module[1] == "dqn_memory.study.run" and ".toml" not in line:
         added = {"smoke": True}
+    if "config" in added:
+        line = re.sub(r" --config \S+", "", line)
     for name, value in added.items():
         flag = f"--{'no-' * (value is False)}{name.replace('_', '-')}"
-        if name == "config" or not re.search(rf"{flag}\b", line):  # of presets the last one wins
+        if not re.search(rf"{flag}\b", line):
             line += f" {flag}" + ("" if isinstance(value, bool) else f" {value}")
     return line
 
