@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ class Package:
     ids: str  # the pattern that its ids begin with
     module: str
     install: str  # what `pip install` is given
+    closes_all: bool = False  # closing one of its environments ends all others of the process
 
 
 PACKAGES = (
@@ -34,15 +34,20 @@ PACKAGES = (
         "(Endless-)?(MortarMayhemB?|MysteryPath|SearingSpotlights)(-Grid)?-v",
         "memory_gym",
         "--no-deps memory-gym pygame",
+        closes_all=True,  # the one display of pygame
     ),
 )
 
 
 def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Call `gymnasium.make`, with one clear sentence for an id, a package or a keyword that does not exist."""
-    _import_package(id)
+    name = id.rpartition(":")[2]
+    package = next((each for each in PACKAGES if re.match(each.ids, name)), None)
+    if package is not None and id == name and id not in gymnasium.registry:
+        _import(package, id)
     try:
-        return gymnasium.make(id, disable_env_checker=True, **kwargs)
+        env = gymnasium.make(id, disable_env_checker=True, **kwargs)
+        return Unclosed(env) if package is not None and package.closes_all else env
     except gymnasium.error.UnregisteredEnv as error:
         raise UserError(near_names("environment", id, {*WORLDS, *gymnasium.registry})) from error
     except (gymnasium.error.Error, ImportError, ValueError) as error:
@@ -53,15 +58,19 @@ def make_env(id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         raise UserError(f"Environment {id!r} cannot be made with {sorted(kwargs)}: {error}") from error
 
 
-def _import_package(id: str) -> None:
-    """Import the package that registers this id, if it is one of those known here and Gymnasium lacks the id.
+class Unclosed(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that stays open, as others of its process would end with it."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def _import(package: Package, id: str) -> None:
+    """Import the package, so that it registers the id.
 
     Raises:
-        UserError: the package is not installed, or cannot be imported.
+        UserError: it is not installed, or cannot be imported.
     """
-    package = next((each for each in PACKAGES if re.match(each.ids, id)), None)
-    if package is None or id in gymnasium.registry or package.module in sys.modules:
-        return
     try:
         importlib.import_module(package.module)
     except Exception as error:  # whatever a package of another age ends on

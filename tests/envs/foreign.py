@@ -19,7 +19,7 @@ class Corridor(gymnasium.Env):
     action_space = spaces.Discrete(2, start=5)
 
     def __init__(self, key="success", render_mode=None):
-        self.key, self.render_mode = key, render_mode
+        self.key, self.render_mode, self.open = key, render_mode, True
 
     def observe(self):
         return {"image": np.full((4, 5, 3), self.time, np.uint8), "mission": self.time % 3 - 1}
@@ -33,6 +33,9 @@ class Corridor(gymnasium.Env):
         self.time += 1
         over = self.time == 3
         return self.observe(), -1.0, over, over, {self.key: action == 6}
+
+    def close(self):
+        self.open = False
 
     def render(self):
         return np.zeros((2, 2, 3), np.uint8)

@@ -29,10 +29,19 @@ def test_the_package_of_an_unknown_id_is_imported_and_no_other(other):
     other.write_text(REGISTERS)
     make_env("CartPole-v1")
     assert "other_package" not in sys.modules
-    for id in ("Other-Corridor-v0", "other_package:Other-Corridor-v0", "Other-Corridor"):  # the newest version
+    for id in ("Other-Corridor-v0", "other_package:Other-Corridor-v0"):
         assert make_env(id, key="won").unwrapped.key == "won"
     with pytest.raises(UserError, match="did you mean 'Other-Corridor-v0'"):
         make_env("Other-Coridor-v0")
+
+
+def test_closing_one_leaves_the_others_open_where_they_share_a_display(other, monkeypatch):
+    other.write_text(REGISTERS)
+    for shared in (False, True):
+        monkeypatch.setattr(packages, "PACKAGES", (Package("Other-", "other_package", "", closes_all=shared),))
+        env = make_env("other_package:Other-Corridor-v0")
+        env.close()
+        assert env.unwrapped.open == shared
 
 
 @pytest.mark.parametrize(("code", "words"), [
