@@ -250,5 +250,5 @@ class TrainConfig:
         """Say where and how this run's network is evaluated."""
         return EvalSetup(
             self.environment.env, self.env_kwargs(training=False), self.environment.observation_key, device,
-            self.acting, self.acting_state,
+            self.acting, self.acting_state, workers=self.environment.env_workers,
         )  # fmt: skip

@@ -10,7 +10,7 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -106,6 +106,7 @@ class Trainer(ABC, Generic[C]):
         self.fleet = make_fleet(
             environment.env, environment.num_envs, self.streams.worlds, self.device,
             observation_key=environment.observation_key, env_kwargs=config.env_kwargs(),
+            workers=environment.env_workers,
         )  # fmt: skip
 
     # ---- the algorithm: what a subclass provides -----------------------------------------------------------------
@@ -257,7 +258,7 @@ class Trainer(ABC, Generic[C]):
         if hasattr(config, "base"):  # what was chosen brings other defaults with it
             config = parse(cls.config_class, argv, base=config.base())
         load_plugins(config.plugin)
-        return cls.resolve(config)
+        return cls.resolve(replace(config, environment=config.environment.completed()))
 
     @classmethod
     def folder(cls, config: C) -> Path:

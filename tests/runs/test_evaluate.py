@@ -148,8 +148,8 @@ def test_a_video_never_replaces_a_file_unasked(cards, capsys, tmp_path):
 def test_other_gymnasium_worlds_are_filmed_where_they_draw(cards, tmp_path):
     setup = EvalSetup("FrozenLake-v1", {}, None, torch.device("cpu"))
     fleet = single_fleet(setup, seed=0, draw=True)
-    assert fleet.envs[0].render_mode == "rgb_array"
-    assert single_fleet(setup, seed=0).envs[0].render_mode is None
+    assert fleet.rows.envs[0].render_mode == "rgb_array"
+    assert single_fleet(setup, seed=0).rows.envs[0].render_mode is None
 
 
 @pytest.mark.parametrize("env", [MEMORY, CAR, CARDS])
