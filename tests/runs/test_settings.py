@@ -230,9 +230,9 @@ def test_help_begins_with_what_matters_and_groups_the_rest(kind, capsys, monkeyp
 def test_a_preset_of_another_trainer_names_its_script():
     config_class = trainer_class("q_network").config_class
     for name in ("glam/catch", str(settings.PRESETS / "glam" / "catch.toml")):
-        with pytest.raises(UserError, match=f"^--config {name} is a preset of world_models.glam.train$"):
+        with pytest.raises(UserError, match=rf"^--config {name} is a preset of world_models\.glam\.train$"):
             parse(config_class, ["--config", name])
-    with pytest.raises(UserError, match="is a preset of dqn_memory.train$"):
+    with pytest.raises(UserError, match=r"is a preset of dqn_memory\.train$"):
         parse(trainer_class("unizero").config_class, ["--config", "demo"])
 
 
