@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FLEETING = ("runs/", "__pycache__/")  # what a checkout may hold afterwards, and git ignores
 GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-TINY = "[network]\nwidth = 8\nheads = 2\n[learner]\nbatch_size = 2\n[replay]\nlearning_starts = 32\n"
+TINY = "total_steps = 160\n[network]\nwidth = 8\nheads = 2\n[learner]\nbatch_size = 2\n[replay]\nlearning_starts = 32\n"
 SHORT = "--total-steps 160 --evaluate-every 0 --final-episodes 2 --num-envs 4 --learning-starts 32 --batch-size 2"
 RUN = "runs/Gridverse-Memory-5x5-v0/dgfqn/seed_1"
 CHAINS = {  # scripts with the defaults of where things go, in budgets of seconds; a line needs those before it
@@ -23,7 +23,7 @@ CHAINS = {  # scripts with the defaults of where things go, in budgets of second
         dqn_memory.inspect {RUN} --episodes 1 --moments 2
         dqn_memory.demo --config ../tiny.toml
         dqn_memory.parameters --env POMDP/CarFlag-v0 --architecture dqn dtqn4
-        dqn_memory.benchmark --quick --only update""",
+        dqn_memory.benchmark --quick --only acting""",
     "envs": """
         envs.baselines --env POMDP/CarFlag-v0 --episodes 10
         envs.memoryless --env POMDP/HeavenHell-v0 --restarts 1 --sweeps 1 --updates 1 --episodes 5 --fresh 5
@@ -42,7 +42,7 @@ CHAINS = {  # scripts with the defaults of where things go, in budgets of second
         world_models.benchmark unizero --quick --device cpu --only acting""",
     "glam": """
         world_models.glam.train --config glam/smoke --run runs/glam
-        world_models.glam.inspect runs/glam --episodes 1 --max-episode-steps 30 --imagined 2
+        world_models.glam.inspect runs/glam --episodes 1 --max-episode-steps 30 --imagined 2 --policy greedy
         world_models.parameters glam
         world_models.benchmark glam --quick --device cpu --only imagination""",
 }
