@@ -189,6 +189,9 @@ class TrainConfig:
     """
 
     trainer: ClassVar[str] = "q_network"
+    first_flags: ClassVar[tuple[str, ...]] = (
+        "config", "env", "architecture", "prior", "total_steps", "seed", "run", "device",
+    )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)
     network: NetworkConfig = field(default_factory=NetworkConfig)

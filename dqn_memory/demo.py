@@ -45,7 +45,7 @@ class Args:
     """Seed of everything."""
     config: str = "demo"
     """A shipped preset's name or a TOML file."""
-    folder: str | None = None
+    run: str | None = None
     """Run folder (None: the next free runs/demo-<n>)."""
 
 
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Train, then show."""
     args = tyro.cli(Args, args=argv, prog="python -m dqn_memory.demo")
     check_numbers(args)
-    folder = Path(args.folder) if args.folder else fresh_folder()
+    folder = Path(args.run) if args.run else fresh_folder()
     try:
         train(args, folder)
     except KeyboardInterrupt:

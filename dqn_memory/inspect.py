@@ -49,7 +49,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True)
 class Args(RunArgument):
-    """Draw and measure what a run's latest checkpoint remembers, in greedy episodes."""
+    """Draw and measure what a run's latest checkpoint remembers, in greedy episodes.
+
+    What it wrote into RUN/inspect before is replaced.
+    """
 
     state_run: Annotated[str, tyro.conf.arg(metavar="RUN")] = ""
     """Run of the same architecture in the same environment, trained with --observe state, to be compared."""

@@ -77,8 +77,8 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --folder") from error
-    require(os.access(folder, os.W_OK), f"cannot write to {folder}: it is protected; choose another --folder")
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another folder") from error
+    require(os.access(folder, os.W_OK), f"cannot write to {folder}: it is protected; choose another folder")
 
 
 def read_text(path: Path, what: str = "") -> str:

@@ -374,7 +374,7 @@ def test_a_world_models_study_shows_what_its_tokens_attend_to(tmp_path):
     carry_out("unizero_priors", folder, "--smoke", "--workers", "2")
     report([str(folder), "--archive", str(kept)])
     report([str(folder)])
-    report([str(kept)])
+    report([str(kept), "--write", str(kept / "report")])
     pages = [(place / "report" / "report.md").read_text() for place in (folder, kept)]
     assert pages[0] == pages[1]
     assert "What the tokens of one window" in pages[0] and "causal in CartPole-v1, seed 1; the episode had" in pages[0]

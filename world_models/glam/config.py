@@ -344,9 +344,15 @@ class ComputeConfig(settings.ComputeConfig):
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Train a GLAM agent in one environment. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
+    """Train a GLAM agent in one environment.
+
+    `--resume RUN` continues a stopped run instead (`--resume RUN --help`).
+    """
 
     trainer: ClassVar[str] = "glam"
+    first_flags: ClassVar[tuple[str, ...]] = (
+        "config", "env", "sequence", "total_steps", "seed", "run", "device", "threads",
+    )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(env=CATCH, num_envs=1))
     atari: AtariConfig = field(default_factory=AtariConfig)

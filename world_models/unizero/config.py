@@ -348,6 +348,9 @@ class TrainConfig:
     """Train a UniZero agent. `--resume RUN` continues a stopped run instead (`--resume RUN --help`)."""
 
     trainer: ClassVar[str] = "unizero"
+    first_flags: ClassVar[tuple[str, ...]] = (
+        "config", "env", "dynamics", "prior", "total_steps", "seed", "run", "device",
+    )  # fmt: skip
 
     environment: EnvironmentConfig = field(default_factory=lambda: EnvironmentConfig(num_envs=8))
     atari: AtariConfig = field(default_factory=lambda: AtariConfig(sticky=0.25))
