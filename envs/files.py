@@ -54,7 +54,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 def portable_name(text: str) -> str:
     """Write a text as one part of a path that every system allows: no separators, no : or *, no device of Windows."""
     name = FORBIDDEN.sub("-", text).rstrip(". ") or "-"
-    return f"{name}_" if DEVICES.fullmatch(name.partition(".")[0].rstrip()) else name
+    return f"_{name}" if DEVICES.fullmatch(name.partition(".")[0].rstrip()) else name
 
 
 def leftovers(folder: Path) -> list[Path]:

@@ -345,8 +345,8 @@ class OutputConfig:
     log_every: Annotated[int, Bounds(0)] = 2_000
     """Environment steps between log lines (0: none)."""
     track: tuple[str, ...] = ("tensorboard",)
-    """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights & Biases)
-    and trackers of a --plugin; or none."""
+    """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights &
+    Biases) and trackers of a --plugin; or none."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"

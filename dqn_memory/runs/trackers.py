@@ -57,7 +57,7 @@ def check_trackers(names: Sequence[str]) -> None:
         if name not in TRACKERS and name != NONE:
             raise UserError(f"--track: {near_names('tracker', name, [*TRACKERS, NONE])}")
     if "wandb" in names and find_spec("wandb") is None:
-        raise UserError("--track wandb needs the package of Weights & Biases, which is not installed: pip install wandb")
+        raise UserError("--track wandb needs the package of Weights & Biases, which is missing: pip install wandb")
 
 
 class TensorBoard:
