@@ -31,7 +31,8 @@ def _check_envs() -> None:
         "work in another folder"
     )
     if sys.argv[:1] == ["-m"]:  # a script of this package is about to run
-        raise SystemExit(f"error: {sentence}")
+        print(f"error: {sentence}", file=sys.stderr)
+        raise SystemExit(2)
     raise ImportError(sentence)
 
 

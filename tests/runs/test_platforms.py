@@ -3,11 +3,13 @@
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 from trained import CARDS, training_flags
 
+import dqn_memory
 from dqn_memory.train import QTrainer
 from envs.files import portable_name
 
@@ -72,9 +74,17 @@ def test_a_run_folder_has_such_a_name():
 def test_who_hides_envs_is_told_in_one_sentence(tmp_path, other, script):
     (tmp_path / other).parent.mkdir(exist_ok=True)
     (tmp_path / other).write_text("")
-    command = ["-m", script, "--help"] if script else ["-c", "import world_models.settings"]
+    command = ["-m", script, "--help"] if script else ["-c", "import dqn_memory.api"]
     done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and done.stdout == ""
+    assert done.returncode == (2 if script else 1) and done.stdout == ""
     last = done.stderr.splitlines()[-1]
     assert f"has a package envs of its own, but Python finds {tmp_path / other} by that name: rename or move" in last
     assert last.startswith("error: ") == (done.stderr.count("\n") == 1) == bool(script)
+
+
+def test_a_bare_folder_hides_envs_where_the_install_is_editable(monkeypatch):
+    spec = ModuleSpec("envs", None, is_package=True)
+    spec.submodule_search_locations = ["/mine/envs"]
+    monkeypatch.setattr(dqn_memory, "find_spec", lambda name: spec)
+    with pytest.raises(ImportError, match="Python finds /mine/envs by that name"):
+        dqn_memory._check_envs()
