@@ -223,7 +223,7 @@ class TrainConfig:
     def check(self) -> None:
         """Raise a UserError for values, or a combination of parts, that cannot work."""
         check_numbers(self)
-        check_parts(self, "network", "exploration", "compute")
+        check_parts(self, "network", "exploration", "output", "compute")
         if self.acting == "padded" and self.learner.lengths:
             raise UserError("--acting padded needs --no-lengths: training must see padding as acting does")
         if self.acting == "padded" and self.acting_state == "episode":

@@ -1,7 +1,7 @@
 """One run folder: everything that a training script needs besides its algorithm.
 
 config.toml       complete and reloadable          metrics.jsonl   one JSON object a line
-environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard
+environment.json  versions, revision, device       events.out...   the same scalars for TensorBoard, or other trackers
 checkpoints/      the latest checkpoint; its manifest.json is renamed last
 
 run = Run.create(path, to_toml(config))
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -124,6 +124,10 @@ class Run:
     def has_checkpoint(self) -> bool:
         """Whether anything was saved yet."""
         return self._checkpoints.exists
+
+    def track(self, names: Sequence[str]) -> None:
+        """Let trackers (see `dqn_memory.runs.trackers`) see each line from now on."""
+        self._metrics.track(names)
 
     def log(self, step: int, scalars: Mapping[str, float]) -> None:
         """Record scalars at an environment step."""

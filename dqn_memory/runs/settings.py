@@ -40,6 +40,7 @@ from dqn_memory.runs.errors import UserError, near_names
 from dqn_memory.runs.kinds import script_of
 from dqn_memory.runs.migration import SCHEMA
 from dqn_memory.runs.toml import NONE, defaults, field_types, from_toml
+from dqn_memory.runs.trackers import check_trackers
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -419,6 +420,9 @@ class OutputConfig:
     """Run folder (None: runs/ENV/VARIANT/seed_SEED); it must not hold a run yet."""
     log_every: Annotated[int, Bounds(0)] = 2_000
     """Environment steps between log lines (0: none)."""
+    track: tuple[str, ...] = ("tensorboard",)
+    """Who is told of them, besides metrics.jsonl: any of tensorboard, csv (a file metrics.csv), wandb (Weights &
+    Biases) and trackers of a --plugin; or none."""
     checkpoint_every: Annotated[int, Bounds(0)] = 50_000
     """Environment steps between checkpoints (0: only at the end)."""
     checkpoint_replay: Literal["full", "none"] = "full"
@@ -427,6 +431,10 @@ class OutputConfig:
     """Environments that cannot be copied (Gymnasium's, Atari's) are resumed by taking all actions since their seeds
     again. A checkpoint that would need more of them starts new episodes, which a resume then begins at (0: every
     checkpoint does; None: none does)."""
+
+    def check(self) -> None:
+        """Refuse trackers that cannot be had."""
+        check_trackers(self.track)
 
 
 @dataclass(frozen=True)

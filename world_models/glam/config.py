@@ -382,7 +382,7 @@ class TrainConfig:
     def check(self) -> None:
         """Refuse every combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "model", "compute")
+        check_parts(self, "model", "output", "compute")
         if self.horizon.maximum < self.horizon.start:
             raise UserError(f"--maximum {self.horizon.maximum} must be at least --start {self.horizon.start}")
         if self._plays_catch:

@@ -389,7 +389,7 @@ class TrainConfig:
     def check(self) -> None:
         """Raise UserError for a combination of parts that cannot work together."""
         check_numbers(self)
-        check_parts(self, "atari", "model", "learner", "search", "compute")
+        check_parts(self, "atari", "model", "learner", "search", "output", "compute")
         check_environment(self.environment)
         self.model.check_used()
         if self.search.tree.discount != self.learner.gamma:
