@@ -12,7 +12,7 @@ from unizero_models import actions, model, simplex
 
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.episodes import Episode
-from dqn_memory.analysis.video import LAST_MS, PAGES, STEP_MS, Looks, save_video
+from dqn_memory.analysis.video import LAST_MS, MARGIN, NAMES, PAGES, ROW, STEP_MS, Looks, save_video
 from dqn_memory.runs.errors import UserError
 from world_models.unizero import plots as unizero_plots
 from world_models.unizero.analysis import attention_maps
@@ -160,13 +160,14 @@ def test_a_video_shows_where_each_decision_looks(tmp_path):
     """The strip below a frame: the weights' colours up to the deciding step, and grey after it."""
     length = 4
     weights = np.zeros((1, length, length))
-    weights[0, 2, 1] = 1.0
+    weights[0, 2, 1] = 0.01  # the darkest colour is the largest weight of the decision
     for looks in ((), (Looks(("layer 0 head 0",), weights),)):
         save_video(tmp_path / f"{len(looks)}.png", [played(length)], (), looks)
     plain, told = (Image.open(tmp_path / name) for name in ("0.png", "1.png"))
     assert plain.n_frames == told.n_frames == length + 1 and told.width == plain.width and told.height > plain.height
     told.seek(2)
-    left, room, line = 14 + 96, told.width - 2 * 14 - 96, plain.height + 14 + 5
+    left, line = MARGIN + NAMES, plain.height + ROW + 5
+    room = told.width - left - MARGIN
     colours = [told.convert("RGB").getpixel((left + round((step + 0.5) * room / length), line)) for step in range(4)]
     nothing, looked, here, ahead = colours
     assert nothing == here and sum(looked) < 0.5 * sum(nothing) and ahead == (236, 236, 236)
