@@ -137,8 +137,7 @@ def draw(
         figures["observability.png"] = gap_figure(gap, config, agent)
     written = [plots.save(figure, folder / name) for name, figure in figures.items()]
     if episode.frames:
-        looks = Looks.of(found.attention)
-        save_video(folder / "episode.gif", [episode], names, [looks] if looks else [])
+        save_video(folder / "episode.gif", [episode], names, [Looks.of(found.attention)])
         written.append(folder / "episode.gif")
     return written
 

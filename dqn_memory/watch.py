@@ -21,7 +21,6 @@ from rich.console import Console
 from rich.live import Live
 
 from dqn_memory.agent import load_network
-from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode, action_names, play_each
 from dqn_memory.analysis.terminal import lines, screen
 from dqn_memory.analysis.video import LAST_MS, Looks, check_target, page, save_video
@@ -64,9 +63,7 @@ def watched(args: Args) -> tuple[Watched, tuple[str, ...]]:
 
     def play() -> Watched:
         for episode in play_each(setup, network, args.seed, args.episodes, args.initial, draw=True):
-            given = episode.observation, episode.previous_action
-            attention = {} if args.reset_memory else episode_attention(network, *given, config.acting)
-            yield episode, Looks.of({layer: maps.double().numpy() for layer, maps in attention.items()})
+            yield episode, None if args.reset_memory else Looks.found(network, episode, config.acting)
 
     return play(), action_names(setup)
 

@@ -12,7 +12,10 @@ import matplotlib
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from dqn_memory.acting import ActingMode
+from dqn_memory.analysis.attention import episode_attention
 from dqn_memory.analysis.episodes import Episode
+from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
 from envs.files import disk_errors, write_atomic
 
@@ -44,6 +47,12 @@ class Looks:
         names = (f"layer {layer} head {head}" for layer, maps in attention.items() for head in range(len(maps)))
         return cls(tuple(names), np.concatenate(list(attention.values())))
 
+    @classmethod
+    def found(cls, network: QNetwork, episode: Episode, acting: ActingMode) -> Self | None:
+        """Compute what each decision of an episode attended to."""
+        attention = episode_attention(network, episode.observation, episode.previous_action, acting)
+        return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
+
     def at(self, step: int) -> tuple[Array, float]:
         """Give the weights (R, T) of one decision as shares of the largest, and that one."""
         weights = self.weights[:, step]
@@ -63,7 +72,7 @@ def save_video(
     path: Path,
     episodes: Sequence[Episode],
     actions: Sequence[str] = (),
-    looks: Sequence[Looks] = (),
+    looks: Sequence[Looks | None] = (),
     step_ms: int = STEP_MS,
 ) -> None:
     """Write episodes with frames, one after the other; `actions` are names for the action numbers.
