@@ -56,7 +56,7 @@ def ship(run: Path, folder: Path) -> None:
         lines = [json.dumps(line) + "\n" for line in metrics if len(line) > 1]
         write_atomic(folder / METRICS, "".join(lines).encode())
         made.save(checkpoint.step, weights, {}, header=checkpoint.header | {"config": text})
-    (folder / LOCK).unlink()
+    (folder / LOCK).unlink(missing_ok=True)
 
 
 @one_line_errors
