@@ -1,10 +1,8 @@
 """Deep Q-learning with interchangeable memory blocks for partially observable environments.
 
-    from dqn_memory import Agent
+    from dqn_memory.api import Agent, evaluate, load_run, train
 
-    agent = Agent.load("runs/demo-1")
-
-Importing the package imports no torch: its names are loaded at their first use.
+Importing the package imports no torch: `dqn_memory.Agent` is loaded at its first use.
 """
 
 from __future__ import annotations

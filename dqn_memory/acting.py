@@ -137,6 +137,21 @@ class MemorylessActor:
         self.actor.observe(observation, previous_action, torch.ones_like(reset))
 
 
+class GreedyPolicy:
+    """Act by the highest Q-value in N episodes."""
+
+    def __init__(self, actor: Actor, network: QNetwork, num_envs: int) -> None:
+        self.actor = actor
+        self.previous_action = torch.full((num_envs,), network.num_actions, device=next(network.parameters()).device)
+
+    def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose actions (N,) for observations (N, ...), and give their Q-values (N, A)."""
+        self.actor.observe(observation, self.previous_action, reset)
+        q = self.actor.q_values()
+        self.previous_action = q.argmax(1)
+        return self.previous_action, q
+
+
 def make_actor(
     network: QNetwork, num_envs: int, device: torch.device, acting: ActingMode, state: ActingState
 ) -> WindowActor | StateActor:

@@ -1,4 +1,4 @@
-"""A trained agent in five lines.
+"""A trained agent in a loop of one's own: Q-networks, UniZero and GLAM alike.
 
     agent = Agent.load("runs/demo-1")
     observation, reset = env.reset()[0], True
@@ -6,11 +6,13 @@
         observation, _, terminated, truncated, _ = env.step(agent.act(observation, reset))
         reset = terminated or truncated  # then observation = env.reset()[0], unless env does so itself
 
-It takes the environment's own observations, of one environment or of a batch, and keeps its own memory.
+It takes the environment's own observations, of one environment or of a batch, and keeps its own memory. `play` is that
+loop, for one environment or a vector of them, in any autoreset mode.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,16 +21,20 @@ from typing import Any, Self
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
-from dqn_memory.acting import Actor, EvalSetup, evaluate, make_actor
+from dqn_memory.acting import EvalSetup, GreedyPolicy, evaluate, make_actor
 from dqn_memory.analysis.episodes import action_names, play_in
 from dqn_memory.analysis.video import check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import kind_of, trainer_class
 from dqn_memory.runs.resume import read_run
-from dqn_memory.runs.score import Evaluation, EvaluationOptions
-from dqn_memory.runs.settings import ComputeConfig, EnvironmentConfig
+from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
+from dqn_memory.runs.settings import ComputeConfig
+from dqn_memory.runs.trainer import LoadedPolicy, Policy
 from envs.fleet import make_fleet
 from envs.gymnasium_fleet import make_env
 from envs.registry import WORLDS
@@ -48,9 +54,8 @@ class Interface:
     first_action: int
 
     @classmethod
-    def of(cls, environment: EnvironmentConfig) -> Interface:
-        """Make the interface of an environment; a UserError says why there is none."""
-        env, kwargs, key = environment.env, environment.kwargs(training=False), environment.observation_key
+    def of(cls, env: str, kwargs: dict[str, Any], key: str | None = None) -> Interface:
+        """Make the interface of an environment made with `kwargs`; a UserError says why there is none."""
         if env.startswith("ALE/") or env.removeprefix("envs:") in WORLDS:
             fleet = make_fleet(env, 1, 0, observation_key=key, env_kwargs=kwargs)
             raw, (_, encode) = fleet.observation_space, encoder(fleet.observation_space)
@@ -66,52 +71,46 @@ class Interface:
             made.close()
 
 
-def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, TrainConfig, int]:
-    """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
-
-    Returns it with the run's config and the environment step it was saved at; nothing is written.
-    Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, weights that do not
-    fit the config, or a device that is not there.
-    """
-    try:
-        torch.zeros(1, device=device).cpu()  # torch would name all its kinds of device, or fail much later
-    except (RuntimeError, AssertionError, TypeError):
-        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
-    checkpoint, config = read_run(Path(run), TrainConfig)
-    interface = Interface.of(config.environment)
-    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
-        network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
-    part = "average" if checkpoint.part("average") else "network"
-    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
-    return network.to(device).eval(), config, checkpoint.step
-
-
 class Agent:
-    """Greedy actions of a trained network, with its context or recurrent state kept between calls.
+    """A trained policy, with what it remembers kept between calls.
+
+    A Q-network takes the action of the highest value, UniZero the most visited one of a search without noise, GLAM
+    draws one, as in training.
 
     Attributes:
-        q: Q-values (N, A) of the newest call.
+        config: of its training.
+        step: environment steps of its training.
+        q: what the newest actions were chosen by, (N, A): Q-values; of UniZero and GLAM the policy's probabilities.
     """
 
-    def __init__(self, network: QNetwork, config: TrainConfig, interface: Interface, rows: int | None = None) -> None:
-        self.network, self.config, self.interface = network, config, interface
-        self.device = next(network.parameters()).device
-        self.q = np.zeros((0, network.num_actions), np.float32)
+    def __init__(self, loaded: LoadedPolicy, interface: Interface, rows: int | None = None) -> None:
+        self.config, self.step, self.interface, self._loaded = loaded.config, loaded.step, interface, loaded
+        self.q = np.zeros((0, interface.num_actions), np.float32)
         ranges = integer_ranges(interface.encoded)
         self._sizes = None if ranges is None else ranges[0]  # of each component of an encoded observation
-        self._actor: Actor | None = None
-        self._previous = torch.zeros(0, dtype=torch.int64)
+        self._policy: Policy | None = None
+        self._rows = 0
         if rows is not None:
             self._start(rows)
 
     @classmethod
-    def load(cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu") -> Self:
-        """Read the agent of a run folder; `rows` fixes the batch size N, else the first `act` does.
+    def load(cls, run: Path | str, rows: int | None = None, device: torch.device | str = "cpu", seed: int = 0) -> Self:
+        """Read the agent of a run's latest checkpoint, whatever trained it.
 
-        Raises UserError as `load_network` does.
+        Args:
+            run: its folder.
+            rows: batch size N; None: the first `act` says it.
+            device: where its networks are.
+            seed: of what UniZero and GLAM draw.
+
+        Raises:
+            UserError: there is no run or checkpoint, it is damaged or foreign, or the device is not there.
         """
-        network, config, _ = load_network(run, device)
-        return cls(network, config, Interface.of(config.environment), rows)
+        kind = kind_of(Run.open(run).load(with_replay=False))
+        loaded = trainer_class(kind).load_policy(Path(run), usable_device(device), seed)
+        environment = loaded.config.environment
+        interface = Interface.of(environment.env, loaded.env_kwargs, environment.observation_key)
+        return cls(loaded, interface, rows)
 
     def act(self, observation: Any, reset: Any) -> Any:
         """Choose an action for each observation and remember both.
@@ -130,22 +129,43 @@ class Agent:
         """
         batch, single = self._batch(observation)
         rows = len(batch)
-        again = _resets(reset, rows).to(self.device)
-        actor = self._actor or self._start(rows)
-        if rows != len(self._previous):
-            raise UserError(f"the agent remembers {len(self._previous)} environments, but got observations of {rows}")
-        actor.observe(torch.from_numpy(batch).to(self.device), self._previous, again)
-        q = actor.q_values()  # (N, A)
-        self.q, self._previous = q.float().cpu().numpy(), q.argmax(1)
-        chosen = self._previous.cpu().numpy() + self.interface.first_action
+        again = _resets(reset, rows).to(self._loaded.device)
+        policy = self._policy or self._start(rows)
+        if rows != self._rows:
+            raise UserError(f"the agent remembers {self._rows} environments, but got observations of {rows}")
+        action, q = policy.act(torch.from_numpy(batch).to(self._loaded.device), again)
+        self.q = q.float().cpu().numpy()
+        chosen = action.cpu().numpy() + self.interface.first_action
         return int(chosen[0]) if single else chosen
 
-    def _start(self, rows: int) -> Actor:
+    def play(
+        self, env: gymnasium.Env[Any, Any] | VectorEnv[Any, Any, Any], episodes: int = 100, seed: int | None = None
+    ) -> Score:
+        """Play whole episodes from fresh memory, and leave what `act` remembers as it is.
+
+        Args:
+            env: one environment, or a vector of them in any autoreset mode; each plays as many episodes as the others,
+                so that short ones are not favoured.
+            episodes: how many to count.
+            seed: of the first reset; None: the environment's own.
+
+        Returns:
+            Success, return and length of each. Success is what the environment's info says, as "success" or
+            "is_success"; where it says nothing, `env_reports_success` is False.
+
+        Raises:
+            UserError: the observations or the number of episodes do not fit.
+        """
+        if episodes < 1:
+            raise UserError(f"episodes is {episodes}; it must be at least 1")
+        vector = env if isinstance(env, VectorEnv) else SyncVectorEnv([lambda: env], autoreset_mode="SameStep")
+        return play_vector(Agent(self._loaded, self.interface, vector.num_envs), vector, episodes, seed)
+
+    def _start(self, rows: int) -> Policy:
         if rows < 1:
             raise UserError(f"rows is {rows}; it must be at least 1")
-        self._actor = make_actor(self.network, rows, self.device, self.config.acting, self.config.acting_state)
-        self._previous = torch.full((rows,), self.network.num_actions, device=self.device)
-        return self._actor
+        self._policy, self._rows = self._loaded.start(rows), rows
+        return self._policy
 
     def _batch(self, observation: Any) -> tuple[Array, bool]:
         """Encode observations (N, ...); tell whether there was one without the axis N."""
@@ -205,6 +225,74 @@ def _resets(reset: Any, rows: int) -> torch.Tensor:
     return torch.tensor(np.broadcast_to(given, rows))
 
 
+def play_vector(agent: Agent, envs: VectorEnv[Any, Any, Any], episodes: int, seed: int | None) -> Score:
+    """Play the first `episodes` episodes, by round and then by row, in a vector of N environments."""
+    mode, rows = AutoresetMode(envs.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP)), envs.num_envs
+    tally, reported = Tally(math.ceil(episodes / rows), rows), True
+    returns, lengths = np.zeros(rows), np.zeros(rows, np.int64)
+    reset, idle = np.ones(rows, bool), np.zeros(rows, bool)  # idle: the next step is the row's reset
+    observation, _ = envs.reset(seed=seed)
+    while tally.open:
+        observation, reward, terminated, truncated, info = envs.step(agent.act(observation, reset))
+        returns, lengths = returns + np.where(idle, 0.0, reward), lengths + ~idle
+        done = (terminated | truncated) & ~idle
+        success, told = _success(info, returns)
+        reported &= bool(told[done].all())
+        tally.add(done, success, returns, lengths)
+        returns[done], lengths[done] = 0.0, 0
+        reset, idle = (idle, done) if mode is AutoresetMode.NEXT_STEP else (done, idle)
+        if mode is AutoresetMode.DISABLED and done.any():
+            observation, _ = envs.reset(options={"reset_mask": done})
+    return tally.score(episodes, reported=reported)
+
+
+def _success(info: dict[str, Any], returns: Array) -> tuple[Array, Array]:
+    """Read the success of episodes that ended, (N,), and where it was told; a return above 0 stands in for it."""
+    final = info.get("final_info", info)
+    for name in ("success", "is_success"):
+        if name in final:
+            return np.asarray(final[name], bool), np.asarray(final.get(f"_{name}", True), bool)
+    return returns > 0, np.zeros(len(returns), bool)
+
+
+# ---- Q-networks from checkpoints -------------------------------------------------------------------------------------
+def usable_device(device: torch.device | str) -> torch.device:
+    """Give a device that tensors can be put on; a UserError says that it is not there."""
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, TypeError):  # torch would name all its kinds of device, or fail much later
+        raise UserError(f"there is no device {str(device)!r} here; use 'cpu', or 'cuda' where torch sees one") from None
+    return torch.device(device)
+
+
+def load_network(run: Path | str, device: torch.device | str = "cpu") -> tuple[QNetwork, TrainConfig, int]:
+    """Read the network of a run folder's latest checkpoint, averaged where the run averages, in evaluation mode.
+
+    Returns it with the run's config and the environment step it was saved at; nothing is written.
+    Raises UserError for a folder without a run or checkpoint, a damaged or foreign one, weights that do not
+    fit the config, or a device that is not there.
+    """
+    device = usable_device(device)
+    checkpoint, config = read_run(Path(run), TrainConfig)
+    environment = config.environment
+    interface = Interface.of(environment.env, environment.kwargs(training=False), environment.observation_key)
+    with torch.random.fork_rng(devices=[]):  # the first weights are overwritten at once
+        network = config.network.build(observation_spec(interface.encoded), interface.num_actions)
+    part = "average" if checkpoint.part("average") else "network"
+    checkpoint.fill(network, part, f"the weights of {run} do not fit its config and environment")
+    return network.to(device).eval(), config, checkpoint.step
+
+
+def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
+    """Read the greedy policy of a Q-network, which draws nothing."""
+    network, config, step = load_network(run, device)
+
+    def start(rows: int) -> Policy:
+        return GreedyPolicy(make_actor(network, rows, device, config.acting, config.acting_state), network, rows)
+
+    return LoadedPolicy(config, config.env_kwargs(training=False), step, device, start)
+
+
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     """Play greedy episodes with the network of a run's latest checkpoint, and film some where that is asked for.
 
@@ -233,7 +321,8 @@ def _setup(options: EvaluationOptions, config: TrainConfig, network: QNetwork, d
     if options.env is None:
         return setup
     environment = replace(config.environment, env=options.env, path=None)
-    setup, other = replace(setup, env=options.env, env_kwargs=environment.kwargs(False)), Interface.of(environment)
+    setup = replace(setup, env=options.env, env_kwargs=environment.kwargs(training=False))
+    other = Interface.of(setup.env, setup.env_kwargs, environment.observation_key)
     spec = observation_spec(other.encoded)
     if (spec, other.num_actions) != (network.spec, network.num_actions):
         raise UserError(

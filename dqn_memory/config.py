@@ -161,7 +161,7 @@ class EvaluationConfig:
     stop_at_success: Annotated[float, Bounds(0, 1)] | None = None
     """End the run as soon as an evaluation reaches this success rate (None: run to --total-steps). The
     environment says what a success is, a Gymnasium one by `success` or `is_success` in the info of an episode's last
-    step; where it says nothing, a return above 0 counts as one, and printed lines say `positive return`. Where episodes
+    step; where it says nothing, a return above 0 counts as one, and printed lines give the return alone. Where episodes
     are drawn, the last evaluation plays others and does not inherit the luck of the one that ended the run; where every
     initial state is tried, it is the same evaluation again, so its score is the best seen, not an unbiased one."""
     final_episodes: Annotated[int, Bounds(1)] = 1_000

@@ -4,8 +4,8 @@ Plays episodes and prints success, return and length. A Q-network plays greedily
 initial states is tried from each of them once, which leaves no interval to give. Any other is sampled, and the 95 %
 intervals are Wilson's for the success rate and the normal one for the means. A UniZero agent plays without noise (the
 most visited action), a GLAM agent with drawn actions, as in training, and with the most probable ones. Success
-is what the environment says; where it says nothing, the share of episodes with a return above 0 stands in its place, as
-"positive return" (JSON: success_told is false).
+is what the environment says; where it defines none, the return comes first and no success is printed (JSON:
+success_told is false, and the fields of success hold the share of episodes with a return above 0).
 """
 
 from __future__ import annotations
@@ -63,15 +63,17 @@ def as_text(folder: Path, args: Args, found: Evaluation) -> str:
     text = [f"{folder} at step {found.step:,}: {found.agent} in {found.env}{blind}"]
     for policy, score in found.scores.items():
         if score.exhaustive:
-            how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic world once"
+            how = f"exhaustive: each of the {score.episodes:,} initial states of the deterministic environment once"
         else:
             how = f"{policy} actions, " if policy else "sampled: "
             how += f"{score.episodes:,} episodes with seed {args.seed}, 95 % intervals"
-        success, *others = lines(score)
-        known = baseline_summary(float(score.success.mean()), found.env, found.env_kwargs)
-        success += f"   {int(score.success.sum()):,} of {score.episodes:,}{known}"
+        first, *others = lines(score)
+        if score.env_reports_success:
+            what = " initial states" if score.exhaustive else ""
+            known = baseline_summary(float(score.success.mean()), found.env, found.env_kwargs)
+            first += f"   {int(score.success.sum()):,} of {score.episodes:,}{what}{known}"
         indent = "  " if policy else ""
-        text += [how, *(f"{indent}{line}" for line in (success, *others))]
+        text += [how, *(f"{indent}{line}" for line in (first, *others))]
     return "\n".join(text)
 
 

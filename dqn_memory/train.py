@@ -20,14 +20,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dqn_memory.acting import Explorer, evaluate, make_actor
-from dqn_memory.agent import evaluate_run
+from dqn_memory.agent import evaluate_run, load_policy
 from dqn_memory.analysis.size import match
 from dqn_memory.config import LearnerConfig, TrainConfig
 from dqn_memory.network import QNetwork, observation_spec, trimmed_length
 from dqn_memory.replay import ContextBatch, Replay, WindowBatch
 from dqn_memory.runs.backend import resolve_backend
 from dqn_memory.runs.cuda_graph import Captured
-from dqn_memory.runs.score import Score
+from dqn_memory.runs.score import Score, summary
 from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
@@ -158,15 +158,8 @@ class QTrainer(Trainer[TrainConfig]):
 
     def summary(self, score: Score) -> str:
         """Say what the script prints of the last evaluation."""
-        low, high = score.interval()
-        kind = "all initial states" if score.exhaustive else f"{score.episodes} episodes"
-        baselines = baseline_summary(
-            float(score.success.mean()), self.config.environment.env, self.config.env_kwargs(training=False)
-        )
-        return (
-            f"{score.word} {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {kind}{baselines}, "
-            f"return {score.returns.mean():.2f}, length {score.lengths.mean():.1f}"
-        )
+        environment, options = self.config.environment.env, self.config.env_kwargs(training=False)
+        return summary(score, baseline_summary(float(score.success.mean()), environment, options))
 
     @classmethod
     def variant(cls, config: TrainConfig) -> str:
@@ -187,6 +180,7 @@ class QTrainer(Trainer[TrainConfig]):
         return replace(config, network=match(config.match, config.network, spec, fleet.num_actions))
 
     evaluate_run = staticmethod(evaluate_run)
+    load_policy = staticmethod(load_policy)
 
 
 # ---- sample ----------------------------------------------------------------------------------------------------------

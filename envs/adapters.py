@@ -53,7 +53,8 @@ class _Adapter:
 class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
     """One world as a Gymnasium environment on numpy.
 
-    `info["success"]` is set on the final step of every episode. The world truncates itself at `time_limit`.
+    `info["success"]` is set on the final step of every episode, where the world defines a success. The world truncates
+    itself at `time_limit`.
 
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
@@ -82,7 +83,7 @@ class WorldEnv(_Adapter, gymnasium.Env[Any, Any]):
             self._started(), self._actions[int(action)], u
         )
         ended, cut = terminated.item(), truncated.item()
-        info = {"success": success.item()} if ended or cut else {}
+        info = {"success": success.item()} if (ended or cut) and self.world.defines_success else {}
         return self._observation(self.state), reward.item(), ended, cut, info
 
     def render(self) -> Any:
@@ -100,8 +101,9 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
     """N rows of one world as a Gymnasium vector environment.
 
     Row i with seed s is `WorldEnv` with seed s; an integer seed gives row i the seed `seed + i`, as in
-    Gymnasium's own vector environments. All autoreset modes are served; in `SAME_STEP` the last observation
-    and info of an episode are in `info["final_obs"]` and `info["final_info"]`.
+    Gymnasium's own vector environments. All autoreset modes are served. In `SAME_STEP`, the default, an observation
+    begins a new episode wherever its step ended one; the last observation and info of the old one are in
+    `info["final_obs"]` and `info["final_info"]`.
 
     Args:
         world: an id of `envs.registry.WORLDS`, which takes the remaining keywords, or a world.
@@ -114,7 +116,7 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
         self,
         world: str | World[Any],
         num_envs: int = 1,
-        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.SAME_STEP,
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
@@ -190,7 +192,8 @@ class WorldVectorEnv(_Adapter, VectorEnv[Any, Array, Array]):
     def _info(self, finished: Rows, after: State, success: Mask) -> dict[str, Any]:
         """Report the episodes that have just ended, in the rows `finished` (M,)."""
         done = self._done
-        info: dict[str, Any] = {"success": success & done, "_success": done.copy()}
+        told = self.world.defines_success
+        info: dict[str, Any] = {"success": success & done, "_success": done.copy()} if told else {}
         if self.autoreset_mode is AutoresetMode.SAME_STEP:
             final = self._unflatten(self._engine.observation(after)[finished])
             info["final_info"] = {name: value.copy() for name, value in info.items()}

@@ -84,6 +84,7 @@ class World(ABC, Generic[S]):
         time_limit: an episode that has not terminated after this many steps is truncated.
         state_space: the space of what `observe_state` returns; None where a world does not offer it.
         device: where all tables are and all tensors are expected.
+        defines_success: whether an episode can succeed at all; where it cannot, scores are returns.
         runs_on_numpy: `reset`, `step` and `truncated` are written with `envs.numpy_backend` and operators alone, and
             all tables are tensors among the attributes of the world, or of parts that say the same of themselves, so
             that numpy arrays may stand for all tensors.
@@ -95,6 +96,7 @@ class World(ABC, Generic[S]):
     step_draws: int
     observation_space: gymnasium.Space[Any]
     state_space: gymnasium.Space[Any] | None = None
+    defines_success: bool = True
     runs_on_numpy: bool = False
 
     def __init__(self, time_limit: int, device: str | torch.device = "cpu") -> None:
@@ -166,7 +168,7 @@ class StateObserved(World[Any]):
         self.num_actions, self.action_names = world.num_actions, world.action_names
         self.reset_draws, self.step_draws = world.reset_draws, world.step_draws
         self.observation_space: Any = world.state_space
-        self.state_space = world.state_space
+        self.state_space, self.defines_success = world.state_space, world.defines_success
         self.runs_on_numpy = world.runs_on_numpy
 
     def reset(self, u: Tensor) -> State:

@@ -61,8 +61,6 @@ class TensorFleet:
             contract of `envs.core.World` in its members or in what its functions give.
     """
 
-    reports_success = True
-
     def __init__(self, world: World[Any], num_envs: int, seed: int, initial: Tensor | None = None) -> None:
         require(num_envs >= 1, f"num_envs must be at least 1, not {num_envs}.")
         probe(world)
@@ -71,7 +69,7 @@ class TensorFleet:
             raise UserError(f"initial reset draws must be {wanted}, not of shape {tuple(initial.shape)}.")
         self.world, self.num_envs, self.initial = world, num_envs, initial
         self.num_actions, self.observation_space = world.num_actions, world.observation_space
-        self.device = world.device
+        self.device, self.reports_success = world.device, world.defines_success
         self.generator = torch.Generator(self.device).manual_seed(seed)
         self._advance = advance_finished if self.device.type == "cpu" else advance
         self.state: State | None = None

@@ -13,7 +13,6 @@ from torch import Tensor
 from dqn_memory.acting import ActingMode, ActingState, Actor, EvalSetup
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import UserError
-from dqn_memory.runs.score import success_word
 from envs.fleet import Fleet, TensorFleet, make_fleet
 from envs.registry import WORLDS, make_world
 
@@ -45,7 +44,9 @@ class Episode:
     @property
     def outcome(self) -> str:
         """How it ended, in words."""
-        return f"{'' if self.success else 'no '}{success_word(self.env_reports_success)}"
+        if not self.env_reports_success:
+            return f"return {self.episode_return:.2f}"
+        return "success" if self.success else "no success"
 
 
 def play_in(

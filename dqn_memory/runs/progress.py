@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-FIRST = {"success": 0, "positive return": 0, "loss": 1}  # the rest follows in the order of its first mention
+FIRST = {"success": 0, "return": 0, "loss": 1}  # the rest follows in the order of its first mention
 
 
 class Progress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
@@ -14,7 +14,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.folder import Run
 from dqn_memory.runs.kinds import check_kind
 from dqn_memory.runs.migration import leaves
-from dqn_memory.runs.settings import Engine, parse
+from dqn_memory.runs.settings import Engine, Settings, parse
 from dqn_memory.runs.toml import from_record, to_toml
 from envs.cli import load_plugins
 
@@ -56,7 +56,7 @@ def read_run(run: Path, config_class: type[C]) -> tuple[Checkpoint, C]:
     return checkpoint, config
 
 
-def reopened(argv: Sequence[str], config_class: type[C]) -> tuple[C, Run]:
+def reopened(argv: Settings, config_class: type[C]) -> tuple[C, Run]:
     """Open a run of any trainer; give it and its config as the flags change it."""
     flags = parse(ResumeConfig, argv)
     run = Run.take_up(Path(flags.resume))
@@ -140,6 +140,8 @@ def check_unfinished(run: Run, config: Any, steps: int, solved: bool) -> None:
         raise UserError(f"{run.path} is complete at {steps} steps; give a larger --total-steps to go on")
 
 
-def resumes(argv: Sequence[str]) -> bool:
-    """Whether a command line continues a run."""
+def resumes(argv: Settings) -> bool:
+    """Whether a command line, or settings by name, continues a run."""
+    if isinstance(argv, Mapping):
+        return "resume" in argv
     return any(word == "--resume" or word.startswith("--resume=") for word in argv)

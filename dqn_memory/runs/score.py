@@ -13,19 +13,15 @@ from dqn_memory.runs.settings import Bounds
 from envs.core import Step
 
 Measure = tuple[float, float | None, float | None]  # mean, low, high
-SUCCESS, POSITIVE = "success", "positive return"  # the success rate, and what counts where no success is reported
-
-
-def success_word(reported: bool) -> str:
-    """Name a rate of successes where it is printed."""
-    return SUCCESS if reported else POSITIVE
+SUCCESS = "success"
 
 
 @dataclass(frozen=True)
 class Score:
     """Outcomes of complete greedy episodes, one entry each. `exhaustive`: every initial state exactly once.
 
-    `env_reports_success`: the environment said what a success is; where it did not, `success` is a return above 0.
+    `env_reports_success`: the environment said what a success is; where it did not, `success` is a return above 0, and
+    printed texts leave it out.
     """
 
     success: np.ndarray  # bool
@@ -34,10 +30,9 @@ class Score:
     exhaustive: bool
     env_reports_success: bool = True
 
-    @property
-    def word(self) -> str:
-        """What the rate of successes is called where it is printed."""
-        return success_word(self.env_reports_success)
+    def __str__(self) -> str:
+        """Say in one line how well it went."""
+        return summary(self)
 
     @property
     def episodes(self) -> int:
@@ -83,15 +78,38 @@ class Tally:
 
     def count(self, step: Step) -> None:
         """Take note of the episodes that end with this step; rows that are through count no more."""
-        ended = np.flatnonzero(step.done.cpu().numpy() & (self.finished < self.quota))
-        for entry, values in enumerate((step.success, step.episode_return, step.episode_length)):
-            self.outcome[entry, self.finished[ended], ended] = values.cpu().numpy()[ended]
+        outcome = (step.success, step.episode_return, step.episode_length)
+        self.add(step.done.cpu().numpy(), *(values.cpu().numpy() for values in outcome))
+
+    def add(self, done: np.ndarray, success: np.ndarray, returns: np.ndarray, lengths: np.ndarray) -> None:
+        """Take note of what the rows (N,) say whose episodes end now."""
+        ended = np.flatnonzero(done & (self.finished < self.quota))
+        for entry, values in enumerate((success, returns, lengths)):
+            self.outcome[entry, self.finished[ended], ended] = values[ended]
         self.finished[ended] += 1
 
     def score(self, episodes: int | None = None, exhaustive: bool = False, reported: bool = True) -> Score:
         """Of the first `episodes` by round, then row (None: of all)."""
         success, returns, lengths = self.outcome.reshape(3, -1)[:, :episodes]
         return Score(success.astype(bool), returns, lengths.astype(np.int64), exhaustive, reported)
+
+
+def summary(score: Score, baselines: str = "") -> str:
+    """Say in one line what counts most, first: success where the environment defines one, else the return.
+
+    `baselines` says what others reach.
+    """
+    low, high = score.interval()
+    mean, least, most = mean_interval(score.returns, score.exhaustive)
+    number, length = f"{score.episodes:,}", f"length {score.lengths.mean():.1f}"
+    if not score.env_reports_success:
+        between = "" if least is None or most is None else f" [{least:.2f}, {most:.2f}]"
+        kind = "all initial states, " if score.exhaustive else ""
+        return f"return {mean:.2f}{between} on {kind}{number} episodes, {length}"
+    rate = f"success {score.success.mean():.3f} [{low:.3f}, {high:.3f}] on {number} episodes"
+    if score.exhaustive:
+        rate = f"success on {int(score.success.sum()):,} of {number} initial states"
+    return f"{rate}{baselines}, return {mean:.2f}, {length}"
 
 
 def report(score: Score) -> dict[str, Measure]:
@@ -124,10 +142,11 @@ def fields(score: Score) -> dict[str, float | None]:
 
 
 def lines(score: Score) -> list[str]:
-    """Write a line a measure, aligned: success first, by the name of what was counted."""
-    names = {name: score.word if name == SUCCESS else name for name in report(score)}
-    width = max(8, *map(len, names.values()))
-    return [f"{names[name]:<{width}} {_written(name, measure)}" for name, measure in report(score).items()]
+    """Write a line a measure, aligned: success first, where the environment defines one."""
+    measures = report(score)
+    if not score.env_reports_success:
+        del measures[SUCCESS]
+    return [f"{name:<8} {_written(name, measure)}" for name, measure in measures.items()]
 
 
 def _written(name: str, measure: Measure) -> str:
@@ -179,7 +198,12 @@ class Evaluation:
     env: str
     env_kwargs: dict[str, Any]
     scores: dict[str, Score]
-    """One, or one for each way to choose actions."""
+    """One, or one for each way to choose actions; `score` is the first."""
     facts: dict[str, Any]
     """What the kind of agent adds to the output for programs."""
     backend: Choice | None = None
+
+    @property
+    def score(self) -> Score:
+        """The score of actions chosen as in training, where there are several ways."""
+        return next(iter(self.scores.values()))

@@ -24,7 +24,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, is_dataclass, make_dataclass, replace
 from functools import reduce
@@ -32,10 +32,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 import docstring_parser
+import tomli_w
 import tyro
 
 from dqn_memory.runs.errors import UserError, near_names
-from dqn_memory.runs.toml import defaults, field_types, from_toml
+from dqn_memory.runs.migration import SCHEMA
+from dqn_memory.runs.toml import NONE, defaults, field_types, from_toml
 from envs.files import read_text
 from envs.registry import WORLDS
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:  # scripts that compute nothing, such as the runner of studies
 
 C = TypeVar("C")
 Keys = tuple[str, ...]
+Settings = Sequence[str] | Mapping[str, Any]  # a command line, or its flags by name, with underscores
 Repeatable = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 Engine = Literal["eager", "compile", "cudagraph"]
 CONFIG_HELP = "a shipped preset's name or a TOML file; repeatable, the later one wins"
@@ -54,7 +57,7 @@ PRESETS = Path(__file__).resolve().parents[2] / "configs"  # beside the package,
 
 def parse(
     config_class: type[C],
-    argv: Sequence[str] | None = None,
+    argv: Settings | None = None,
     presets: Path = PRESETS,
     prog: str | None = None,
     base: C | None = None,
@@ -62,10 +65,12 @@ def parse(
     """Read a config from the command line: defaults (or `base`), then each --config in order, then the flags.
 
     Raises UserError for a bad config file or a combination that the config class refuses; unknown
-    flags and --help end the process as argparse does.
+    flags and --help end the process as argparse does. Settings by name raise a UserError in every case.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
     config = defaults(config_class) if base is None else base
+    if isinstance(argv, Mapping):
+        return _settings(config, argv, presets)
+    arguments = list(sys.argv[1:] if argv is None else argv)
     for name in _config_names(arguments):
         config = read_config(config_class, name, presets, config)
     about = inspect.cleandoc(config_class.__doc__ or "")
@@ -88,6 +93,30 @@ def read_config(config_class: type[C], name: str, presets: Path = PRESETS, base:
     """Lay a preset or a TOML file over `base` (the defaults)."""
     path = _find(name, presets)
     return from_toml(config_class, read_text(path, "the config file "), str(path), base)
+
+
+def _settings(config: C, settings: Mapping[str, Any], presets: Path) -> C:
+    """Lay presets and then settings over a config: {"config": "demo", "total_steps": 5_000, "prior": "local"}."""
+    given = dict(settings)
+    presets_given = given.pop("config", ()) if "config" not in field_types(type(config)) else ()
+    for name in [presets_given] if isinstance(presets_given, str | Path) else presets_given:
+        config = read_config(type(config), str(name), presets, config)
+    paths = {flag: path for path, flag in flag_names(config).items()}
+    table: dict[str, Any] = {"schema": SCHEMA} if hasattr(config, "trainer") else {}
+    for flag, value in given.items():
+        if flag not in paths:
+            raise UserError(near_names("setting", flag, ["config", *paths]))
+        *holders, name = paths[flag].split(".")
+        place = reduce(lambda inner, holder: inner.setdefault(holder, {}), holders, table)
+        place[name] = NONE if value is None else _plain(value)
+    return from_toml(type(config), tomli_w.dumps(table), "settings", config)
+
+
+def _plain(value: Any) -> Any:
+    """Give a value the form that a TOML file would have."""
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _config_names(arguments: list[str]) -> list[str]:

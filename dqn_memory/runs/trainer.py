@@ -9,9 +9,10 @@ from __future__ import annotations
 import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,9 @@ from dqn_memory.runs.metrics import Clock, RunStats
 from dqn_memory.runs.migration import migrate_state
 from dqn_memory.runs.progress import Progress, due
 from dqn_memory.runs.resume import check_unfinished, reopened, resumes
-from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score, success_word
+from dqn_memory.runs.score import SUCCESS, Evaluation, EvaluationOptions, Score
 from dqn_memory.runs.seeding import Streams, dropout_state, restore_dropout
-from dqn_memory.runs.settings import parse
+from dqn_memory.runs.settings import Settings, parse
 from dqn_memory.runs.toml import to_toml
 from envs.cli import load_plugins
 from envs.fleet import make_fleet
@@ -37,6 +38,29 @@ from envs.seeding import restore_generator
 
 C = TypeVar("C", bound=Any)
 AFTER_STOP = 1 << 40  # more than any run's steps
+
+
+class Policy(Protocol):
+    """Chooses the actions of N episodes and remembers what it saw and did."""
+
+    def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Take in observations (N, ...), which begin an episode where `reset` (N,) says so.
+
+        Returns the actions (N,) and what they were chosen by, (N, A): Q-values, or probabilities.
+        """
+
+
+@dataclass(frozen=True)
+class LoadedPolicy:
+    """What a checkpoint's agent acts with, in the environment it was trained in."""
+
+    config: Any
+    env_kwargs: dict[str, Any]
+    step: int
+    """Environment steps of its training."""
+    device: torch.device
+    start: Callable[[int], Policy]
+    """Makes the policy of N episodes, which remembers nothing yet."""
 
 
 class Trainer(ABC, Generic[C]):
@@ -111,10 +135,9 @@ class Trainer(ABC, Generic[C]):
 
     def summary(self, score: Score) -> str:
         """Say what the script prints of the last evaluation."""
-        return (
-            f"return {score.returns.mean():.2f}, {score.word} {score.success.mean():.3f}, "
-            f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
-        )
+        success = f", success {score.success.mean():.3f}" if score.env_reports_success else ""
+        length = f"length {score.lengths.mean():.1f} on {score.episodes} episodes"
+        return f"return {score.returns.mean():.2f}{success}, {length}"
 
     @classmethod
     @abstractmethod
@@ -125,6 +148,11 @@ class Trainer(ABC, Generic[C]):
     @abstractmethod
     def evaluate_run(cls, run: Path, options: EvaluationOptions) -> Evaluation:
         """How well the agent of a run's latest checkpoint does."""
+
+    @classmethod
+    @abstractmethod
+    def load_policy(cls, run: Path, device: torch.device, seed: int) -> LoadedPolicy:
+        """Read the policy of a run's latest checkpoint; `seed` is of whatever it draws."""
 
     @classmethod
     def resolve(cls, config: C) -> C:
@@ -212,7 +240,7 @@ class Trainer(ABC, Generic[C]):
         print(f"{run.path}: {trainer.summary(score)}")
 
     @classmethod
-    def start(cls, argv: Sequence[str]) -> tuple[Self, Run]:
+    def start(cls, argv: Settings) -> tuple[Self, Run]:
         """Start a fresh run from flags and presets, or continue a stopped one at its last checkpoint."""
         if resumes(argv):
             return cls._resume(argv)
@@ -223,7 +251,7 @@ class Trainer(ABC, Generic[C]):
         return trainer, Run.create(cls.folder(config), to_toml(config), trainer.device, facts=facts)
 
     @classmethod
-    def configure(cls, argv: Sequence[str]) -> C:
+    def configure(cls, argv: Settings) -> C:
         """Make the config of a fresh run from flags and presets."""
         config = parse(cls.config_class, argv)
         if hasattr(config, "base"):  # what was chosen brings other defaults with it
@@ -238,7 +266,7 @@ class Trainer(ABC, Generic[C]):
         return Path(config.output.run or f"runs/{env}/{cls.variant(config)}/seed_{config.seed}")
 
     @classmethod
-    def _resume(cls, argv: Sequence[str]) -> tuple[Self, Run]:
+    def _resume(cls, argv: Settings) -> tuple[Self, Run]:
         """Continue a stopped run at its last checkpoint.
 
         Raises:
@@ -316,8 +344,11 @@ class Trainer(ABC, Generic[C]):
         return self.steps >= getattr(evaluation, "evaluate_from", 0) and self._due(evaluation.evaluate_every)
 
     def _shown(self, scalars: Mapping[str, float]) -> dict[str, float]:
-        names = {SUCCESS: success_word(self.fleet.reports_success)}
-        return {names.get(word, word): scalars[name] for word, name in self.shown.items() if name in scalars}
+        shown = dict(self.shown)
+        if not self.fleet.reports_success and SUCCESS in shown:
+            del shown[SUCCESS]
+            shown["return"] = "charts/episodic_return"
+        return {word: scalars[name] for word, name in shown.items() if name in scalars}
 
 
 def _named(kind: str, score: Score) -> dict[str, float]:

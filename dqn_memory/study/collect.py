@@ -17,7 +17,7 @@ from dqn_memory.study.run_summary import MEANINGS, Curve, read_curve, summarise
 from dqn_memory.study.statistics import HUMAN, OTHERS, Scale, game, world_scale
 from dqn_memory.study.store import DEFINITION, RunState
 from envs.cli import load_plugins
-from envs.registry import WORLDS
+from envs.registry import WORLDS, make_world
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # of normalisation layers
 PREFERRED = "final"  # the number of a summary that aggregates, gains and pictures use
@@ -169,7 +169,9 @@ def counts_success(record: RunRecord, config: Any) -> bool:
     if record.summary is not None:
         return bool(record.summary["measure"] == "success")
     load_plugins(getattr(config, "plugin", ()))
-    return config.environment.env.removeprefix("envs:") in WORLDS
+    environment = config.environment
+    ours = environment.env.removeprefix("envs:") in WORLDS
+    return ours and make_world(environment.env, **environment.kwargs()).defines_success
 
 
 def count_parameters(source: Source, run: RunState, record: RunRecord, config: Any) -> int | None:
@@ -183,7 +185,7 @@ def count_parameters(source: Source, run: RunState, record: RunRecord, config: A
         from dqn_memory.network import observation_spec
 
         world = config.environment
-        interface = Interface.of(world)
+        interface = Interface.of(world.env, world.kwargs(training=False), world.observation_key)
         return count(on_meta(config.network, observation_spec(interface.encoded), interface.num_actions)).trainable
     opened = Run.open(run.folder) if source.recorded is None else None
     if opened is None or not opened.has_checkpoint:

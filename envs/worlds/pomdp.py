@@ -289,8 +289,8 @@ def start_of(section: Section | None, state: Names) -> Floats:
 class File(Tabular):
     """The model of a .pomdp file, with the observations and episodes of `Tabular`.
 
-    Success is a return above 0 at the end of an episode that a `reset` ends. So a model without `reset`, or one that
-    only knows costs, has no success.
+    Success is a return above 0 at the end of an episode that a `reset` ends. A model without `reset`, or one that only
+    knows costs, defines no success: its scores are returns.
 
     Args:
         path: the file.

@@ -29,7 +29,7 @@ class Tabular(World[TabularState]):
     Observation Discrete(Z + 1): the first of an episode is always Z, which tells nothing. The episode ends with an
     action for which `reset` holds. That step draws a new start state, shows its observation and pays the reward of
     getting there; then the state is cleared. A model without such an action never terminates. Success is a
-    positive return at the end.
+    positive return at the end; a model in which no episode ends by itself, or nothing is ever gained, defines none.
 
     A transition is drawn as the index of a piece (see `Draw`). Three tables give, by this index, the next state, the
     row from which the observation is drawn, and the reward.
@@ -41,6 +41,7 @@ class Tabular(World[TabularState]):
     def __init__(self, tables: Tables, time_limit: int = 250, device: str | torch.device = "cpu") -> None:
         super().__init__(time_limit, device)
         self.tables, self.num_actions, self.action_names = tables, tables.num_actions, tables.action_names
+        self.defines_success = bool(tables.reset.any()) and float(tables.R.max()) > 0.0
         self.observation_space = gymnasium.spaces.Discrete(tables.num_observations + 1)
         states = tables.num_states
         self.state_space = gymnasium.spaces.Discrete(states + 1)

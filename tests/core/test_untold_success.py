@@ -1,8 +1,9 @@
-"""Where a world tells no success, what is printed says that a return above 0 was counted in its place."""
+"""Where an environment defines no success, what is printed is its return."""
 
 import json
 import re
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -12,38 +13,66 @@ from dqn_memory.agent import load_network
 from dqn_memory.analysis.episodes import play_in
 from dqn_memory.evaluate import main
 from dqn_memory.runs.score import Score, lines
+from envs.checker import check_registered
 from envs.fleet import make_fleet
 
-POLE = "CartPole-v1"
+POLE, FILE = "CartPole-v1", "POMDP/File-v0"
+RANGE = r"-?\d+\.\d{2} \[-?\d+\.\d{2}, -?\d+\.\d{2}\]"
 SHARE = r"\d\.\d{3} +\[\d\.\d{3}, \d\.\d{3}\]"
 
 
 def test_runs_name_what_they_counted(tmp_path, capsys):
     run = trained(tmp_path / "run", env=POLE)
     out, progress = capsys.readouterr()
-    assert re.search(rf"run: positive return {SHARE} on 4 episodes, return \d", out) and "success" not in out
-    assert re.search(r" positive return 1 ", progress) and "success" not in progress
+    assert re.search(rf"run: return {RANGE} on 4 episodes, length \d", out) and "success" not in out
+    assert re.search(r" return \d", progress) and "success" not in progress
     final = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     assert final["final/success_rate"] == 1.0  # records keep their keys
     main([str(run), "--episodes", "5"])
     text = capsys.readouterr().out
-    assert re.search(rf"(?m)^positive return +{SHARE}   5 of 5$", text) and "success" not in text
-    assert [line.split("   ")[0].rstrip() for line in text.splitlines()[3:]] == ["return", "length"]
+    assert [line.split()[0] for line in text.splitlines()[2:]] == ["return", "length"] and "success" not in text
     main([str(run), "--episodes", "5", "--format", "json"])
     facts = json.loads(capsys.readouterr().out)
     assert facts["success"] == 1.0 and facts["success_told"] is False
     network, config, _ = load_network(run)
     episode = play_in(config.eval_setup(torch.device("cpu")), network, seed=0)[0]
-    assert (episode.outcome, episode.env_reports_success) == ("positive return", False)
+    assert (episode.outcome, episode.env_reports_success) == (f"return {episode.episode_return:.2f}", False)
 
 
 def test_a_told_success_is_called_so(tmp_path, capsys):
     trained(tmp_path / "cards", env=CARDS)
     out, progress = capsys.readouterr()
     assert re.search(rf"cards: success {SHARE} on 4 episodes", out)
-    assert " success " in progress and "positive" not in out + progress
+    assert " success " in progress
     score = Score(np.array([True, False]), np.zeros(2), np.ones(2, np.int64), True)
     assert lines(score)[0] == "success     0.500"
+    assert str(score) == "success on 1 of 2 initial states, return 0.00, length 1.0"
+
+
+LISTEN = """discount: 0.95
+values: {values}
+states: left right
+actions: wait stop
+observations: 1
+T: wait identity
+T: stop {stop}
+O: * : * : * 1.0
+R: * : left : * : * {reward}
+"""
+
+
+@pytest.mark.parametrize(
+    ("stop", "values", "reward", "defined"),
+    [("identity", "reward", 1, False), (": * reset", "reward", 1, True), (": * reset", "cost", 1, False)],
+)
+def test_a_model_without_ends_or_gains_defines_no_success(tmp_path, stop, values, reward, defined):
+    (tmp_path / "listen.pomdp").write_text(LISTEN.format(stop=stop, values=values, reward=reward))
+    options = {"path": str(tmp_path / "listen.pomdp"), "time_limit": 3}
+    assert make_fleet(FILE, 1, 0, env_kwargs=options).reports_success is defined
+    env = gymnasium.make(FILE, **options)
+    env.reset(seed=0)
+    assert [("success" in env.step(0)[4]) for _ in range(3)] == [False, False, defined]
+    check_registered(FILE, **options)
 
 
 def test_atari_tells_no_success():

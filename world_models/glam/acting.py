@@ -20,6 +20,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
 from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.trainer import LoadedPolicy
 from envs.fleet import Fleet
 from world_models.glam.agent import Agent
 from world_models.glam.config import ComputeConfig, TrainConfig
@@ -50,6 +51,7 @@ class Player:
         self.h = like.new_zeros(self.rows, self.model.config.width)  # (N, D)
         self.new = torch.ones(self.rows, dtype=torch.bool, device=like.device)  # (N,), has seen nothing at all
         self.state = self.memory.start(self.rows)
+        self.logits = like.new_zeros(self.rows, self.model.actions)  # (N, A), of the newest actions
 
     @torch.no_grad()
     def act(self, frame: Tensor, first: Tensor, generator: torch.Generator, greedy: bool = False) -> Tensor:
@@ -69,7 +71,7 @@ class Player:
             logits = torch.where(opens.unsqueeze(1), 0, self.policy(torch.cat((guessed, h), -1)))  # (N, A)
         else:
             logits = self.policy(torch.cat((sample, h), -1))
-        action = choose(logits, choice)
+        action, self.logits = choose(logits, choice), logits
         if greedy:
             action = torch.where(opens & self.act_before_observing, action, logits.argmax(-1))
         self.h, self.state = self.memory.push(sample, action, opens, self.state)
@@ -90,6 +92,18 @@ def make_player(model: WorldModel, agent: Agent, rows: int, act_before_observing
     """Let an agent act in N environments, with the kind of memory that its model imagines with."""
     memory = make_memory(model, model.config.imagination_memory, model.config.acting_context)
     return Player(model, agent.policy, memory, rows, act_before_observing)
+
+
+class DrawnPolicy:
+    """Draw the actions of N episodes from the policy, as in training."""
+
+    def __init__(self, player: Player, random: torch.Generator) -> None:
+        self.player, self.random = player, random
+
+    def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose actions (N,) for frames (N, 3, S, S) uint8, and give the probabilities of all (N, A)."""
+        action = self.player.act(observation, reset, self.random)
+        return action, self.player.logits.softmax(-1)
 
 
 # ---- evaluation ------------------------------------------------------------------------------------------------------
@@ -182,6 +196,17 @@ def load(path: Path, device: torch.device) -> Trained:
     checkpoint.fill(model, "model")
     checkpoint.fill(agent, "agent")
     return Trained(model.eval(), agent.eval(), config, checkpoint.step, backend)
+
+
+def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
+    """Read the policy of a run's latest checkpoint; `seed` is of what it draws."""
+    found = load(run, device)
+
+    def start(num_envs: int) -> DrawnPolicy:
+        player = make_player(found.model, found.agent, num_envs, found.config.collection.act_before_observing)
+        return DrawnPolicy(player, generator(Streams.spawn(seed).exploration, device))
+
+    return LoadedPolicy(found.config, found.config.env_kwargs(training=False), found.step, device, start)
 
 
 def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:

@@ -21,7 +21,7 @@ from dqn_memory.runs.seeding import generator
 from dqn_memory.runs.trainer import Trainer, set_learning_rate
 from world_models.glam import agent as actor_critic
 from world_models.glam import learner
-from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, make_player
+from world_models.glam.acting import PolicyScore, build, check_frames, evaluate, evaluate_run, load_policy, make_player
 from world_models.glam.agent import Agent
 from world_models.glam.config import Engine, LearnerConfig, TrainConfig
 from world_models.glam.imagination import Noise, Rollouts, StartFrom, encode_context, imagine
@@ -209,6 +209,7 @@ class GlamTrainer(Trainer[TrainConfig]):
         return f"glam-{config.model.sequence}"
 
     evaluate_run = staticmethod(evaluate_run)
+    load_policy = staticmethod(load_policy)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -16,6 +16,7 @@ from dqn_memory.runs.errors import UserError
 from dqn_memory.runs.resume import read_run
 from dqn_memory.runs.score import Evaluation, EvaluationOptions, Score, Tally
 from dqn_memory.runs.seeding import Streams, generator
+from dqn_memory.runs.trainer import LoadedPolicy
 from world_models.settings import EvalSetup
 from world_models.unizero.config import ComputeConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
@@ -80,6 +81,24 @@ class Planner:
         self.ended = state["ended"].to(device)
 
 
+class SearchPolicy:
+    """Act as evaluations do: the most visited action of a search without noise, in N episodes."""
+
+    def __init__(self, model: WorldModel, num_envs: int, config: SearchConfig, random: torch.Generator) -> None:
+        self.planner, self.random = Planner(model, num_envs, config), random
+        self.last: tuple[Tensor, Tensor] | None = None  # latents (N, D) and actions (N,) to be remembered
+
+    def act(self, observation: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        """Choose actions (N,) for observations (N, ...), and give the shares of visits (N, A)."""
+        if self.last is not None:
+            self.planner.remember(*self.last, reset)
+        model, planner = self.planner.model, self.planner
+        numbers = draw(planner.config, len(observation), model.num_actions, self.random, evaluation=True)
+        found, latent = planner.plan(observation, numbers)
+        self.last = latent, found.action
+        return found.action, found.policy
+
+
 def evaluate(
     model: WorldModel, setup: EvalSetup, config: SearchConfig, num_envs: int, episodes_per_env: int, seed: int,
     functions: Functions | None = None,
@@ -131,6 +150,16 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
     agent = f"{form} dynamics, {prior} prior, {simulations} simulations"
     facts = {"dynamics": form, "prior": prior, "simulations": simulations}
     return Evaluation(step, agent, setup.env, setup.env_kwargs, {"": score}, facts)
+
+
+def load_policy(run: Path, device: torch.device, seed: int) -> LoadedPolicy:
+    """Read the policy of a run's latest checkpoint; `seed` is of what its searches draw."""
+    model, config, step = load_model(run, device)
+
+    def start(num_envs: int) -> SearchPolicy:
+        return SearchPolicy(model, num_envs, config.search, generator(Streams.spawn(seed).exploration, device))
+
+    return LoadedPolicy(config, config.env_kwargs(training=False), step, device, start)
 
 
 def with_simulations(config: TrainConfig, simulations: int | None) -> TrainConfig:

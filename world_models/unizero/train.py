@@ -28,7 +28,7 @@ from dqn_memory.runs.settings import Engine
 from dqn_memory.runs.trainer import Trainer
 from world_models.distributions import cross_entropy, entropy, group_kl
 from world_models.settings import EvalSetup, training_signal
-from world_models.unizero.acting import Planner, evaluate, evaluate_run
+from world_models.unizero.acting import Planner, evaluate, evaluate_run, load_policy
 from world_models.unizero.analysis import report_maps
 from world_models.unizero.config import GROUP, LearnerConfig, LossConfig, SearchConfig, TrainConfig
 from world_models.unizero.networks import Window, WorldModel, build
@@ -182,6 +182,7 @@ class UniZeroTrainer(Trainer[TrainConfig]):
         return f"unizero-{config.model.dynamics}-{config.model.prior.kind}"
 
     evaluate_run = staticmethod(evaluate_run)
+    load_policy = staticmethod(load_policy)
 
 
 # ---- searching stored steps again ------------------------------------------------------------------------------------

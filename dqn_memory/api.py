@@ -1,0 +1,132 @@
+"""The suite from Python: train, evaluate, read a run's numbers, and act with a trained agent.
+
+    from dqn_memory.api import Agent, evaluate, load_run, train
+
+    run, score = train(config="demo", seed=1)
+    print(score.success.mean(), evaluate(run).score.returns.mean())
+    step, success = load_run(run).metrics["eval/success_rate"]
+    score = Agent.load(run).play(gymnasium.make("Gridverse/Memory-5x5-v0"), episodes=50)
+
+Whatever a user can get wrong raises a `UserError`, a ValueError of one sentence.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dqn_memory.agent import Agent
+from dqn_memory.evaluate import Args, evaluate_folder
+from dqn_memory.runs.errors import UserError, near_names
+from dqn_memory.runs.folder import Run
+from dqn_memory.runs.kinds import trainer_class
+from dqn_memory.runs.score import Evaluation, Score
+from dqn_memory.runs.settings import check_numbers
+
+__all__ = ["Agent", "RunData", "Series", "UserError", "evaluate", "load_run", "train"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+def train(kind: str = "q_network", **settings: Any) -> tuple[Path, Score]:
+    """Train an agent to the end of its run, or go on with a run.
+
+    Args:
+        kind: which trainer: "q_network", "unizero", "glam", or one that another package brings.
+        settings: the trainer's flags by name, with underscores: `total_steps=5_000`, `prior="local"`. `config` names
+            presets or TOML files, one or a list, over which the others lie. `resume="runs/mine"` goes on with a run,
+            and takes what `--resume` takes.
+
+    Returns:
+        The run's folder, and the score of its last evaluation.
+
+    Raises:
+        UserError: a setting is unknown or cannot work, or the folder holds a run already.
+    """
+    trainer, run = trainer_class(kind).start(settings)
+    with run:
+        score = trainer.train(run)
+    return run.path, score
+
+
+def evaluate(run: Path | str, **options: Any) -> Evaluation:
+    """Play a run's latest checkpoint without learning, as `python -m dqn_memory.evaluate` does.
+
+    Args:
+        run: the run's folder.
+        options: flags of that script by name, such as `episodes=200`, `reset_memory=True`, `seed=3`.
+
+    Returns:
+        The checkpoint's step and the scores: `.score` is the one of actions chosen as in training.
+
+    Raises:
+        UserError: there is no such run, or an option is unknown, or not for its kind.
+    """
+    known = [option.name for option in fields(Args) if option.name not in ("folder", "run", "format")]
+    for name in options:
+        if name not in known:
+            raise UserError(near_names("option", name, known))
+    args = Args(**options)
+    check_numbers(args)
+    return evaluate_folder(Path(run), args)
+
+
+class Series(NamedTuple):
+    """A scalar over the environment steps at which it was recorded; NaN where it was not finite."""
+
+    step: Array  # (L,) int64
+    value: Array  # (L,) float64
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run folder says.
+
+    Attributes:
+        path: the folder.
+        config: its config.toml, as nested dictionaries.
+        environment: what it was started on: versions, revision, device.
+        metrics: every recorded scalar by name.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    environment: dict[str, Any]
+    metrics: dict[str, Series]
+
+    def frame(self) -> Any:
+        """Make a pandas DataFrame, a row an environment step and a column a scalar.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ModuleNotFoundError:
+            raise UserError("frame() needs pandas, which is not installed here: pip install pandas") from None
+        columns = {name: pandas.Series(series.value, series.step) for name, series in self.metrics.items()}
+        columns = {name: column[~column.index.duplicated(keep="last")] for name, column in columns.items()}
+        return pandas.DataFrame(columns).rename_axis("step")
+
+
+def load_run(path: Path | str) -> RunData:
+    """Read the config and all metrics of a run, finished or not; nothing is written.
+
+    Raises:
+        UserError: there is no run, or a file of it is damaged.
+    """
+    run = Run.open(path)
+    lines = run.metrics()
+    names = dict.fromkeys(name for line in lines for name in line if name != "step")
+    return RunData(run.path, tomllib.loads(run.config_toml), run.environment, {n: _series(lines, n) for n in names})
+
+
+def _series(lines: Sequence[dict[str, Any]], name: str) -> Series:
+    found = [(line["step"], line[name]) for line in lines if name in line]
+    step, value = zip(*found, strict=True)
+    return Series(np.array(step, np.int64), np.array(value, np.float64))

@@ -1,0 +1,158 @@
+"""The suite from Python: it does what the command line does, and its agents play in any loop."""
+
+import sys
+from functools import cache
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from run_folders import metrics
+from trained import CARDS, MEMORY, trained
+
+import dqn_memory
+from dqn_memory.agent import Agent
+from dqn_memory.api import evaluate, load_run, train
+from dqn_memory.runs.errors import UserError
+
+SMALL = {
+    "width": 16, "heads": 2, "layers": 1, "context": 8, "num_envs": 4, "batch_size": 8, "learning_starts": 64,
+    "log_every": 100, "target_update_every": 20, "threads": 1, "epsilon_steps": 300, "evaluate_every": 0,
+    "episodes": 4, "final_episodes": 4, "total_steps": 240, "learning_rate": 0.003, "env": CARDS,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Train, once each, an agent of every kind, and give its folder."""
+    folder, pixel = tmp_path_factory.mktemp("runs"), "Pixel/BlinkingCatch-v0"
+    settings = {
+        "q_network": SMALL | {"env": MEMORY},
+        "unizero": {"config": "unizero/smoke", "env": MEMORY, "time_limit": 12, "total_steps": 100, "simulations": 12},
+        "glam": {"config": "glam/smoke", "env": pixel, "stop_at_return": None},
+    }
+    return cache(lambda kind: train(kind, **settings[kind], run=folder / kind)[0])
+
+
+def test_settings_by_name_are_the_command_line(tmp_path):
+    path, score = train(**SMALL, run=tmp_path / "api")
+    assert metrics(path) == metrics(trained(tmp_path / "main"))
+    assert score.episodes == 4 and score.success.mean() == metrics(path)[-1]["final/success_rate"]
+    longer, _ = train(resume=path, total_steps=260)
+    assert longer == path and metrics(path)[-1]["step"] == 260
+
+
+def test_presets_lie_under_settings_and_none_is_a_value(tmp_path):
+    short = SMALL | {"config": ["memory-7x7", "prior-local"], "prepopulate": 0, "local_window": 4, "time_limit": None}
+    config = load_run(train(**short, run=tmp_path / "run")[0]).config
+    assert config["network"]["prior"]["kind"] == "local" and config["learner"]["n_step"] == 3
+    assert config["environment"]["env"] == CARDS
+
+
+@pytest.mark.parametrize(("settings", "words"), [
+    ({"total_step": 5}, "unknown setting 'total_step'; did you mean 'total_steps'"),
+    ({"total_steps": "many"}, "total_steps must be an integer"),
+    ({"num_envs": 0}, "--num-envs 0 must be at least 1"),
+    ({"config": "dmo"}, "did you mean 'demo'"),
+    ({"kind": "q"}, "unknown kind of run 'q'"),
+    ({"resume": "nowhere"}, "nowhere is no run folder"),
+])  # fmt: skip
+def test_what_cannot_be_trained_is_one_sentence(settings, words):
+    with pytest.raises(UserError) as raised:
+        train(**settings)
+    assert words in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_metrics_are_arrays(made, monkeypatch):
+    data = load_run(made("q_network"))
+    step, loss = data.metrics["losses/td_loss"]
+    assert step.dtype == np.int64 and step.tolist() == [100, 200] and np.isfinite(loss).all()
+    assert data.config["environment"]["env"] == MEMORY and "torch" in str(data.environment)
+    pandas = pytest.importorskip("pandas")
+    frame = data.frame()
+    assert isinstance(frame, pandas.DataFrame) and frame.index.name == "step"
+    assert frame["losses/td_loss"].dropna().tolist() == loss.tolist()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(UserError, match="pip install pandas"):
+        data.frame()
+
+
+@pytest.mark.parametrize("mode", AutoresetMode)
+@pytest.mark.parametrize("sync", [False, True])
+def test_every_autoreset_mode_plays_the_same_episodes(made, mode, sync):
+    agent = Agent.load(made("q_network"))
+    singles = [agent.play(gymnasium.make(MEMORY, time_limit=20), 3, seed=seed) for seed in range(4)]
+    if sync:
+        envs = SyncVectorEnv([lambda: gymnasium.make(MEMORY, time_limit=20)] * 4, autoreset_mode=mode)
+    else:
+        envs = gymnasium.make_vec(MEMORY, num_envs=4, autoreset_mode=mode, time_limit=20)
+    score = agent.play(envs, 12, seed=0)
+    for name in ("success", "returns", "lengths"):
+        wanted = np.stack([getattr(single, name) for single in singles], 1)  # (rounds, N)
+        np.testing.assert_allclose(getattr(score, name).reshape(3, 4), wanted)
+    assert score.env_reports_success
+
+
+def test_the_obvious_loop_over_many_environments_is_right(made):
+    agent, length, rows = Agent.load(made("q_network")), 40, 3
+    envs = gymnasium.make_vec(MEMORY, num_envs=rows, time_limit=9)
+    observation, _ = envs.reset(seed=0)
+    alone = [gymnasium.make(MEMORY, time_limit=9) for _ in range(rows)]
+    agents = [Agent.load(made("q_network")) for _ in range(rows)]
+    seen = [env.reset(seed=seed)[0] for seed, env in enumerate(alone)]
+    reset = np.ones(rows, bool)
+    for _ in range(length):
+        actions = agent.act(observation, reset)
+        assert actions.tolist() == [
+            each.act(*given) for each, given in zip(agents, zip(seen, reset, strict=True), strict=True)
+        ]
+        observation, _, terminated, truncated, _ = envs.step(actions)
+        reset = terminated | truncated
+        for row, env in enumerate(alone):
+            seen[row], _, ended, cut, _ = env.step(actions[row])
+            if ended or cut:
+                seen[row] = env.reset()[0]
+
+
+def test_where_no_success_is_told_the_score_says_so(tmp_path):
+    agent = Agent.load(trained(tmp_path / "run", env="CartPole-v1"))
+    for env in (gymnasium.make("CartPole-v1"), gymnasium.make_vec("CartPole-v1", num_envs=2)):
+        score = agent.play(env, 4, seed=1)
+        assert not score.env_reports_success and (score.returns == score.lengths).all()
+    with pytest.raises(UserError, match="episodes is 0"):
+        agent.play(gymnasium.make("CartPole-v1"), 0)
+
+
+@pytest.mark.parametrize("kind", ["unizero", "glam"])
+def test_world_models_act_alike(made, kind):
+    run = made(kind)
+    env = gymnasium.make(load_run(run).config["environment"]["env"], time_limit=12)
+    first, second = (Agent.load(run, seed=3) for _ in range(2))
+    other = Agent.load(run, seed=3)
+    observation, differs = env.reset(seed=0)[0], False
+    for step in range(12):
+        action = first.act(observation, step == 0)
+        assert action == second.act(observation, step == 0) and env.action_space.contains(action)
+        np.testing.assert_array_equal(first.q, second.q)
+        np.testing.assert_allclose(first.q.sum(), 1, rtol=1e-5)
+        other.act(observation, True)
+        differs |= not np.array_equal(first.q, other.q)  # the one remembers, the other is told to forget
+        observation = env.step(action)[0]
+    assert differs
+    score = first.play(env, 3, seed=0)
+    assert score.episodes == 3 and (score.lengths <= 12).all()
+    assert evaluate(run, num_eval_envs=2, episodes_per_env=1).score.episodes == 2
+
+
+def test_options_of_an_evaluation_are_those_of_the_script(made):
+    run = made("q_network")
+    assert evaluate(run).score.exhaustive and evaluate(run, reset_memory=True).score.episodes == 24
+    for options, words in (({"episode": 3}, "unknown option 'episode'"), ({"simulations": 3}, "--simulations is not")):
+        with pytest.raises(UserError, match=words):
+            evaluate(run, **options)
+
+
+def test_the_agent_is_at_hand_without_importing_the_rest():
+    assert dqn_memory.Agent is Agent
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = dqn_memory.nothing
