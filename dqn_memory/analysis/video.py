@@ -50,7 +50,9 @@ class Looks:
     @classmethod
     def found(cls, network: QNetwork, episode: Episode, acting: ActingMode) -> Self | None:
         """Compute what each decision of an episode attended to."""
-        attention = episode_attention(network, episode.observation, episode.previous_action, acting)
+        device = next(network.parameters()).device
+        observation, previous = episode.observation.to(device), episode.previous_action.to(device)
+        attention = episode_attention(network, observation, previous, acting)
         return cls.of({layer: maps.double().cpu().numpy() for layer, maps in attention.items()})
 
     def at(self, step: int) -> tuple[Array, float]:
@@ -134,12 +136,13 @@ def named(episode: Episode, actions: Sequence[str]) -> list[str]:
 def moment(episode: Episode, step: int, number: int, names: Sequence[str]) -> list[Words]:
     """Say what the agent does at a step, or at step T how the episode ended."""
     if step == len(episode):
+        told = episode.env_reports_success
         return [
             (f"Episode {number} ended", INK, LARGE),
-            (episode.outcome, GOOD if episode.success else BAD, LARGE),
+            (episode.outcome, INK if not told else GOOD if episode.success else BAD, LARGE),
             (f"{len(episode)} steps", INK, TEXT),
             (f"last reward: {episode.reward[-1]:+.2f}", INK, TEXT),
-            (f"return: {episode.episode_return:.2f}", INK, TEXT),
+            *([(f"return: {episode.episode_return:.2f}", INK, TEXT)] if told else []),  # else the outcome says it
         ]
     return [
         (f"Episode {number}, step {step}", INK, LARGE),
