@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
 
 from dqn_memory.acting import EvalSetup, GreedyPolicy, evaluate, make_actor
 from dqn_memory.analysis.episodes import action_names, play_in
-from dqn_memory.analysis.video import check_target, save_video
+from dqn_memory.analysis.video import Looks, check_target, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import ObservationSpec, QNetwork, observation_spec
 from dqn_memory.runs.errors import UserError
@@ -309,7 +309,8 @@ def evaluate_run(run: Path, options: EvaluationOptions) -> Evaluation:
         film = play_in(setup, network, options.seed, options.video_episodes, draw=True)
     score = evaluate(network, setup, options.episodes or 1_000, options.seed)
     if options.video is not None:
-        save_video(Path(options.video), film, action_names(setup))
+        looks = [] if options.reset_memory else [Looks.found(network, each, config.acting) for each in film]
+        save_video(Path(options.video), film, action_names(setup), looks)
         print(f"wrote {options.video}", file=sys.stderr)
     architecture = config.network.architecture
     facts = {"architecture": architecture, "exhaustive": score.exhaustive}

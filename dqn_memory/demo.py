@@ -25,7 +25,7 @@ from dqn_memory.agent import load_network
 from dqn_memory.analysis import plots
 from dqn_memory.analysis.attention import attention_maps, sensitivity
 from dqn_memory.analysis.episodes import Episode, action_names, play_in
-from dqn_memory.analysis.video import save_video
+from dqn_memory.analysis.video import Looks, save_video
 from dqn_memory.config import TrainConfig
 from dqn_memory.network import QNetwork
 from dqn_memory.runs.errors import one_line_errors
@@ -145,7 +145,8 @@ def show(run: Run, seed: int) -> list[str]:
     title = f"{config.network.architecture} in {config.environment.env}"
     plots.save(learning_curve(run, title), curve)
     plots.save(attention_figure(network, episode, decision), attention)
-    save_video(video, [episode], action_names(setup))
+    looks = Looks.found(network, episode, config.acting)
+    save_video(video, [episode], action_names(setup), [looks])
     return [
         won(config, score, step),
         f"  without its memory, from the newest observation alone, it wins {int(memoryless.success.sum())}",
